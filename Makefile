@@ -1,0 +1,63 @@
+# What people do here, one word each. Every target makes the virtual environment it needs.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+RUN := $(VENV)/bin/python
+
+# Stamps: newer than what they were made from means that the environment is up to date.
+CREATED := $(VENV)/.created
+RUNTIME := $(VENV)/.runtime
+TOOLS := $(VENV)/.tools
+
+.PHONY: help demo test lint types checks format bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(RUNTIME) ## set up the demo shop, start its site and worker, print where to look; MODEL=fixed MODE=none and the like choose
+	$(RUN) -m project.demo $(if $(MODEL),--model $(MODEL)) $(if $(MODE),--mode $(MODE))
+
+test: lint types checks ## lint, types, Django's checks, then all tests (also on the newest Django if a Python >= 3.12 is found)
+	@.ci/next-django find
+	$(RUN) -m pytest $(PYTEST)
+	@.ci/next-django run $(PYTEST)
+
+lint: $(TOOLS) ## ruff: rules and format
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: $(TOOLS) ## mypy, strict
+	$(RUN) -m mypy
+
+checks: $(RUNTIME) ## Django's system checks and forgotten migrations
+	$(RUN) manage.py check --fail-level WARNING
+	$(RUN) manage.py makemigrations --check --dry-run
+
+format: $(TOOLS) ## let ruff put the code in order
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(RUNTIME) ## measure speed and memory
+	$(RUN) benchmarks/run.py
+
+clean: ## remove environments and caches
+	rm -rf $(VENV) .venv-next .mypy_cache .ruff_cache .pytest_cache build dist
+
+# a stamp, not bin/python: that one is there already when making the environment breaks off half way
+$(CREATED):
+	@test -n "$(PYTHON)" || { echo "no python3 was found: install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1): Python 3.11 or later is needed, say make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(RUNTIME): requirements.txt | $(CREATED)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+$(TOOLS): requirements-lint.txt requirements.txt | $(RUNTIME)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-lint.txt
+	@touch $@

@@ -1,0 +1,39 @@
+"""Tables of your database as message queues, wire-compatible with NServiceBus.
+
+    from sqlqueue_app import handles, message_type, send
+
+The names are imported when they are first used: importing the package needs no configured Django.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sqlqueue_app.messages.errors import Unrecoverable
+    from sqlqueue_app.messages.types import message_type
+    from sqlqueue_app.receiving.handlers import handles
+    from sqlqueue_app.sending.sender import send, send_many
+
+__version__ = "0.1.0"
+
+__all__ = ["Unrecoverable", "handles", "message_type", "send", "send_many"]
+
+_HOMES = {
+    "Unrecoverable": "sqlqueue_app.messages.errors",
+    "handles": "sqlqueue_app.receiving.handlers",
+    "message_type": "sqlqueue_app.messages.types",
+    "send": "sqlqueue_app.sending.sender",
+    "send_many": "sqlqueue_app.sending.sender",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,110 @@
+"""The errors of sqlqueue, one tree, cut by what the caller can do about them.
+
+SqlQueueError
+├── ConfigurationError          settings or code are wrong: change them
+│   ├── AddressError            a queue address or name cannot be used (also a ValueError)
+│   ├── MessageTypeError        a message type is unknown, doubled, or has no route
+│   └── HandlerError            a handler cannot be registered
+├── WireFormatError             a row or body is not what the wire says (also a ValueError)
+│   ├── PoisonMessage           the headers of a row cannot be read: the row goes to the error queue as it is
+│   │   └── NullHeaders         the headers are the JSON text null
+│   └── MessageBodyError        the body does not fit its content type or message type: never retried
+├── Unrecoverable               raised by handlers: do not retry, move to the error queue at once
+├── ProcessDied                 never raised: the reason of a message in the error queue at which processes died
+└── DatabaseError               what the database said, told apart by error code, never by text
+    ├── QueueNotFound           the table of a queue does not exist
+    ├── TableMismatch           the table exists but is in no known layout
+    ├── ConstraintViolation     a row was refused by a constraint
+    └── TransientError          the same work may succeed when tried again
+        ├── ConnectionLost      the connection is gone, and its transaction with it
+        ├── Deadlock            chosen as the deadlock victim, the transaction is gone
+        ├── SerializationFailure  the transaction is gone: another one changed the same rows
+        ├── LockTimeout         a lock was not granted in time
+        └── DoomedTransaction   the transaction can only be rolled back
+"""
+
+from __future__ import annotations
+
+
+class SqlQueueError(Exception):
+    """Root of all errors that sqlqueue raises on purpose."""
+
+
+class ConfigurationError(SqlQueueError):
+    """Settings or code are wrong; the message names the value, what was expected and what to do."""
+
+
+class AddressError(ConfigurationError, ValueError):
+    """A queue address or a name cannot be used."""
+
+
+class MessageTypeError(ConfigurationError):
+    """A message type is unknown, registered twice, or has no route."""
+
+
+class HandlerError(ConfigurationError):
+    """A handler cannot be registered."""
+
+
+class WireFormatError(SqlQueueError, ValueError):
+    """A row or a body is not what the wire says."""
+
+
+class PoisonMessage(WireFormatError):
+    """The headers of a row cannot be read; the row goes to the error queue as it is."""
+
+
+class NullHeaders(PoisonMessage):
+    """The headers are the JSON text ``null``, at which a receiver of NServiceBus stops for ever (reference §18)."""
+
+
+class MessageBodyError(WireFormatError):
+    """The body does not fit its content type or its message type; trying again cannot help."""
+
+
+class Unrecoverable(SqlQueueError):
+    """Raised by a handler: retries cannot help, the message goes to the error queue at once."""
+
+
+class ProcessDied(SqlQueueError):
+    """Processes died while they handled the message: stands in the error queue as its reason, and is never raised."""
+
+
+class DatabaseError(SqlQueueError):
+    """What the database said, told apart by error code; the driver's error is the cause."""
+
+
+class QueueNotFound(DatabaseError):
+    """The table of a queue does not exist."""
+
+
+class TableMismatch(DatabaseError):
+    """The table of a queue exists, but its columns are those of no known layout."""
+
+
+class ConstraintViolation(DatabaseError):
+    """A constraint refused the row."""
+
+
+class TransientError(DatabaseError):
+    """The same work may succeed when it is tried again."""
+
+
+class ConnectionLost(TransientError):
+    """The connection is gone, and its transaction with it."""
+
+
+class Deadlock(TransientError):
+    """The transaction was the victim of a deadlock and is gone."""
+
+
+class SerializationFailure(TransientError):
+    """The transaction is gone, because another one changed the same rows."""
+
+
+class LockTimeout(TransientError):
+    """A lock was not granted in time."""
+
+
+class DoomedTransaction(TransientError):
+    """The transaction can only be rolled back."""

@@ -1,0 +1,218 @@
+"""The headers of a message: their names, and the JSON text in which a row keeps them.
+
+The text is one flat JSON object of strings and nulls (transport reference §6.1). What is read is what either generation
+of NServiceBus readers takes for sensible; what is written all of them read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
+
+# The way of a message (transport reference §6.3).
+MESSAGE_ID: Final = "NServiceBus.MessageId"
+CORRELATION_ID: Final = "NServiceBus.CorrelationId"
+CONVERSATION_ID: Final = "NServiceBus.ConversationId"
+PREVIOUS_CONVERSATION_ID: Final = "NServiceBus.PreviousConversationId"
+RELATED_TO: Final = "NServiceBus.RelatedTo"
+MESSAGE_INTENT: Final = "NServiceBus.MessageIntent"
+REPLY_TO_ADDRESS: Final = "NServiceBus.ReplyToAddress"
+TIME_SENT: Final = "NServiceBus.TimeSent"
+VERSION: Final = "NServiceBus.Version"
+CONTENT_TYPE: Final = "NServiceBus.ContentType"
+ENCLOSED_MESSAGE_TYPES: Final = "NServiceBus.EnclosedMessageTypes"
+ORIGINATING_ENDPOINT: Final = "NServiceBus.OriginatingEndpoint"
+ORIGINATING_MACHINE: Final = "NServiceBus.OriginatingMachine"
+ORIGINATING_HOST_ID: Final = "$.diagnostics.originating.hostid"
+TIME_TO_BE_RECEIVED: Final = "NServiceBus.TimeToBeReceived"
+NON_DURABLE_MESSAGE: Final = "NServiceBus.NonDurableMessage"
+DELIVER_AT: Final = "NServiceBus.DeliverAt"
+IS_DEFERRED_MESSAGE: Final = "NServiceBus.IsDeferredMessage"
+CONTROL_MESSAGE: Final = "NServiceBus.ControlMessage"
+RETURN_MESSAGE_ERROR_CODE: Final = "NServiceBus.ReturnMessage.ErrorCode"
+
+# Sagas (§6.3).
+SAGA_ID: Final = "NServiceBus.SagaId"
+SAGA_TYPE: Final = "NServiceBus.SagaType"
+ORIGINATING_SAGA_ID: Final = "NServiceBus.OriginatingSagaId"
+ORIGINATING_SAGA_TYPE: Final = "NServiceBus.OriginatingSagaType"
+IS_SAGA_TIMEOUT_MESSAGE: Final = "NServiceBus.IsSagaTimeoutMessage"
+
+# Tracing and metrics (§6.3, §18).
+START_NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
+TRACE_PARENT: Final = "traceparent"
+TRACE_STATE: Final = "tracestate"
+BAGGAGE: Final = "baggage"
+METRIC_INSTANCE_ID: Final = "NServiceBus.Metric.InstanceId"
+METRIC_TYPE: Final = "NServiceBus.Metric.Type"
+
+# Legacy (§6.3).
+WINDOWS_IDENTITY: Final = "WinIdName"
+LEGACY_CORRELATION_ID: Final = "CorrId"
+RELATED_TO_TIMEOUT_ID: Final = "NServiceBus.RelatedToTimeoutId"
+CALLBACK_QUEUE: Final = "NServiceBus.SqlServer.CallbackQueue"
+
+# Subscriptions by message (§6.6).
+SUBSCRIPTION_MESSAGE_TYPE: Final = "SubscriptionMessageType"
+SUBSCRIBER_ADDRESS: Final = "NServiceBus.SubscriberAddress"
+SUBSCRIBER_ENDPOINT: Final = "NServiceBus.SubscriberEndpoint"
+
+# Failures (§6.7) and retries.
+FAILED_QUEUE: Final = "NServiceBus.FailedQ"
+TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"
+EXCEPTION_TYPE: Final = "NServiceBus.ExceptionInfo.ExceptionType"
+EXCEPTION_INNER_TYPE: Final = "NServiceBus.ExceptionInfo.InnerExceptionType"
+EXCEPTION_MESSAGE: Final = "NServiceBus.ExceptionInfo.Message"
+EXCEPTION_STACK_TRACE: Final = "NServiceBus.ExceptionInfo.StackTrace"
+EXCEPTION_SOURCE: Final = "NServiceBus.ExceptionInfo.Source"
+EXCEPTION_HELP_LINK: Final = "NServiceBus.ExceptionInfo.HelpLink"
+EXCEPTION_REASON: Final = "NServiceBus.ExceptionInfo.Reason"
+EXCEPTION_DATA_PREFIX: Final = "NServiceBus.ExceptionInfo.Data."
+IMMEDIATE_RETRIES: Final = "NServiceBus.FLRetries"
+DELAYED_RETRIES: Final = "NServiceBus.Retries"
+DELAYED_RETRIES_TIMESTAMP: Final = "NServiceBus.Retries.Timestamp"
+RETRY_UNIQUE_MESSAGE_ID: Final = "ServiceControl.Retry.UniqueMessageId"
+RETRY_ACKNOWLEDGEMENT_QUEUE: Final = "ServiceControl.Retry.AcknowledgementQueue"
+RETRY_ACKNOWLEDGEMENT_SENT: Final = "ServiceControl.Retry.AcknowledgementSent"
+RETRY_SUCCESSFUL: Final = "ServiceControl.Retry.Successful"
+
+# Audit (§6.8).
+PROCESSING_STARTED: Final = "NServiceBus.ProcessingStarted"
+PROCESSING_ENDED: Final = "NServiceBus.ProcessingEnded"
+PROCESSING_ENDPOINT: Final = "NServiceBus.ProcessingEndpoint"
+PROCESSING_MACHINE: Final = "NServiceBus.ProcessingMachine"
+HOST_ID: Final = "$.diagnostics.hostid"
+HOST_DISPLAY_NAME: Final = "$.diagnostics.hostdisplayname"
+ORIGINATING_ADDRESS: Final = "NServiceBus.OriginatingAddress"
+
+# Delayed delivery (§7.1, §7.2).
+FORWARD_DESTINATION: Final = "NServiceBus.SqlServer.ForwardDestination"
+TIMEOUT_EXPIRE: Final = "NServiceBus.Timeout.Expire"
+TIMEOUT_ROUTE_TO: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
+TIMEOUT_REPLY_TO_ADDRESS: Final = "NServiceBus.Timeout.ReplyToAddress"
+TIMEOUT_ID: Final = "Timeout.Id"
+CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
+
+Headers = dict[str, str | None]
+"""Headers in memory: names exactly as on the wire, in the order of the text."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BOOLEANS: Final = {True: "true", False: "false"}
+
+
+def read_headers(text: str | None) -> Headers:
+    """The headers of a row; ``None`` and the empty text mean none.
+
+    Read as by the reader of transport 3 to 9.0: a number, ``true``, ``{}`` or ``[]`` as a value becomes text (``1``,
+    ``true``, and twice the empty text), half of a surrogate pair becomes U+FFFD. Raises :class:`NullHeaders` for the
+    text ``null`` and :class:`PoisonMessage` for all else that is no flat JSON object: broken JSON, a byte order mark, a
+    name that comes twice, a nested value.
+    """
+    if not text:
+        return {}
+    try:
+        found, end = _raw_decode(text) if text[0] == "{" else (None, -1)
+        if end != len(text):
+            # white space around it, or something else behind it or instead
+            found = _decode(text)
+    except RecursionError:
+        raise PoisonMessage("the headers are nested too deeply; expected one flat JSON object") from None
+    except json.JSONDecodeError as error:
+        raise PoisonMessage(f"the headers are not JSON ({error}): {_cut(text)}") from None
+    if type(found) is not dict:
+        return _no_object(found, text)
+    for name, value in found.items():
+        if type(value) is not str and value is not None:
+            found[name] = _as_text(name, value)
+    # Half pairs come from an escape or from text that is not ASCII: both are rare, so the common way is two look-ups.
+    if "\\u" in text or not text.isascii():
+        return _without_half_pairs(found)
+    return found
+
+
+def write_headers(headers: Mapping[str, str | None]) -> str:
+    """The text of the headers: ASCII JSON without spaces, in their order, ``/`` as ``\\/`` like the originals.
+
+    ASCII, because a ``varchar`` column loses nothing of it. Half of a surrogate pair becomes U+FFFD, because the reader
+    of 9.1 refuses it. Raises :class:`WireFormatError` for a name that is no text and a value that is neither text nor
+    ``None``: readers of 9.1 take every other value for poison.
+    """
+    for name, value in headers.items():
+        if not isinstance(name, str):
+            raise WireFormatError(f"the header name {name!r} is {type(name).__name__}; expected str")
+        if value is not None and not isinstance(value, str):
+            raise WireFormatError(
+                f"the header {name!r} is {type(value).__name__} ({value!r}); expected str or None: convert it first"
+            )
+    text = _encode(dict(headers))
+    if "\\ud" in text:
+        text = _encode(_without_half_pairs(dict(headers)))
+    return text.replace("/", "\\/")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _doubled(name for name, _ in pairs)
+    return found
+
+
+# Numbers keep their literal text, as in 3..9.0; so no number is too long to convert either.
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_int=str, parse_float=str, parse_constant=str)
+_decode: Final = _DECODER.decode
+_raw_decode: Final = _DECODER.raw_decode
+_encode: Final = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+
+
+def _as_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return _BOOLEANS[value]
+    if value in ({}, []):
+        return ""
+    kind = "an object" if isinstance(value, dict) else "an array"
+    raise PoisonMessage(f"the header {name!r} is {kind}; expected text or null")
+
+
+def _no_object(found: Any, text: str) -> Headers:
+    if found is None:
+        raise NullHeaders("the headers are null; expected a JSON object")
+    if found == []:
+        return {}
+    raise PoisonMessage(f"the headers are no JSON object: {_cut(text)}")
+
+
+def _without_half_pairs(headers: Headers) -> Headers:
+    if not any(map(_has_surrogate, headers)) and not any(map(_has_surrogate, headers.values())):
+        return headers
+    whole = {_whole(name): value and _whole(value) for name, value in headers.items()}
+    if len(whole) != len(headers):
+        raise _doubled(map(_whole, headers))
+    return whole
+
+
+def _has_surrogate(text: str | None) -> bool:
+    return text is not None and not text.isascii() and _SURROGATE.search(text) is not None
+
+
+def _whole(text: str) -> str:
+    # One half may have come escaped and the other raw: joined first, then what is left alone is replaced.
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return _SURROGATE.sub("\ufffd", joined)
+
+
+def _doubled(names: Iterable[str]) -> PoisonMessage:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return PoisonMessage(f"the header {name!r} comes twice; expected each name once")
+        seen.add(name)
+    return PoisonMessage("a header comes twice; expected each name once")
+
+
+def _cut(text: str) -> str:
+    """The start of the text for an error message: enough to recognise the row by."""
+    return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."

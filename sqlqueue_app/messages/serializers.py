@@ -1,0 +1,134 @@
+"""Bodies: the bytes of a message and the object that a handler gets.
+
+JSON is what is written, and what every content type but XML is taken for, as receivers of NServiceBus do.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+from sqlqueue_app.messages.errors import MessageBodyError
+from sqlqueue_app.messages.json_reader import Reader, reader_for
+from sqlqueue_app.messages.json_writer import write_json
+from sqlqueue_app.messages.misfit import Misfit
+from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable
+
+JSON_CONTENT_TYPE: Final = "application/json"
+"""What :func:`serialize` writes, for the header ContentType; receivers look it up to the letter."""
+
+_XML: Final = ("text/xml", "application/xml")
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+def serialize(message: object, names: str = AS_IS) -> bytes:
+    """The body of a message: compact JSON in UTF-8, without byte order mark.
+
+    ``message`` is a dataclass (or a class that maps like one), a dict or a list, of: those, ``None``, str, int, float,
+    bool; Decimal as a number with all its digits, datetime as ISO text with ``T`` and ``Z`` or offset where aware, date,
+    time, timedelta as TimeSpan text, UUID with dashes, Enum by value, bytes as base64. ``names="pascal"`` writes the
+    members of classes as .NET spells them; keys of dicts are data and stay. Raises :class:`MessageBodyError`, naming the
+    place, for NaN, infinities and what has no form in JSON.
+    """
+    if names not in NAMES:
+        raise ValueError(f"unknown names {names!r}; expected one of {', '.join(NAMES)}")
+    kind: type = type(message)
+    if not isinstance(message, (Mapping, list, tuple)) and not is_mappable(kind):
+        raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
+    try:
+        return write_json(message, names).encode("utf-8")
+    except Misfit as misfit:
+        raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {misfit}") from misfit.__cause__
+    except RecursionError:
+        raise MessageBodyError(f"the body of {kind.__qualname__} is nested too deeply, or contains itself") from None
+    except UnicodeEncodeError as error:
+        raise MessageBodyError(
+            f"the body of {kind.__qualname__} contains half of a surrogate pair ({error.object[error.start]!r})"
+        ) from None
+
+
+def deserialize(body: bytes, content_type: str | None, target: Any = None, names: str = AS_IS) -> Any:
+    """The message in a body: an instance of ``target``, or a dict without one.
+
+    Any content type but XML is read as JSON in UTF-8, a byte order mark is accepted. ``target`` is a class of messages,
+    ``dict``, or any type hint of what :func:`serialize` writes. Members are found under their name or its Pascal, camel or
+    snake spelling, in any case; unknown ones are ignored; missing ones take their default. An array of one object is
+    taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses cents.
+
+    Raises :class:`MessageBodyError`, naming type, member and value, for everything that does not fit: also ``null``, an
+    empty body, UTF-16, XML, and nesting without end. Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
+    """
+    _refuse_xml(content_type)
+    found = _decode(body)
+    hint = dict if target is None else target
+    if found is None:
+        raise MessageBodyError("the body is null; expected an object")
+    if _wants_object(hint) and type(found) is list and len(found) == 1 and type(found[0]) is dict:
+        found = found[0]
+    try:
+        return _reader_for(hint, names)(found)
+    except Misfit as misfit:
+        wanted = getattr(hint, "__qualname__", str(hint))
+        raise MessageBodyError(f"the body does not fit {wanted}: {misfit}") from misfit.__cause__
+    except RecursionError:
+        raise MessageBodyError("the body is nested too deeply") from None
+
+
+@functools.lru_cache(maxsize=1000)
+def _reader_of_class(kind: type, names: str) -> Reader:
+    return reader_for(kind, names)
+
+
+def _reader_for(hint: Any, names: str) -> Reader:
+    # A class is what handlers ask for, and has a hash; other hints may have none.
+    return _reader_of_class(hint, names) if type(hint) is type else reader_for(hint, names)
+
+
+def media_type(content_type: str | None) -> str:
+    """``Application/JSON; charset=utf-8`` → ``application/json``; ``None`` → the empty text."""
+    return (content_type or "").partition(";")[0].strip().lower()
+
+
+def _refuse_xml(content_type: str | None) -> None:
+    if media_type(content_type) in _XML:
+        raise MessageBodyError(
+            f"the content type is {content_type!r}: XML is not supported by this endpoint yet; let the sender use a JSON serializer"
+        )
+
+
+def _wants_object(hint: Any) -> bool:
+    return hint is dict or (isinstance(hint, type) and is_mappable(hint))
+
+
+def _decode(body: bytes) -> Any:
+    raw = bytes(body)
+    if not raw:
+        raise MessageBodyError("the body is empty; expected a JSON object")
+    if raw.startswith(_UTF_16) or b"\0" in raw[:4]:
+        raise MessageBodyError("the body is UTF-16 or UTF-32 text, or no text; expected JSON in UTF-8")
+    try:
+        # not by the codec utf-8-sig, which is written in Python and costs twice as much
+        text = raw.decode("utf-8").removeprefix("\ufeff")
+        found, end = _DECODER.raw_decode(text) if text[:1] == "{" else (None, -1)
+        # White space around it, or no object: the whole way.
+        return found if end == len(text) else _DECODER.decode(text)
+    except UnicodeDecodeError as error:
+        raise MessageBodyError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        start = f"; it starts with {raw[:20]!r}" if error.pos == 0 else ""
+        raise MessageBodyError(f"the body is not JSON: {error}{start}") from None
+    except RecursionError:
+        raise MessageBodyError("the body is nested too deeply") from None
+    except (ValueError, ArithmeticError) as error:
+        raise MessageBodyError(f"the body holds a number that cannot be read: {error}") from None
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+# json.loads() would make a decoder of its own for each body.
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)

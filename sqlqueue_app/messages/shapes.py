@@ -1,0 +1,159 @@
+"""What members a message class has: the one place that knows dataclasses from other annotated classes.
+
+A class can be mapped if it is a dataclass, or if it has annotations and its constructor takes their names as keywords
+(attrs classes, named tuples and careful hand-written ones do).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import typing
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlqueue_app.messages.errors import MessageTypeError
+
+AS_IS: Final = "as_is"
+"""Members are written under their Python names."""
+
+PASCAL: Final = "pascal"
+"""Members are written as .NET names them: ``order_id`` as ``OrderId``."""
+
+NAMES: Final = (AS_IS, PASCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a message class; ``required`` if it has no default, ``settable`` if the constructor takes it."""
+
+    name: str
+    hint: Any
+    required: bool
+    settable: bool
+
+
+def check_mappable(cls: type) -> None:
+    """Raise :class:`MessageTypeError`, saying what to do, for a class whose instances could not be read from a body."""
+    own = set(_annotations(cls))
+    if dataclasses.is_dataclass(cls):
+        left_out = own - set(cls.__dataclass_fields__)
+        if left_out:
+            raise MessageTypeError(
+                f"the class {cls.__qualname__} has annotations that are no dataclass fields ({_listed(left_out)}): "
+                "put @dataclass on the class itself, below @message_type"
+            )
+        return
+    trouble = _differences(cls)
+    if trouble is None:
+        raise MessageTypeError(
+            f"the class {cls.__qualname__} has no annotations, so nobody could tell its members; "
+            "make it a dataclass, with @dataclass below @message_type"
+        )
+    if trouble:
+        raise MessageTypeError(
+            f"the class {cls.__qualname__} cannot be a message: its constructor and its annotations differ in "
+            f"{_listed(trouble)}; make it a dataclass, with @dataclass below @message_type"
+        )
+
+
+@lru_cache(maxsize=2048)
+def is_mappable(cls: type) -> bool:
+    """Whether values of the class are written and read member by member."""
+    return dataclasses.is_dataclass(cls) or _differences(cls) == set()
+
+
+@lru_cache(maxsize=2048)
+def member_names(cls: type) -> tuple[str, ...]:
+    """The names of the members in the order of their declaration; type hints are not resolved for it."""
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    parameters = _parameters(cls)
+    annotated = _annotated(cls)
+    return tuple(name for name in parameters if name in annotated)
+
+
+@lru_cache(maxsize=2048)
+def members_of(cls: type) -> tuple[Member, ...]:
+    """The members with their types; raises :class:`MessageTypeError` where a type hint names what does not exist."""
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except (NameError, AttributeError, TypeError) as error:
+        raise MessageTypeError(
+            f"the type hints of {cls.__qualname__} cannot be resolved ({error}): name types that its module holds at run time"
+        ) from error
+    if dataclasses.is_dataclass(cls):
+        return tuple(
+            Member(field.name, hints.get(field.name, Any), _is_required(field), field.init) for field in dataclasses.fields(cls)
+        )
+    check_mappable(cls)
+    empty = inspect.Parameter.empty
+    parameters = _parameters(cls)
+    return tuple(Member(name, hints[name], parameters[name].default is empty, settable=True) for name in member_names(cls))
+
+
+@lru_cache(maxsize=4096)
+def pascal(name: str) -> str:
+    """``order_id`` → ``OrderId``; a name that is Pascal case already stays."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or name
+
+
+def camel(name: str) -> str:
+    """``order_id`` → ``orderId``."""
+    text = pascal(name)
+    return text[:1].lower() + text[1:]
+
+
+@lru_cache(maxsize=8192)
+def folded(name: str) -> str:
+    """What all spellings of a name have in common: ``order_id``, ``OrderId``, ``ORDERID`` → ``orderid``."""
+    return name.replace("_", "").casefold()
+
+
+def _differences(cls: type) -> set[str] | None:
+    """The names that constructor and annotations do not share; ``None`` for a class without annotations."""
+    annotated = _annotated(cls)
+    if not annotated:
+        return None
+    parameters = _parameters(cls)
+    required = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    return (annotated - set(parameters)) | (required - annotated)
+
+
+def _annotated(cls: type) -> set[str]:
+    """The annotated names of the class and its bases, class variables aside."""
+    return {
+        name
+        for base in cls.__mro__
+        for name, hint in _annotations(base).items()
+        if "ClassVar" not in (hint if isinstance(hint, str) else repr(hint)).partition("[")[0]
+    }
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """The class's own annotations, unresolved: a name that exists for type checkers only must not fail here."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415 - exists from 3.14 on only
+
+        return dict(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
+    return inspect.get_annotations(cls)
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """The constructor's parameters that can be given by name; ``*args`` and ``**kwargs`` ask for nothing."""
+    try:
+        signature = inspect.signature(cls)
+    except (ValueError, TypeError):
+        return {}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: parameter for name, parameter in signature.parameters.items() if parameter.kind not in variable}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,88 @@
+"""Instants and durations as text: the wire timestamp of headers and the TimeSpan text of .NET.
+
+Nothing here asks a clock. Sources: transport reference §6.4 and the recorded rows.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from sqlqueue_app.messages.errors import WireFormatError
+
+_LENGTH: Final = 28
+_FIELDS: Final = (slice(0, 4), slice(5, 7), slice(8, 10), slice(11, 13), slice(14, 16), slice(17, 19), slice(20, 26))
+
+# TimeSpan counts 100 ns in 64 bits: a day count above this one does not fit. The last fraction is 0.4775807 s.
+_LONGEST: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
+
+_TIMESPAN: Final = re.compile(
+    r"(?P<minus>-)?(?:(?P<days>[0-9]{1,8})\.)?(?P<hours>[0-9]{1,2}):(?P<minutes>[0-9]{1,2})"
+    r"(?::(?P<seconds>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,7}))?)?"
+)
+
+
+def format_time(instant: datetime) -> str:
+    """The wire timestamp ``2026-04-29 21:56:55:590807 Z``: UTC, microseconds, always 28 characters.
+
+    Raises :class:`WireFormatError` (a ``ValueError``) for a naive datetime, because nobody could tell its instant.
+    """
+    if instant.utcoffset() is None:
+        raise WireFormatError(f"the time {instant!r} has no time zone; expected an aware datetime")
+    try:
+        utc = instant.astimezone(UTC)
+    except OverflowError:
+        raise WireFormatError(f"the time {instant!r} lies outside of the years 1 to 9999 in UTC") from None
+    return f"{utc.year:04}-{utc.month:02}-{utc.day:02} {utc.hour:02}:{utc.minute:02}:{utc.second:02}:{utc.microsecond:06} Z"
+
+
+def parse_time(text: str) -> datetime:
+    """The instant of a wire timestamp, aware, in UTC.
+
+    Read by the rule of core 8 and later: exactly 28 characters, ASCII digits by position, separators not looked at.
+    Raises :class:`WireFormatError` (a ``ValueError``) otherwise, and for what is no date.
+    """
+    if len(text) == _LENGTH:
+        fields = [text[field] for field in _FIELDS]
+        if all(field.isascii() and field.isdigit() for field in fields):
+            year, month, day, hour, minute, second, microsecond = map(int, fields)
+            try:
+                return datetime(year, month, day, hour, minute, second, microsecond, UTC)
+            except ValueError as error:
+                raise WireFormatError(f"the time {text!r} does not exist: {error}") from None
+    raise WireFormatError(f"the time {text!r} is not like '2026-04-29 21:56:55:590807 Z'")
+
+
+def format_timespan(duration: timedelta) -> str:
+    """The constant form of .NET, ``[-][d.]hh:mm:ss[.fffffff]``; raises :class:`WireFormatError` beyond 10,675,199 days."""
+    size = abs(duration)
+    if size > _LONGEST:
+        raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_LONGEST!r})")
+    minutes, seconds = divmod(size.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return (
+        ("-" if duration < timedelta(0) else "")
+        + (f"{size.days}." if size.days else "")
+        + f"{hours:02}:{minutes:02}:{seconds:02}"
+        + (f".{size.microseconds:06}0" if size.microseconds else "")
+    )
+
+
+def parse_timespan(text: str) -> timedelta:
+    """The duration of a .NET TimeSpan text, without what is finer than a microsecond.
+
+    Accepts the constant form and its shorter kin (``1:02``, ``1:02:03.5``). Raises :class:`WireFormatError` (a
+    ``ValueError``) otherwise, and for hours above 23, minutes and seconds above 59.
+    """
+    match = _TIMESPAN.fullmatch(text.strip())
+    if match is None:
+        raise WireFormatError(f"the duration {text!r} is not like '1.02:03:04.0050000' (days, hours, minutes, seconds)")
+    hours, minutes, seconds = int(match["hours"]), int(match["minutes"]), int(match["seconds"] or 0)
+    if hours > 23 or minutes > 59 or seconds > 59:
+        raise WireFormatError(f"the duration {text!r} has hours above 23, or minutes or seconds above 59")
+    fraction = int((match["fraction"] or "").ljust(7, "0")) // 10
+    size = timedelta(int(match["days"] or 0), seconds, fraction, minutes=minutes, hours=hours)
+    if size > _LONGEST:
+        raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_LONGEST!r})")
+    return -size if match["minus"] else size

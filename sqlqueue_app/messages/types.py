@@ -1,0 +1,157 @@
+"""Message types: the names under which classes travel, and the text of EnclosedMessageTypes.
+
+One registry for the process, filled by the decorator :func:`message_type` while modules are imported. Registration is not
+meant to run in several threads at once; looking up is safe anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.messages.shapes import NAMES, check_mappable
+
+_Class = TypeVar("_Class", bound=type)
+
+# What would end a name inside of EnclosedMessageTypes, or be lost at its ends.
+_NAME: Final = re.compile(r"[^\s,;\x00-\x1f](?:[^,;\x00-\x1f]*[^\s,;\x00-\x1f])?")
+_ASSEMBLY: Final = re.compile(r"[^\s;\x00-\x1f](?:[^;\x00-\x1f]*[^\s;\x00-\x1f])?")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """A registered class: its name on the wire, its .NET assembly if known, how its members are spelled if said."""
+
+    name: str
+    cls: type
+    assembly: str | None = None
+    names: str | None = None
+
+    @property
+    def enclosed(self) -> str:
+        """The entry in EnclosedMessageTypes: ``Name, Assembly`` resolves everywhere (reference §18), else the name."""
+        return f"{self.name}, {self.assembly}" if self.assembly else self.name
+
+
+class MessageTypes:
+    """A registry of message types; the process has one, :data:`registry`."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, MessageType] = {}
+        self._by_class: dict[type, MessageType] = {}
+
+    def add(self, found: MessageType) -> None:
+        """Register; raises :class:`MessageTypeError` if the name or the class is taken by another.
+
+        The same class imported again (same module, same qualified name) takes the place of its former self.
+        """
+        other = self._by_name.get(found.name)
+        if other is not None and _path(other.cls) != _path(found.cls):
+            raise MessageTypeError(
+                f"the message type {found.name!r} is registered twice: for {_path(other.cls)} and for "
+                f"{_path(found.cls)}; give one of them another name"
+            )
+        former = self._by_class.get(found.cls)
+        if former is not None and former.name != found.name:
+            raise MessageTypeError(
+                f"the class {_path(found.cls)} is registered as {former.name!r} already; it cannot be {found.name!r} too"
+            )
+        self._by_name[found.name] = found
+        self._by_class[found.cls] = found
+
+    def by_name(self, name: str) -> MessageType | None:
+        """The type of exactly this name, or ``None``."""
+        return self._by_name.get(name)
+
+    def by_class(self, cls: type) -> MessageType | None:
+        """The type of exactly this class, or ``None``; a subclass that is not registered has none."""
+        return self._by_class.get(cls)
+
+    def of(self, message: object) -> MessageType:
+        """The type of a message or of its class; raises :class:`MessageTypeError` if it is not registered."""
+        cls = message if isinstance(message, type) else type(message)
+        found = self._by_class.get(cls)
+        if found is None:
+            raise MessageTypeError(
+                f"the class {_path(cls)} is no message type; "
+                f'decorate it with @message_type("Namespace.{cls.__name__}"), or send a type name and a dict'
+            )
+        return found
+
+    def names(self) -> list[str]:
+        """All registered names, sorted."""
+        return sorted(self._by_name)
+
+    def enclosed(self, message: object) -> str:
+        """EnclosedMessageTypes for a message or its class: the type itself, then its registered bases."""
+        found = self.of(message)
+        bases = (self._by_class.get(base) for base in found.cls.__mro__[1:])
+        return ";".join(entry.enclosed for entry in (found, *bases) if entry is not None)
+
+
+registry: Final = MessageTypes()
+"""The message types of this process."""
+
+
+def message_type(name: str, *, assembly: str | None = None, names: str | None = None) -> Callable[[_Class], _Class]:
+    """Register a class as the message type ``name``, above ``@dataclass``.
+
+    ``name`` is the .NET full name where there is one (``Shop.Messages.PlaceOrder``); ``assembly`` the .NET assembly, which
+    makes the type resolve at every receiver. ``names="pascal"`` writes members as .NET spells them, ``"as_is"`` as they
+    are; without it the setting ``BODY_NAMES`` decides. Raises :class:`MessageTypeError` for a name that is taken, a name
+    with ``,`` or ``;``, and a class that no body could be read into.
+    """
+    _check(name, assembly, names)
+
+    def register(cls: _Class) -> _Class:
+        if not isinstance(cls, type):
+            raise MessageTypeError(f"@message_type({name!r}) decorates a class, got {cls!r}")
+        check_mappable(cls)
+        registry.add(MessageType(name, cls, assembly, names))
+        return cls
+
+    return register
+
+
+def message_type_name(message: object) -> str:
+    """The registered name of a message or of its class; raises :class:`MessageTypeError` if there is none."""
+    return registry.of(message).name
+
+
+def find_message_type(name: str) -> MessageType | None:
+    """The registered type of exactly this name, or ``None``."""
+    return registry.by_name(name)
+
+
+def enclosed_types(message: object) -> str:
+    """The text of EnclosedMessageTypes for a message or its class; raises :class:`MessageTypeError`."""
+    return registry.enclosed(message)
+
+
+def resolve_enclosed(text: str | None) -> list[str]:
+    """The plain type names in a text of EnclosedMessageTypes, in order; what is not known, the caller skips.
+
+    Each entry is cut at its first comma, as core 8 and later do; entries with ``__impl`` (proxies that .NET made for
+    interfaces) are left out.
+    """
+    entries = (entry for entry in (text or "").split(";") if "__impl" not in entry)
+    names = (entry.partition(",")[0].strip() for entry in entries)
+    return [name for name in names if name]
+
+
+def _check(name: object, assembly: object, names: object) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise MessageTypeError(
+            f"the message type name {name!r} cannot be used; expected text like 'Sales.PlaceOrder', without ',' and ';'"
+        )
+    if assembly is not None and (not isinstance(assembly, str) or not _ASSEMBLY.fullmatch(assembly)):
+        raise MessageTypeError(f"the assembly {assembly!r} of {name!r} cannot be used; expected text like 'Shop.Messages'")
+    if names is not None and names not in NAMES:
+        raise MessageTypeError(f"names={names!r} of {name!r} is unknown; expected one of {', '.join(NAMES)}, or None")
+
+
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,31 @@
+"""After `migrate`: make the queue tables that are missing."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
+from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.installation import install_tables
+
+
+def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
+    """Install the missing tables of the endpoints in settings, in the database of `SQLQUEUE["DATABASE"]` alone.
+
+    Connected to Django's `post_migrate` for this one app, so it runs once per `migrate`. Does nothing with
+    `INSTALL_AFTER_MIGRATE` off. Prints what it made, unless verbosity is 0. Raises what the installer raises: ConfigurationError
+    for wrong settings, DatabaseError for what the database refused.
+    """
+    settings = get_settings()
+    if not settings.install_after_migrate or using != settings.database:
+        return
+    connection = connection_of(using)
+    tables = planned_tables(settings, dialect_of_connection(connection).name, current_catalog(connection))
+    made = install_tables(using, tables, layout=settings.table_layout)
+    if verbosity >= 1:
+        out = stdout or sys.stdout
+        for table in made:
+            out.write(f"  Created {table.kind.value} table {table.address}\n")

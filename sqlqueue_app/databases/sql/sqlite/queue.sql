@@ -1,0 +1,77 @@
+-- Statements of a queue table on SQLite. {table} is the quoted name. Instants are text in UTC to the millisecond, which sorts as time.
+
+-- name: send
+INSERT INTO {table} ({columns})
+VALUES {rows};
+
+-- name: receive
+-- Run inside BEGIN IMMEDIATE: there is one writer at a time, so the lowest rows are nobody else's.
+-- No IS NULL here: SQLite 3.40 takes it for false in RETURNING when the table's other columns are NOT NULL.
+DELETE FROM {table}
+WHERE RowVersion IN (SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT {limit})
+RETURNING
+    Id,
+    CorrelationId,
+    ReplyToAddress,
+    CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
+    Headers,
+    Body,
+    RowVersion;
+
+-- name: peek
+-- Expires as text: the column's declared type would make Django parse it, and fail on text that somebody wrote by hand.
+SELECT
+    RowVersion,
+    Id,
+    CorrelationId,
+    ReplyToAddress,
+    CAST(Expires AS text),
+    CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
+    Headers,
+    -- substr() of an empty blob is NULL, which would look like a missing body.
+    CASE length(Body) WHEN 0 THEN x'' ELSE substr(Body, 1, :body_limit) END,
+    length(Body)
+FROM {table}
+WHERE RowVersion > :after
+ORDER BY RowVersion
+LIMIT :limit;
+
+-- name: count
+SELECT
+    count(*),
+    count(head.Expires),
+    count(CASE WHEN head.Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 END)
+FROM (
+    SELECT Expires FROM {table}
+    ORDER BY RowVersion
+    LIMIT :limit
+) AS head;
+
+-- name: count_expiring
+SELECT
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {table} WHERE Expires IS NOT NULL LIMIT :limit
+        ) AS expiring
+    ),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {table}
+            WHERE Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') LIMIT :limit
+        ) AS expired
+    );
+
+-- name: estimate, waiting
+SELECT max(RowVersion) - min(RowVersion) + 1
+FROM {table};
+
+-- name: purge
+DELETE FROM {table};
+
+-- name: purge_expired
+DELETE FROM {table}
+WHERE RowVersion IN (
+    SELECT RowVersion FROM {table}
+    WHERE Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+    LIMIT :limit
+);

@@ -1,0 +1,145 @@
+"""Instances: the row that says a process of an endpoint is alive, and the lease of its callback queue (design 6.12).
+
+A callback queue belongs to one process at a time. Names come from a pool that the installer made; a process takes the first that is
+free, or whose holder has not been heard of for a while, and gives it back when it ends. The database's clock decides.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, router, transaction
+from django.db.models import Q, Value
+from django.db.models.functions import Now
+
+from sqlqueue_app import __version__
+from sqlqueue_app.conf import EndpointSettings, instance_name
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import Instance
+
+HEARTBEAT_SECONDS = 10.0
+# Four heartbeats, as ServiceControl counts an endpoint as gone (operations reference 3.6).
+DEAD_AFTER_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLease:
+    """This process as the others see it. `callback_queue` is None where callbacks are off."""
+
+    alias: str
+    row_id: int
+    endpoint: str
+    callback_queue: str | None
+
+    def heartbeat(self, threads: dict[str, int]) -> bool:
+        """Say that the process lives; False if its row is gone or taken over, because it was silent for too long."""
+        rows = Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())
+        return rows.update(heartbeat_at=Now(), threads=Value(threads, Instance._meta.get_field("threads"))) == 1
+
+    def concurrency(self) -> int | None:
+        """What the row says about how many messages are handled at once; None if it is gone."""
+        return Instance.objects.using(self.alias).filter(pk=self.row_id).values_list("concurrency", flat=True).first()
+
+    def tell_concurrency(self, concurrency: int) -> None:
+        """Write how many messages are handled at once, at most."""
+        Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host()).update(concurrency=concurrency)
+
+    def release(self) -> None:
+        """Give the callback queue back: the process ends."""
+        Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host()).delete()
+
+
+def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, exists: Callable[[str], bool]) -> InstanceLease:
+    """Register this process as an instance of the endpoint and lease a callback queue for it, if it has callbacks.
+
+    `exists` says whether a queue's table is there. ConfigurationError if every callback queue is taken or none was installed, and
+    if an explicitly set INSTANCE is held by another host.
+    """
+    name = instance_name(endpoint)
+    _refuse_foreign_holder(endpoint, name, alias)
+    fields = {
+        "endpoint": endpoint.name,
+        "name": name,
+        "host": _host(),
+        "pid": os.getpid(),
+        "started_at": Now(),
+        "heartbeat_at": Now(),
+        "threads": {},
+        "concurrency": concurrency,
+        "version": __version__,
+    }
+    pool = endpoint.callback_queue_names(name)
+    if not pool:
+        row = Instance.objects.using(alias).create(**fields)
+        return InstanceLease(alias, row.pk, endpoint.name, None)
+    return _lease_from(pool, endpoint, alias, fields, exists)
+
+
+def _lease_from(
+    pool: Sequence[str], endpoint: EndpointSettings, alias: str, fields: dict[str, object], exists: Callable[[str], bool]
+) -> InstanceLease:
+    installed = [queue for queue in pool if exists(queue)]
+    if not installed:
+        raise ConfigurationError(
+            f"endpoint {endpoint.name!r} has no callback queue on this machine: {pool[0]!r} does not exist; run sqlqueue_install, "
+            f"or sqlqueue_install --instance {fields['name']}, set INSTANCE to a name that was installed, or set CALLBACKS to False"
+        )
+    for queue in installed:
+        row_id = _take(queue, alias, fields)
+        if row_id is not None:
+            return InstanceLease(alias, row_id, endpoint.name, queue)
+    raise ConfigurationError(
+        f"endpoint {endpoint.name!r} has no free callback queue: all of {', '.join(installed)} are leased by live processes; "
+        f"raise CALLBACK_QUEUES above {endpoint.callback_queues} and run sqlqueue_install, or stop a process"
+    )
+
+
+def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
+    """The row that holds the queue now for this process; None if a live one has it."""
+    try:
+        with transaction.atomic(using=alias):
+            return int(Instance.objects.using(alias).create(callback_queue=queue, **fields).pk)
+    except IntegrityError:
+        pass
+    dead = Instance.objects.using(alias).filter(callback_queue=queue, heartbeat_at__lt=_dead_before())
+    row = dead.first()
+    # Several processes may see the same dead holder: the one whose update still finds its heartbeat takes over.
+    if row is not None and dead.filter(heartbeat_at=row.heartbeat_at, pk=row.pk).update(**fields) == 1:
+        return int(row.pk)
+    return None
+
+
+def _refuse_foreign_holder(endpoint: EndpointSettings, name: str, alias: str) -> None:
+    if endpoint.instance is None:
+        return
+    foreign = Instance.objects.using(alias).filter(
+        ~Q(host=_host()), endpoint=endpoint.name, name=name, heartbeat_at__gte=_dead_before()
+    )
+    holder = foreign.first()
+    if holder is not None:
+        raise ConfigurationError(
+            f"INSTANCE {name!r} of endpoint {endpoint.name!r} is held by the host {holder.host!r} (process {holder.pid}): "
+            "replies would reach the wrong host; give each host an INSTANCE of its own"
+        )
+
+
+def is_dead(instance: Instance, now: datetime) -> bool:
+    """Whether nothing was heard of the instance for longer than four heartbeats."""
+    return instance.heartbeat_at < now - timedelta(seconds=DEAD_AFTER_SECONDS)
+
+
+def _dead_before() -> object:
+    return Now() - timedelta(seconds=DEAD_AFTER_SECONDS)
+
+
+def _host() -> str:
+    return platform.node() or "unknown"
+
+
+def managed_alias() -> str:
+    """The alias that holds the managed tables, by the project's routers."""
+    return router.db_for_write(Instance)

@@ -1,0 +1,142 @@
+"""Migration operations for queue tables: what a project writes into its own migrations.
+
+    from sqlqueue_app.migration_operations import CreateQueue
+
+    class Migration(migrations.Migration):
+        operations = [CreateQueue("Sales"), CreateQueue("error")]
+
+They act on the database of `SQLQUEUE["DATABASE"]` alone and leave every other one as it is. A table that exists already, made
+by the installer, by NServiceBus or by another app's migration, is left as it is. Backwards, what was created is dropped, with
+what is in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.migrations.operations.base import Operation
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.databases.ddl import TableKind, create_statements, drop_statement
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.tables.connections import dialect_of_connection
+from sqlqueue_app.tables.inspection import current_catalog, table_exists
+from sqlqueue_app.tables.queue import forget_tables
+from sqlqueue_app.tables.well_known import DELAYED_SUFFIX, SUBSCRIPTION_TABLE, check_address, delayed_address
+
+
+class _TableOperation(Operation):
+    """One table of a literal name; schema and catalog by the settings, unless they are given."""
+
+    reduces_to_sql = True
+    reversible = True
+    kind = TableKind.QUEUE
+
+    def __init__(self, name: str, *, schema: str | None = None, catalog: str | None = None, layout: str | None = None) -> None:
+        self.name = name
+        self.schema = schema
+        self.catalog = catalog
+        self.layout = layout
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        given = {"schema": self.schema, "catalog": self.catalog, "layout": self.layout}
+        return type(self).__name__, [self.name], {key: value for key, value in given.items() if value is not None}
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        """Queue tables are no part of Django's model state."""
+
+    def _address(self, schema_editor: BaseDatabaseSchemaEditor) -> QueueAddress:
+        connection = schema_editor.connection
+        dialect = dialect_of_connection(connection)
+        resolved = self.resolve(get_settings().address_book(dialect.name, current_catalog(connection)), self.name)
+        address = QueueAddress(resolved.table, self.schema or resolved.schema, self.catalog or resolved.catalog, form=resolved.form)
+        # PostgreSQL would cut a longer name without a word.
+        check_address(address, dialect.name)
+        return address
+
+    @staticmethod
+    def resolve(book: AddressBook, name: str) -> QueueAddress:
+        """Where the table of this name is by the settings."""
+        return book.of_queue(name)
+
+    def _create(self, schema_editor: BaseDatabaseSchemaEditor) -> None:
+        settings = get_settings()
+        address = self._address(schema_editor)
+        dialect = dialect_of_connection(schema_editor.connection)
+        if not schema_editor.collect_sql and table_exists(schema_editor.connection, dialect, address):
+            return
+        for statement in create_statements(dialect, self.kind, address, self.layout or settings.table_layout):
+            schema_editor.execute(statement, params=None)
+        forget_tables()
+
+    def _drop(self, schema_editor: BaseDatabaseSchemaEditor) -> None:
+        address = self._address(schema_editor)
+        dialect = dialect_of_connection(schema_editor.connection)
+        if not schema_editor.collect_sql and not table_exists(schema_editor.connection, dialect, address):
+            return
+        schema_editor.execute(drop_statement(dialect, address), params=None)
+        forget_tables()
+
+    @staticmethod
+    def _concerns(schema_editor: BaseDatabaseSchemaEditor) -> bool:
+        return bool(schema_editor.connection.alias == get_settings().database)
+
+
+class CreateQueue(_TableOperation):
+    """Create the table of a queue and its indexes in the layout of the settings, or in `layout`."""
+
+    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
+        if self._concerns(schema_editor):
+            self._create(schema_editor)
+
+    def database_backwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
+        if self._concerns(schema_editor):
+            self._drop(schema_editor)
+
+    def describe(self) -> str:
+        return f"Create {self.kind.value} table {self.name!r}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"create_{self.kind.value}_{self.name.lower()}"
+
+
+class CreateDelayedTable(CreateQueue):
+    """Create the delayed table of an endpoint: `CreateDelayedTable("Sales.Delayed")`."""
+
+    kind = TableKind.DELAYED
+
+    @staticmethod
+    def resolve(book: AddressBook, name: str) -> QueueAddress:
+        """In the schema and catalog of the endpoint's queue."""
+        return delayed_address(book, name.removesuffix(DELAYED_SUFFIX)) if name.endswith(DELAYED_SUFFIX) else book.of_queue(name)
+
+
+class CreateSubscriptionTable(CreateQueue):
+    """Create the subscription table that all endpoints share."""
+
+    kind = TableKind.SUBSCRIPTIONS
+
+    def __init__(self, name: str = SUBSCRIPTION_TABLE, *, schema: str | None = None, catalog: str | None = None) -> None:
+        super().__init__(name, schema=schema, catalog=catalog)
+
+
+class DropQueue(_TableOperation):
+    """Drop the table of a queue with every message in it; backwards, an empty one is created."""
+
+    def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
+        if self._concerns(schema_editor):
+            self._drop(schema_editor)
+
+    def database_backwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
+        if self._concerns(schema_editor):
+            self._create(schema_editor)
+
+    def describe(self) -> str:
+        return f"Drop queue table {self.name!r}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        return f"drop_queue_{self.name.lower()}"

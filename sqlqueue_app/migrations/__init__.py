@@ -1,0 +1,3 @@
+"""Migrations of the managed tables."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Queue tables on Django connections."""
+
+from __future__ import annotations

@@ -1,0 +1,141 @@
+"""Making the tables that are missing: idempotent, safe when many installers start at once, needing no more than create rights."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import Error as DjangoDatabaseError
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.databases.ddl import TableKind, create_expires_index, create_statements, installation_lock
+from sqlqueue_app.databases.dialect import Dialect
+from sqlqueue_app.databases.layouts import QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of
+from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.messages.errors import TableMismatch
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.inspection import shape_of_table, table_exists
+from sqlqueue_app.tables.queue import forget_tables
+
+
+class FindingKind(enum.Enum):
+    """What may be wrong with a table; none of it stops a worker but a missing table or foreign columns."""
+
+    MISSING = "missing"
+    MISMATCH = "mismatch"
+    NO_EXPIRES_INDEX = "no index on Expires"
+    NON_UNICODE_HEADERS = "non-Unicode Headers"
+    NO_WAKE_UP_TRIGGER = "no wake-up trigger"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found at a table, in words, with the SQL that mends it ('' where there is none)."""
+
+    kind: FindingKind
+    table: PlannedTable
+    qualified: str
+    text: str
+    sql: str
+
+
+def install_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[PlannedTable]:
+    """Make the tables that are missing and return those; each in a transaction of its own, so that what is made stays.
+
+    Tables that exist are never altered. Database errors come as our kinds.
+    """
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    made = [table for table in tables if _install(connection, dialect, table, layout)]
+    if made:
+        forget_tables()
+    return made
+
+
+def _install(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTable, layout: str) -> bool:
+    qualified = dialect.qualified(table.address)
+    with database_errors(dialect, f"install {qualified}"):
+        if table_exists(connection, dialect, table.address):
+            return False
+        try:
+            with _write_transaction(connection):
+                return _install_locked(connection, dialect, table, layout)
+        except DjangoDatabaseError:
+            # NServiceBus' own installers take no lock of ours on PostgreSQL: whoever was first, the table is there now.
+            if table_exists(connection, dialect, table.address):
+                return False
+            raise
+
+
+@contextmanager
+def _write_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """A transaction that waits for other writers: one of SQLite that begins deferred would read, then fail at once on its write."""
+    known: Any = connection
+    mode = getattr(known, "transaction_mode", None)
+    if connection.vendor == "sqlite":
+        known.transaction_mode = "IMMEDIATE"
+    try:
+        with transaction.atomic(using=connection.alias):
+            yield
+    finally:
+        if connection.vendor == "sqlite":
+            known.transaction_mode = mode
+
+
+def _install_locked(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTable, layout: str) -> bool:
+    if dialect.name != "sqlite":
+        lock = dialect.statement("lock_installation")
+        with connection.cursor() as cursor:
+            cursor.execute(lock.sql, lock.bind({"resource": installation_lock(dialect, table.address)}))
+    if table_exists(connection, dialect, table.address):
+        return False
+    with connection.cursor() as cursor:
+        for statement in create_statements(dialect, table.kind, table.address, layout):
+            cursor.execute(statement)
+    return True
+
+
+def inspect_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[Finding]:
+    """What is missing at, or wrong with, the tables; empty when all is well. Reads only."""
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    return [finding for table in tables for finding in _inspect(connection, dialect, table, layout)]
+
+
+def _inspect(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTable, layout: str) -> list[Finding]:
+    qualified = dialect.qualified(table.address)
+    with database_errors(dialect, f"inspect {qualified}"):
+        shape = shape_of_table(connection, dialect, table.address)
+    if shape is None:
+        sql = ";\n".join(create_statements(dialect, table.kind, table.address, layout)) + ";"
+        return [Finding(FindingKind.MISSING, table, qualified, f"table {qualified} does not exist", sql)]
+    try:
+        found = _layout_found(dialect, table, qualified, shape)
+    except TableMismatch as error:
+        return [Finding(FindingKind.MISMATCH, table, qualified, str(error), "")]
+    if found is None:
+        return []
+    findings = []
+    if not found.expires_index:
+        text = f"table {qualified} has no index on Expires: adding it speeds up purging and counting of expired messages"
+        sql = create_expires_index(dialect, table.address, layout) + ";"
+        findings.append(Finding(FindingKind.NO_EXPIRES_INDEX, table, qualified, text, sql))
+    if not found.unicode_headers:
+        text = f"table {qualified} keeps Headers in a non-Unicode column: ours are ASCII and lose nothing, those of others may"
+        sql = f"ALTER TABLE {qualified} ALTER COLUMN [Headers] [nvarchar](max) NOT NULL;"
+        findings.append(Finding(FindingKind.NON_UNICODE_HEADERS, table, qualified, text, sql))
+    return findings
+
+
+def _layout_found(dialect: Dialect, table: PlannedTable, qualified: str, shape: TableShape) -> QueueLayout | None:
+    if table.kind is TableKind.DELAYED:
+        check_delayed(qualified, shape)
+        return None
+    if table.kind is TableKind.SUBSCRIPTIONS:
+        check_subscriptions(qualified, shape)
+        return None
+    return layout_of(dialect.name, qualified, shape)

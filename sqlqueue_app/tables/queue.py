@@ -1,0 +1,254 @@
+"""One queue table: send, peek, count, purge. Receiving is in `receive_transaction`, because it owns a transaction.
+
+A queue table is a description, not a connection: each call uses the calling thread's Django connection, inside its transaction
+if one is open. Instances may be shared by threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.databases.dialect import Dialect
+from sqlqueue_app.databases.layouts import QueueLayout, layout_of
+from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import DatabaseError, QueueNotFound
+from sqlqueue_app.tables.connections import (
+    connection_of,
+    database_errors,
+    dialect_of_connection,
+    fetch_all,
+    run,
+    statement_scope,
+)
+from sqlqueue_app.tables.copying import can_copy, copy_rows
+from sqlqueue_app.tables.inspection import shape_of_table, table_exists
+from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, peeked_row, values_of
+from sqlqueue_app.tables.writing import chunks_by_table, write_chunks
+
+# Depth is exact up to here; beyond, an estimate from the two ends of the index.
+EXACT_COUNT_LIMIT = 10_000
+PEEKED_BODY_BYTES = 65_536
+# From so many rows on a COPY is faster than an INSERT; beyond ROWS_PER_COPY it gains nothing more.
+COPY_FROM_ROWS = 50
+ROWS_PER_COPY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How much is in a queue. Numbers are exact unless `exact` is False: then `waiting` is an estimate and the others lower bounds.
+
+    `expiring` counts the rows that carry an expiry, `expired` those of them whose time has passed.
+    """
+
+    waiting: int
+    expiring: int
+    expired: int
+    exact: bool
+
+
+class QueueTable:
+    """The table of one queue in the database of one alias. The address has all its parts filled in."""
+
+    def __init__(self, alias: str, address: QueueAddress) -> None:
+        self.alias = alias
+        self.address = address
+        self.dialect: Dialect = dialect_of_connection(connection_of(alias))
+        self.qualified = self.dialect.qualified(address)
+        self._lock = threading.Lock()
+        self._layout: QueueLayout | None = None
+        self._sends: dict[int, Rendered] = {}
+
+    def __repr__(self) -> str:
+        return f"<QueueTable {self.qualified} on {self.alias!r}>"
+
+    def connection(self) -> BaseDatabaseWrapper:
+        """The calling thread's Django connection."""
+        return connection_of(self.alias)
+
+    def layout(self) -> QueueLayout:
+        """The layout of the table as it was found at the first call; QueueNotFound, or TableMismatch if it is no queue."""
+        layout = self._layout
+        if layout is None:
+            with database_errors(self.dialect, f"look up the columns of {self.qualified}"):
+                shape = shape_of_table(self.connection(), self.dialect, self.address)
+            if shape is None:
+                raise QueueNotFound(f"queue table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install")
+            layout = layout_of(self.dialect.name, self.qualified, shape)
+            with self._lock:
+                self._layout = layout
+        return layout
+
+    def forget_layout(self) -> None:
+        """Look the columns up again at the next use: the table was made or changed."""
+        with self._lock:
+            self._layout = None
+            self._sends.clear()
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        with database_errors(self.dialect, f"look for {self.qualified}"):
+            return table_exists(self.connection(), self.dialect, self.address)
+
+    def send(self, rows: Iterable[NewRow]) -> None:
+        """Insert the rows in their order: all or none; inside the caller's transaction if there is one, else committed on return.
+
+        Rows are asked for while others are written, in the same transaction: few are in memory. QueueNotFound if there is no table.
+        """
+        write_chunks(self.alias, chunks_by_table((self, row) for row in rows))
+
+    def rows_per_statement(self) -> int:
+        """How many rows `insert` takes."""
+        with self.errors(f"send messages to {self.qualified}"):
+            return ROWS_PER_COPY if can_copy(self.connection()) else self.dialect.rows_per_send
+
+    def insert(self, rows: Sequence[NewRow]) -> None:
+        """Insert at most `rows_per_statement` rows with one statement, which is all or none by itself; otherwise as `send`."""
+        connection = self.connection()
+        with self.errors(f"send {len(rows)} message(s) to {self.qualified}"):
+            if len(rows) >= COPY_FROM_ROWS and can_copy(connection):
+                self.layout()
+                copy_rows(connection, self.dialect, self.qualified, rows)
+                return
+            statement = self._send_statement(len(rows))
+            values = values_of(rows, statement.names[: len(statement.names) // len(rows)], self.dialect.name)
+            with statement_scope(connection), connection.cursor() as cursor:
+                cursor.execute(statement.sql, values)
+
+    def _send_statement(self, rows: int) -> Rendered:
+        layout = self.layout()
+        statement = self._sends.get(rows)
+        if statement is None:
+            statement = self.dialect.send_statement(self.qualified, layout, rows)
+            with self._lock:
+                # Only the two sizes that come again are worth keeping: one row and a full statement.
+                if rows in (1, self.dialect.rows_per_send):
+                    self._sends[rows] = statement
+        return statement
+
+    def peek(self, limit: int, *, after: int = 0, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
+        """The first rows after a RowVersion, oldest first, without taking them or waiting for those that are being received."""
+        columns = self._correlation_columns()
+        statement = self.dialect.statement("peek", table=self.qualified, **columns)
+        with self.errors(f"peek into {self.qualified}"):
+            rows = fetch_all(self.connection(), statement, limit=limit, after=after, body_limit=body_limit)
+        return [peeked_row(row) for row in rows]
+
+    def depth(self, limit: int = EXACT_COUNT_LIMIT) -> Depth:
+        """How much is in the queue: exact up to `limit` rows, beyond that an estimate; never a scan of the whole table."""
+        connection = self.connection()
+        layout = self.layout()
+        with self.errors(f"count {self.qualified}"):
+            waiting, expiring, expired = self._read("count", connection, limit=limit + 1)[0]
+            if waiting <= limit:
+                return Depth(waiting, expiring, expired, exact=True)
+            if layout.expires_index:
+                expiring, expired = self._read("count_expiring", connection, limit=limit + 1)[0]
+            (estimate,) = self._read("estimate", connection)[0]
+        return Depth(max(int(estimate or 0), waiting), expiring, expired, exact=False)
+
+    def waiting(self) -> int:
+        """An upper bound of the rows that wait, from the two ends of the table; those that are being received do not count."""
+        with self.errors(f"peek at the length of {self.qualified}"):
+            (length,) = self._read("waiting", self.connection())[0]
+        return int(length or 0)
+
+    def purge(self) -> int:
+        """Delete every row and return how many there were."""
+        with self.errors(f"purge {self.qualified}"):
+            return run(self.connection(), self.dialect.statement("purge", table=self.qualified))
+
+    def purge_expired(self, batch: int) -> int:
+        """Delete at most `batch` expired rows and return how many; rows that are being received are stepped over."""
+        with self.errors(f"purge expired messages of {self.qualified}"):
+            return run(self.connection(), self.dialect.statement("purge_expired", table=self.qualified), limit=batch)
+
+    def holds(self, row: ReceivedRow) -> bool:
+        """Whether a row that was received is in the table still, or again."""
+        return any(found.row_version == row.row_version for found in self.peek(1, after=row.row_version - 1, body_limit=0))
+
+    def receive_statement(self, limit: int) -> Rendered:
+        """The statement that deletes and returns the next rows, at most `limit`."""
+        texts = {name: f"deleted.{text}" if text != "NULL" else text for name, text in self._correlation_columns().items()}
+        return self.dialect.statement("receive", table=self.qualified, limit=str(limit), **texts)
+
+    def _correlation_columns(self) -> dict[str, str]:
+        if self.dialect.name != "sqlserver":
+            return {}
+        if self.layout().correlation_columns:
+            return {"correlation_id": "CorrelationId", "reply_to_address": "ReplyToAddress"}
+        return {"correlation_id": "NULL", "reply_to_address": "NULL"}
+
+    def _read(self, name: str, connection: BaseDatabaseWrapper, **values: object) -> list[tuple[Any, ...]]:
+        return fetch_all(connection, self.dialect.statement(name, table=self.qualified), **values)
+
+    def errors(self, doing: str) -> QueueErrors:
+        """A context that turns the database's errors into our kinds; `doing` completes \"failed to\"."""
+        return QueueErrors(self, doing)
+
+
+class QueueErrors:
+    """`database_errors` for one table; SQLite has no code for a missing table, so there the database is asked."""
+
+    def __init__(self, table: QueueTable, doing: str) -> None:
+        self._table = table
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, DatabaseError):
+            return
+        table = self._table
+        # Whatever the statement ran into, the table may have been altered since its columns were looked up.
+        table.forget_layout()
+        if table.dialect.name == "sqlite" and table.dialect.error_kind(error) is None and self._is_missing():
+            raise QueueNotFound(f"failed to {self._doing}: the table does not exist; run sqlqueue_install") from error
+        with database_errors(table.dialect, self._doing):
+            raise error
+
+    def _is_missing(self) -> bool:
+        if self._table.connection().needs_rollback:
+            return False  # no question can be asked in this transaction any more
+        try:
+            return not self._table.exists()
+        except DatabaseError:
+            return False
+
+
+_tables: dict[tuple[str, str], QueueTable] = {}
+# The same tables by the addresses that were asked for: to quote a name costs more than to send to it.
+_asked: dict[tuple[str, QueueAddress], QueueTable] = {}
+_tables_lock = threading.Lock()
+
+
+def queue_table(alias: str, address: QueueAddress) -> QueueTable:
+    """The shared description of a queue table: its columns are looked up once per process."""
+    table = _asked.get((alias, address))
+    if table is None:
+        key = (alias, dialect_of_connection(connection_of(alias)).qualified(address))
+        with _tables_lock:
+            table = _asked[alias, address] = _tables.get(key) or _tables.setdefault(key, QueueTable(alias, address))
+    return table
+
+
+def forget_tables() -> None:
+    """Forget every looked-up layout: tables were made, dropped or altered."""
+    with _tables_lock:
+        _tables.clear()
+        _asked.clear()
+
+
+def _settings_changed(*, setting: str, **_: object) -> None:
+    if setting in ("SQLQUEUE", "DATABASES"):
+        forget_tables()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.tables")

@@ -1,0 +1,324 @@
+"""The transaction of one receive, on Django's own connection, so that handlers' work joins it.
+
+The transaction begins together with the receive of one row or several. Behind the rows stands a savepoint, so that a failed
+handler's work can be undone while the rows stay ours; it is taken when a handler first asks for the database, so that one that
+does not pays nothing. Django sees an ordinary outermost `atomic()`: nested `atomic()`, `on_commit` and `durable` behave as always.
+An object serves one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from django.db import Error as DjangoDatabaseError
+from django.db.transaction import Atomic
+
+from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
+from sqlqueue_app.policies.lower_bound import LowerBound
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.rows import ReceivedRow, received_rows
+from sqlqueue_app.tables.watched_connection import WatchedConnection, watch
+
+SAVEPOINT = "sqlqueue"
+Hooks = list[Callable[[], Any]]
+
+
+class Savepoint(enum.Enum):
+    """How the savepoint of a receive transaction stands to the work of the message at hand."""
+
+    NONE = "not taken"
+    FRESH = "directly before the message's work"
+    USED = "before the message's work, which has begun"
+    STALE = "before the work of an earlier message"
+
+
+class ReceiveTransaction:
+    """Receive, then for each row but the first `begin_message`, after each `end_message`; at last `commit` or `abandon`.
+
+    This class serves SQLite and is the base of the others.
+    """
+
+    def __init__(self, table: QueueTable) -> None:
+        self.table = table
+        self._atomic: Atomic | None = None
+        self._connection: WatchedConnection | None = None
+        self._savepoint = Savepoint.NONE
+        self._first_hook = 0
+        self._statements: dict[int, str] = {}
+        self._receiving = table.errors(f"receive from {table.qualified}")
+        self._committing = table.errors(f"commit a receive from {table.qualified}")
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What can be made ready before the first receive."""
+        probe = self.table.dialect.statement("peek", table=self.table.qualified)
+        self._probe = probe.sql, probe.bind({"limit": 1, "after": -(2**63), "body_limit": 0})
+
+    @property
+    def connection(self) -> WatchedConnection:
+        """Django's connection of the thread; looked up once, because the look-up costs as much as a statement's parameters."""
+        if self._connection is None:
+            self._connection = watch(self.table.connection())
+        return self._connection
+
+    @property
+    def has_rows_ahead(self) -> bool:
+        """Whether rows are here already that the next receive will return."""
+        return False
+
+    def receive(self) -> ReceivedRow | None:
+        """The next row, with the transaction open; None, and no transaction, if there was none to get."""
+        rows = self.receive_many(1)
+        return rows[0] if rows else None
+
+    def receive_many(self, limit: int) -> list[ReceivedRow]:
+        """The next rows in their order, at most `limit`, the transaction open and the first message begun; [] if there are none.
+
+        Database errors come as our kinds; the transaction is gone then.
+        """
+        try:
+            with self._receiving:
+                rows = self._receive(limit)
+        except BaseException:
+            self.abandon()
+            raise
+        if rows:
+            self.begin_message()
+        else:
+            self.abandon()
+        return rows
+
+    def _receive(self, limit: int) -> list[ReceivedRow]:
+        if not self._anything_waiting():
+            return []
+        self._begin()
+        with self.connection.cursor() as cursor:
+            cursor.execute(self._statement_for(limit), ())
+            return received_rows(cursor.fetchall())
+
+    def _statement_for(self, limit: int) -> str:
+        if limit not in self._statements:
+            self._statements[limit] = self.table.receive_statement(limit).sql
+        return self._statements[limit]
+
+    def _anything_waiting(self) -> bool:
+        # An idle poll that began a transaction would take the write lock away from every other process.
+        with self.connection.cursor() as cursor:
+            cursor.execute(*self._probe)
+            return bool(cursor.fetchall())
+
+    def _begin(self) -> None:
+        connection = self.connection
+        # A deferred transaction that reads and then writes fails at once when somebody else wrote in between (design 6.11).
+        connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
+        self._enter_atomic()
+
+    def _enter_atomic(self) -> None:
+        atomic = Atomic(self.table.alias, savepoint=True, durable=False)
+        atomic.__enter__()
+        self._atomic = atomic
+        self._savepoint = Savepoint.NONE
+
+    def begin_message(self) -> None:
+        """What is asked of the database from here on belongs to the next message: its savepoint is taken before the first of it."""
+        connection = self.connection
+        self._first_hook = len(connection.run_on_commit)
+        connection.on_first_use = self._before_use
+
+    def end_message(self) -> None:
+        """The message is done but for the commit: what follows is not undone with it."""
+        self.connection.on_first_use = None
+        if self._savepoint is Savepoint.USED:
+            self._savepoint = Savepoint.STALE
+
+    def _before_use(self) -> None:
+        before, self._savepoint = self._savepoint, Savepoint.USED
+        if before is Savepoint.NONE:
+            self._take_savepoint()
+        elif before is Savepoint.STALE:
+            self._renew_savepoint()
+
+    def _take_savepoint(self) -> None:
+        self._execute(f"SAVEPOINT {SAVEPOINT}")
+
+    def _renew_savepoint(self) -> None:
+        self._execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        self._execute(f"SAVEPOINT {SAVEPOINT}")
+
+    def _rollback_to_savepoint(self) -> None:
+        self._execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+
+    def _execute(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def undo_handler(self) -> None:
+        """Undo the message's work: back to the savepoint, its `on_commit` hooks dropped; the rows are still ours, as is the work of
+        the messages before it.
+
+        DoomedTransaction if the transaction can only be rolled back; the caller abandons it then.
+        """
+        connection = self.connection
+        connection.on_first_use = None
+        del connection.run_on_commit[self._first_hook :]
+        connection.needs_rollback = False
+        # An atomic() that the handler entered and never left is undone with the rest.
+        connection.savepoint_ids.clear()
+        del connection.atomic_blocks[1:]
+        if self._savepoint is Savepoint.USED:
+            with self.table.errors("roll back to the savepoint behind the receive"):
+                self._rollback_to_savepoint()
+            self._savepoint = Savepoint.FRESH
+        connection.on_first_use = self._before_use
+
+    def check_usable(self) -> None:
+        """DoomedTransaction if a commit would not commit, because an error was swallowed on the way."""
+        connection = self.connection
+        if connection.in_atomic_block and len(connection.atomic_blocks) > 1:
+            raise DoomedTransaction(
+                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
+            )
+        if connection.needs_rollback or not connection.in_atomic_block or self._is_broken():
+            raise DoomedTransaction(
+                "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() "
+                "block, or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
+            )
+
+    def _is_broken(self) -> bool:
+        return self._has_transaction() is not True
+
+    def _has_transaction(self) -> bool | None:
+        """Whether the driver's connection has a transaction open; None where there is no such connection any more."""
+        raw = self.connection.unwatched
+        try:
+            return None if raw is None else bool(raw.in_transaction)
+        except Exception:  # noqa: BLE001 - the handler has closed it past Django; drivers differ in how they say so
+            return None
+
+    def was_ended(self) -> bool:
+        """Whether somebody has ended the transaction past Django, by a COMMIT or ROLLBACK of his own."""
+        return self._has_transaction() is False
+
+    def commit(self, *, then_receive: Callable[[], int] | None = None) -> Hooks:
+        """Commit, and return the `on_commit` hooks in their order, for the caller to run: an error of theirs undoes nothing.
+
+        Where there are none and the database allows it, at most `then_receive()` rows are received in the same round trip, for the
+        next `receive_many`; whoever asks for that receives again, or calls `give_back`.
+        """
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            return []
+        connection = self.connection
+        connection.on_first_use = None
+        hooks: Hooks = [entry[1] for entry in connection.run_on_commit]
+        connection.run_on_commit = []
+        with self._committing:
+            if then_receive is not None and not hooks:
+                self._commit_and_receive(atomic, then_receive)
+            else:
+                self._commit(atomic)
+        return hooks
+
+    def _commit(self, atomic: Atomic) -> None:
+        atomic.__exit__(None, None, None)
+
+    def _commit_and_receive(self, atomic: Atomic, limit: Callable[[], int]) -> None:
+        self._commit(atomic)
+
+    def give_back(self) -> None:
+        """Roll back a receive whose rows nobody will ask for; never raises."""
+
+    def abandon(self) -> None:
+        """Roll everything back, the receive too; the rows are there again. Does nothing without a transaction; never raises."""
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            return
+        connection = self.connection
+        connection.on_first_use = None
+        with contextlib.suppress(DjangoDatabaseError):
+            connection.needs_rollback = True
+            atomic.__exit__(None, None, None)
+
+
+class SqlServerReceiveTransaction(ReceiveTransaction):
+    """SQL Server knows no release of a savepoint; one that is set again under its name counts from there."""
+
+    def prepare(self) -> None:
+        self._used_before = False
+
+    def _receive(self, limit: int) -> list[ReceivedRow]:
+        self._enter_atomic()
+        batch = self._statement_for(limit)
+        # Where the last handler asked for the database, the next one will too: its savepoint comes in the same round trip.
+        if self._used_before:
+            batch = f"{batch};\n{self._statement('save_transaction')}"
+            self._savepoint = Savepoint.FRESH
+        with self.connection.cursor() as cursor:
+            cursor.execute(batch, ())
+            found = cursor.fetchall()
+            # The reader is drained to the end, so that late errors surface and the savepoint is surely set.
+            while cursor.nextset():
+                pass
+        self._used_before = False
+        return received_rows(found)
+
+    def _before_use(self) -> None:
+        self._used_before = True
+        super()._before_use()
+
+    def _take_savepoint(self) -> None:
+        self._execute(self._statement("save_transaction"))
+
+    _renew_savepoint = _take_savepoint
+
+    def _rollback_to_savepoint(self) -> None:
+        if self._is_doomed():
+            raise DoomedTransaction("the receive transaction is doomed (XACT_STATE() = -1): it can only be rolled back")
+        self._execute(self._statement("rollback_to_saved"))
+
+    def _statement(self, name: str) -> str:
+        return self.table.dialect.statement(name).sql
+
+    def _is_broken(self) -> bool:
+        # The commit of a doomed transaction fails with an error of its own (3930): no round trip to ask for it.
+        return self.connection.unwatched is None
+
+    def _is_doomed(self) -> bool:
+        return self._state() != 1
+
+    def was_ended(self) -> bool:
+        try:
+            return self.connection.unwatched is not None and self._state() == 0
+        except DjangoDatabaseError:
+            return False
+
+    def _state(self) -> int:
+        """XACT_STATE(): 1 for a transaction that can be committed, -1 for a doomed one, 0 for none."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(self._statement("transaction_state"), ())
+            row = cursor.fetchone()
+        return -1 if row is None else int(row[0])
+
+
+def receive_transaction(table: QueueTable, bound: LowerBound | None = None) -> ReceiveTransaction:
+    """The receive transaction that fits the table's database; ConfigurationError for a driver that cannot do it.
+
+    `bound` is shared by the threads that receive from the table, where the database makes use of it (PostgreSQL).
+    """
+    if table.dialect.name == "sqlserver":
+        return SqlServerReceiveTransaction(table)
+    if table.dialect.name == "postgresql":
+        # Here and not above: without PostgreSQL there may be no psycopg at all.
+        from django.db.backends.postgresql.psycopg_any import is_psycopg3  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        if not is_psycopg3:
+            raise ConfigurationError(
+                "psycopg 2 is installed, but receiving from PostgreSQL needs psycopg 3: pip install 'psycopg[binary]'"
+            )
+        from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction  # noqa: PLC0415
+
+        return PostgresReceiveTransaction(table, bound=bound)
+    return ReceiveTransaction(table)

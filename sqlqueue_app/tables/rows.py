@@ -1,0 +1,137 @@
+"""Rows of a queue table as they go into it and come out of it, alike for every database."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+# The columns of the transport hold 255 characters; a longer text stays in the headers only (transport reference 2.1).
+_COLUMN_CHARACTERS = 255
+# DATEADD(ms) takes a 32-bit integer: 24 days, 20 hours (transport reference 2.1, limits). The same clamp everywhere.
+MAX_TIME_TO_BE_RECEIVED_MS = 2**31 - 1
+
+
+def clamped(time_to_be_received_ms: int) -> int:
+    """The lifetime as every database can count it."""
+    return max(-MAX_TIME_TO_BE_RECEIVED_MS, min(time_to_be_received_ms, MAX_TIME_TO_BE_RECEIVED_MS))
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A row to send. `time_to_be_received_ms` is clamped to 24.8 days; the database's clock adds it to now."""
+
+    id: str
+    headers: str
+    body: bytes
+    correlation_id: str | None = None
+    reply_to_address: str | None = None
+    time_to_be_received_ms: int | None = None
+
+
+def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> list[Any]:
+    """The values of the rows, one row after the other, each in the order of the names, as the database's columns hold them."""
+    values: list[Any] = []
+    for row in rows:
+        lifetime = row.time_to_be_received_ms
+        held = {
+            "id": row.id.replace("-", "") if dialect == "sqlite" else row.id,
+            "time_to_be_received_ms": None if lifetime is None else clamped(lifetime),
+            "headers": row.headers,
+            "body": row.body,
+            "correlation_id": _short(row.correlation_id),
+            "reply_to_address": _short(row.reply_to_address),
+        }
+        values += [held[name] for name in names]
+    return values
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None or len(text) > _COLUMN_CHARACTERS else text
+
+
+class ReceivedRow(NamedTuple):
+    """A row that a receive deleted. `body` is None where the column was NULL.
+
+    A tuple, because one is made for every message: a frozen dataclass takes three times as long.
+    """
+
+    id: uuid.UUID
+    correlation_id: str | None
+    reply_to_address: str | None
+    expired: bool
+    headers: str | None
+    body: bytes | None
+    row_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedRow:
+    """A row that is still in the table. `body` is its beginning, `body_length` the number of bytes that are there."""
+
+    row_version: int
+    id: uuid.UUID
+    correlation_id: str | None
+    reply_to_address: str | None
+    expires: datetime | None
+    expired: bool
+    headers: str | None
+    body: bytes | None
+    body_length: int | None
+
+
+def received_rows(found: Iterable[Sequence[Any]]) -> list[ReceivedRow]:
+    """The rows of a receive statement in the order of the queue: what a DELETE returns has none of its own."""
+    return sorted((_received_row(row) for row in found), key=lambda row: row.row_version)
+
+
+def _received_row(row: Sequence[Any]) -> ReceivedRow:
+    row_id, correlation_id, reply_to_address, expired, headers, body, row_version = row
+    return ReceivedRow(_row_id(row_id), correlation_id, reply_to_address, bool(expired), headers, _bytes(body), int(row_version))
+
+
+def peeked_row(row: tuple[Any, ...]) -> PeekedRow:
+    """The row of a peek statement."""
+    row_version, row_id, correlation_id, reply_to_address, expires, expired, headers, body, length = row
+    return PeekedRow(
+        int(row_version),
+        _row_id(row_id),
+        correlation_id,
+        reply_to_address,
+        _instant(expires),
+        bool(expired),
+        headers,
+        _bytes(body),
+        length,
+    )
+
+
+def _row_id(value: Any) -> uuid.UUID:
+    if isinstance(value, uuid.UUID):
+        return value
+    try:
+        return uuid.UUID(str(value))
+    except ValueError:
+        # SQLite has no type that would keep other text out of the column; the same text gives the same id each time.
+        return uuid.uuid5(uuid.NAMESPACE_OID, str(value))
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    # A body that was inserted by hand into SQLite may be text.
+    return value.encode("utf-8") if isinstance(value, str) else bytes(value)
+
+
+def _instant(value: Any) -> datetime | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    instant: datetime = value
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)

@@ -1,0 +1,48 @@
+"""Checks of the `SQLQUEUE` setting; they touch no database."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.core import checks
+from django.db import connections
+
+from sqlqueue_app.conf import Code, current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.messages.errors import ConfigurationError
+
+TAG: Final = "sqlqueue"
+
+
+def register() -> None:
+    """Register the checks of this module under the tag "sqlqueue"."""
+    checks.register(check_settings, TAG)
+    checks.register(check_sqlite_transaction_mode, TAG)
+
+
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
+    """Report everything that is wrong with the `SQLQUEUE` dictionary."""
+    return [
+        (checks.Error if problem.is_error else checks.Warning)(problem.message, hint=problem.hint, id=str(problem.code))
+        for problem in current_problems()
+    ]
+
+
+def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:
+    """Warn where transactions on SQLite start deferred (design §6.11)."""
+    if not is_configured():
+        return []
+    try:
+        alias = get_settings().database
+        dialect = dialect_of(alias)
+    except ConfigurationError:
+        return []  # check_settings reports it
+    mode = connections.settings[alias].get("OPTIONS", {}).get("transaction_mode")
+    if dialect != "sqlite" or str(mode).upper() == "IMMEDIATE":
+        return []
+    place = f'DATABASES["{alias}"]["OPTIONS"]["transaction_mode"]'
+    message = (
+        f"{place} is {mode!r}, expected 'IMMEDIATE': a deferred transaction that reads and then writes "
+        "fails at once with 'database is locked' while another process writes"
+    )
+    hint = f'add DATABASES["{alias}"]["OPTIONS"] = {{"transaction_mode": "IMMEDIATE"}}'
+    return [checks.Warning(message, hint=hint, id=str(Code.SQLITE_TRANSACTION_MODE))]

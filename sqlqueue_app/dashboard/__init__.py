@@ -1,0 +1,3 @@
+"""Admin pages over operations."""
+
+from __future__ import annotations

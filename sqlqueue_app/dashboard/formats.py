@@ -1,0 +1,83 @@
+"""Values in words for the pages: numbers, sizes, durations, instants, in the language and time zone of the request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.utils import timezone
+from django.utils.formats import date_format, number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from sqlqueue_app.operations.durations import Unit, two_units
+from sqlqueue_app.tables.queue import Depth
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number to show: `value` for machines, `text` for people, `note` where the text needs one."""
+
+    value: int
+    text: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """An instant to show: in the current time zone, with UTC beside it."""
+
+    iso: str
+    date: str
+    time: str
+    utc: str
+
+
+def number(value: int) -> str:
+    """With the thousands separator of the language."""
+    return str(number_format(value, decimal_pos=0, force_grouping=True))
+
+
+def depth_number(depth: Depth) -> Number:
+    """How many rows there are; an estimate is marked."""
+    if depth.exact:
+        return Number(depth.waiting, number(depth.waiting))
+    return Number(depth.waiting, f"≈ {number(depth.waiting)}", _("estimated from the first and the last message"))
+
+
+def bounded_number(value: int, *, exact: bool) -> Number:
+    """A count; what is only the least that it can be is marked."""
+    if exact:
+        return Number(value, number(value))
+    return Number(value, f"≥ {number(value)}", _("counting stopped here"))
+
+
+def size(value: int) -> str:
+    """Bytes with a unit that suits."""
+    if value < 1024:
+        return ngettext("%(count)s byte", "%(count)s bytes", value) % {"count": number(value)}
+    for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
+        if value < factor * 1024:
+            return f"{number_format(value / factor, decimal_pos=1)} {unit}"
+    return f"{number_format(value / 1024**3, decimal_pos=1)} {_('GiB')}"
+
+
+def duration(value: timedelta) -> str:
+    """The two largest units; negative ones with a minus sign."""
+    names = {Unit.DAYS: _("%(n)s d"), Unit.HOURS: _("%(n)s h"), Unit.MINUTES: _("%(n)s min"), Unit.SECONDS: _("%(n)s s")}
+    negative, parts = two_units(value)
+    text = " ".join(names[unit] % {"n": number(amount)} for amount, unit in parts)
+    return f"\N{MINUS SIGN}{text}" if negative else text
+
+
+def stamp(instant: datetime) -> Stamp:
+    """An instant; a naive one, as Django gives with USE_TZ off, is in the default time zone."""
+    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+    utc = aware.astimezone(UTC)
+    local = timezone.localtime(aware)
+    return Stamp(
+        iso=utc.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        date=date_format(local, "Y-m-d"),
+        time=date_format(local, "H:i:s"),
+        utc=f"{utc:%Y-%m-%d %H:%M:%S} UTC",
+    )

@@ -1,0 +1,124 @@
+"""Messages as rows of texts: the page of a queue, and the page of one message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.dashboard.formats import Stamp, size, stamp
+from sqlqueue_app.dashboard.overview import Level, State
+from sqlqueue_app.operations.bodies import BodyKind, DecodedBody
+from sqlqueue_app.operations.browse import LAST_ROW_VERSION, PAGE_SIZES, Flag, MessageDetail, MessageSummary
+from sqlqueue_app.operations.header_groups import GroupName
+
+GROUP_TITLES = {
+    GroupName.FAILURE: gettext_lazy("Failure"),
+    GroupName.MESSAGE: gettext_lazy("Message"),
+    GroupName.ROUTING: gettext_lazy("Routing"),
+    GroupName.TIMES: gettext_lazy("Times"),
+    GroupName.OTHER: gettext_lazy("Other headers"),
+}
+_FLAGS = {
+    Flag.POISON: (Level.ERROR, gettext_lazy("Poison")),
+    Flag.NULL_BODY: (Level.ERROR, gettext_lazy("Body is NULL")),
+    Flag.FAILED: (Level.WARNING, gettext_lazy("Failed")),
+    Flag.EXPIRED: (Level.WARNING, gettext_lazy("Expired")),
+}
+_BODY_KINDS = {
+    BodyKind.JSON: gettext_lazy("JSON, indented"),
+    BodyKind.XML: gettext_lazy("XML, indented"),
+    BodyKind.TEXT: gettext_lazy("text"),
+    BodyKind.HEX: gettext_lazy("bytes in hexadecimal"),
+    BodyKind.EMPTY: gettext_lazy("empty"),
+    BodyKind.NULL: gettext_lazy("NULL"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message as the table of a queue shows it."""
+
+    row_version: int
+    url: str
+    message_id: str
+    message_type: str
+    more_types: int
+    intent: str
+    time_sent: Stamp | None
+    expires: Stamp | None
+    size: str
+    flags: tuple[State, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class BodyText:
+    """A body with what is to be said about it."""
+
+    text: str
+    kind: str
+    size: str
+    cut: str
+    is_hex: bool
+
+
+def message_row(each: MessageSummary, url: str) -> MessageRow:
+    """The row of a message."""
+    return MessageRow(
+        row_version=each.row_version,
+        url=url,
+        message_id=each.message_id,
+        message_type=each.message_type,
+        more_types=max(len(each.types) - 1, 0),
+        intent=each.intent,
+        time_sent=stamp(each.time_sent) if each.time_sent else None,
+        expires=stamp(each.expires) if each.expires else None,
+        size=_("NULL") if each.size is None else size(each.size),
+        flags=flag_states(each),
+        note=each.unreadable or each.failure or "",
+    )
+
+
+def flag_states(each: MessageSummary) -> tuple[State, ...]:
+    """What is special about a message, in words, the worst first."""
+    return tuple(State(level, str(word)) for flag, (level, word) in _FLAGS.items() if flag in each.flags)
+
+
+def body_text(body: DecodedBody) -> BodyText:
+    """The body and what is shown of it."""
+    cut = ""
+    if body.is_cut:
+        cut = _("Cut: the first %(shown)s of %(size)s are shown.") % {"shown": size(body.shown_bytes), "size": size(body.size)}
+    return BodyText(body.text, str(_BODY_KINDS[body.kind]), size(body.size), cut, body.kind is BodyKind.HEX)
+
+
+def header_groups(detail: MessageDetail) -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:
+    """The groups of headers under their titles."""
+    return [(str(GROUP_TITLES[group.name]), group.headers) for group in detail.groups]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """Which page of a queue was asked for. Anything that cannot be read is page one of the smallest size."""
+
+    after: int
+    size: int
+
+    @classmethod
+    def read(cls, query: Mapping[str, str]) -> PageRequest:
+        """From a query string."""
+        wanted = _whole(query.get("size"))
+        after = _whole(query.get("after"))
+        return cls(
+            after if after is not None and 0 < after <= LAST_ROW_VERSION else 0, wanted if wanted in PAGE_SIZES else PAGE_SIZES[0]
+        )
+
+
+def _whole(text: str | None) -> int | None:
+    # Digits alone: int() also takes signs, spaces, underscores and the digits of other scripts.
+    if text is None or not text.isascii() or not text.isdigit() or len(text) > len(str(LAST_ROW_VERSION)):
+        return None
+    return int(text)

@@ -1,0 +1,285 @@
+"""Putting an endpoint together from the settings: the only place that wires the parts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from sqlqueue_app.conf import ConcurrencyModel, EndpointSettings, Settings
+from sqlqueue_app.databases.ddl import TableKind
+from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
+from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.policies.recoverability import RecoverabilityConfig
+from sqlqueue_app.policies.transaction_mode import TransactionMode
+from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.calling import HandlerTable
+from sqlqueue_app.receiving.due_timeouts import EVERY_SECONDS, DueTimeouts
+from sqlqueue_app.receiving.error_queue import ErrorQueue
+from sqlqueue_app.receiving.failures import Processor
+from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.handlers import handlers_of
+from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
+from sqlqueue_app.receiving.monitor import MonitorReceiver
+from sqlqueue_app.receiving.poller import QueuePoller
+from sqlqueue_app.receiving.processor_config import ProcessorConfig, SharedFailures
+from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.receiving.routes_of_satellites import Destinations
+from sqlqueue_app.receiving.satellites import SatelliteProcessor, SatelliteRoutes
+from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.wake_up import WakeUp
+from sqlqueue_app.scheduler import BackgroundJob
+from sqlqueue_app.sending.composer import Composer, sender_identity, utc_now
+from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.installation import FindingKind, inspect_tables
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.well_known import delayed_address
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingQueue:
+    """One queue that an endpoint receives from, with the most threads it may have.
+
+    `follows_endpoint`: that number is the endpoint's, and changes with it.
+    """
+
+    table: QueueTable
+    maximum: int
+    is_callback_queue: bool = False
+    is_drained: bool = False
+    follows_endpoint: bool = True
+
+    @property
+    def name(self) -> str:
+        """The literal name of the queue."""
+        return self.table.address.table
+
+
+class Endpoint:
+    """An endpoint of the settings, ready to receive. Building it imports the handlers and reaches no database."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        *,
+        max_concurrency: int | None = None,
+        model: ConcurrencyModel | None = None,
+        batch_size: int | Literal["auto"] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.config: EndpointSettings = settings.endpoint(name)
+        self.alias = settings.database
+        connection = connection_of(self.alias)
+        self.book: AddressBook = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
+        self.model: ConcurrencyModel = model or self.config.concurrency_model
+        self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
+        self.batch_size = batch_size or self.config.batch_size
+        self.handlers = HandlerTable(handlers_of(self.config.handlers), body_names=settings.body_names)
+        self._composer = Composer(settings, self.book, sender_identity(name, self.book))
+        self.mode = TransactionMode(self.config.transaction_mode)
+        # SQLite has one writer: a second connection would wait for the receive for ever, so sends commit with it (design 6.11).
+        is_sqlite = connection.vendor == "sqlite"
+        self._separate = None if is_sqlite else SeparateDispatcher(self.alias, self.book, announces=settings.announces)
+        joined = Dispatcher(self.alias, self.book, announces=settings.announces)
+        self._dispatcher = (self._separate or joined) if self.mode is TransactionMode.RECEIVE_ONLY else joined
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name."""
+        return self.config.name
+
+    def queue_exists(self, name: str) -> bool:
+        """Whether the table of a literal queue name is there."""
+        return queue_table(self.alias, self.book.of_queue(name)).exists()
+
+    def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
+        """The queues to receive from: the main one, the satellites, this process's callback queue."""
+        queues = [ReceivingQueue(self._table(self.name), self.concurrency)]
+        drained = self.config.legacy_satellite_names()
+        queues += [
+            ReceivingQueue(
+                self._table(name),
+                self.config.satellite_concurrency(name, self.concurrency),
+                is_drained=name in drained,
+                follows_endpoint=not self.config.is_set_apart(name),
+            )
+            for name in self.config.receiving_queue_names()[1:]
+        ]
+        if callback_queue is not None:
+            number = self.config.callback_concurrency
+            queues.append(ReceivingQueue(self._table(callback_queue), number, is_callback_queue=True, follows_endpoint=False))
+        return queues
+
+    def receiver(
+        self,
+        queue: ReceivingQueue,
+        stop: StopSignal,
+        *,
+        empty: EmptyQueues | None = None,
+        count: Callable[[], None] | None = None,
+        in_work: InWork = UNWATCHED,
+    ) -> Receiver:
+        """The receiver of one queue, not started."""
+        config = self._processor_config(queue, in_work)
+        processor = partial(SatelliteProcessor, routes=self._satellite_routes()) if queue.is_drained else None
+
+        def new_poller() -> QueuePoller:
+            return QueuePoller(
+                queue.table,
+                config,
+                stop=stop,
+                empty=empty,
+                count=count or _count_nothing,
+                # A thread of the monitor's pool may have nothing to do for a while, with the rows it would hold.
+                receives_ahead=self.model != "monitor",
+                new_processor=processor,
+            )
+
+        name = f"sqlqueue-{self.name}-{queue.name}"
+        options: dict[str, Any] = {
+            "maximum": queue.maximum,
+            "new_poller": new_poller,
+            "stop": stop,
+            "name": name,
+            "circuit_breaker_seconds": self.config.circuit_breaker_seconds,
+            "wake_up": self._wake_up(queue, stop, empty),
+        }
+        if self.model == "monitor":
+            return MonitorReceiver(queue.name, peek_delay_seconds=self.config.peek_delay_seconds, **options)
+        return (FixedReceiver if self.model == "fixed" else AdaptiveReceiver)(queue.name, **options)
+
+    def _wake_up(self, queue: ReceivingQueue, stop: StopSignal, empty: EmptyQueues | None) -> WakeUp | None:
+        """What new messages wake; nothing with --until-empty, which looks at each queue again and again."""
+        if not self.config.wake_up or queue.table.dialect.name != "postgresql" or empty is not None:
+            return None
+        return WakeUp(queue.name, queue.table.qualified, stop)
+
+    def delayed_jobs(self) -> list[BackgroundJob]:
+        """The background job that moves drained timeouts which are due; none where no satellite is drained."""
+        if not self.config.legacy_satellites:
+            return []
+        due = DueTimeouts(self.name, self._satellite_routes())
+        return [BackgroundJob(f"due timeouts of {self.name}", EVERY_SECONDS, due.run)]
+
+    def purge_jobs(self, queues: list[ReceivingQueue]) -> list[BackgroundJob]:
+        """Background jobs that delete expired messages; none where PURGE_EXPIRED_EVERY is 0."""
+        every = self.config.purge_expired_every_seconds
+        if not every:
+            return []
+        return [
+            BackgroundJob(f"purge expired of {queue.name}", every, lambda table=queue.table: self._purge_expired(table))  # type: ignore[misc]
+            for queue in queues
+        ]
+
+    def purge_on_startup(self, queues: list[ReceivingQueue]) -> None:
+        """Delete everything in the queues, if PURGE_ON_STARTUP says so."""
+        if not self.config.purge_on_startup:
+            return
+        for queue in queues:
+            purged = queue.table.purge()
+            logger.info("%s messages purged from %s", purged, queue.name, extra={"event": "queue_purged", "queue": queue.name})
+
+    def check_tables(self, queues: list[ReceivingQueue]) -> None:
+        """Look at the tables before receiving: QueueNotFound names all that are missing; what is merely slow is a warning."""
+        planned = [PlannedTable(TableKind.QUEUE, queue.table.address) for queue in queues]
+        planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))
+        if self.config.legacy_satellites:
+            planned.append(PlannedTable(TableKind.DELAYED, delayed_address(self.book, self.name)))
+        findings = inspect_tables(self.alias, planned, layout=self.settings.table_layout)
+        stopping = [finding for finding in findings if finding.kind in (FindingKind.MISSING, FindingKind.MISMATCH)]
+        for finding in findings:
+            if finding.kind is FindingKind.NON_UNICODE_HEADERS:
+                logger.info("%s; to change it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
+            elif finding not in stopping:
+                logger.warning("%s; to add it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
+        if stopping:
+            told = "; ".join(finding.text for finding in stopping)
+            raise QueueNotFound(f"endpoint {self.name!r} cannot receive: {told}; run sqlqueue_install, or start with --install")
+
+    def _purge_expired(self, table: QueueTable) -> None:
+        batch = self.config.purge_expired_batch
+        purged = 0
+        while True:
+            deleted = table.purge_expired(batch)
+            purged += deleted
+            if deleted < batch:
+                break
+        if purged:
+            name = table.address.table
+            logger.info("%s expired messages purged from %s", purged, name, extra={"event": "expired_purged", "queue": name})
+
+    def _table(self, name: str) -> QueueTable:
+        return queue_table(self.alias, self.book.of_queue(name))
+
+    def _error_address(self) -> QueueAddress:
+        return self.book.parse(self.config.error_queue)
+
+    def _error_queue_of(self, failed_queue: str) -> ErrorQueue:
+        identity = self._composer.identity
+        processor = Processor(self.name, identity.machine, identity.host_id)
+        return ErrorQueue(self.alias, self._error_address(), failed_queue=failed_queue, processor=processor)
+
+    def _satellite_routes(self) -> SatelliteRoutes:
+        return SatelliteRoutes(
+            main=self.book.canonical(self._table(self.name).address),
+            destinations=Destinations(
+                self.alias,
+                self.book,
+                satellites=frozenset(self.config.legacy_satellite_names()),
+                own=self.name,
+                allowed=self.settings.allowed_destinations,
+            ),
+            delayed=DelayedTable(self.alias, delayed_address(self.book, self.name)),
+            error_queue_of=self._error_queue_of,
+            now=utc_now,
+        )
+
+    def _processor_config(self, queue: ReceivingQueue, in_work: InWork) -> ProcessorConfig:
+        return ProcessorConfig(
+            endpoint=self.name,
+            queue=queue.name,
+            handlers=self.handlers,
+            composer=self._composer,
+            dispatcher=self._dispatcher,
+            error_queue=self._error_queue_of(self.book.canonical(queue.table.address)),
+            recoverability=RecoverabilityConfig(self.config.immediate_retries, self.config.error_queue),
+            failures=SharedFailures(),
+            mode=self.mode,
+            batch_size=self.batch_size,
+            immediate_dispatcher=self._separate,
+            discard_failures=self.config.on_failure_without_transaction == "discard",
+            allowed_destinations=self.settings.allowed_destinations,
+            in_work=in_work,
+        )
+
+
+def endpoints_of(
+    settings: Settings,
+    names: list[str] | None,
+    *,
+    max_concurrency: int | None = None,
+    model: ConcurrencyModel | None = None,
+    batch_size: int | Literal["auto"] | None = None,
+) -> list[Endpoint]:
+    """The endpoints of these names, or all of the settings; ConfigurationError if there is none. None: as in the settings."""
+    chosen = list(dict.fromkeys(names or settings.endpoints))
+    if not chosen:
+        raise ConfigurationError(
+            'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}, and run migrate'
+        )
+    return [Endpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen]
+
+
+def _count_nothing() -> None:
+    return None

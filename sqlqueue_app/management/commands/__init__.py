@@ -1,0 +1,3 @@
+"""Commands."""
+
+from __future__ import annotations

@@ -1,0 +1,145 @@
+"""`manage.py run_sqlqueue_worker`: receive messages until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from typing import Any, get_args
+
+from django.core.management.base import CommandParser
+
+from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
+from sqlqueue_app.logs import configure_logging, remove_logging
+from sqlqueue_app.management.command_line import SqlQueueCommand, from_command_line, whole_number
+from sqlqueue_app.operations.run import RunOptions, run_worker
+from sqlqueue_app.operations.signals import stop_on_signals
+from sqlqueue_app.operations.supervised import SupervisedProcess
+from sqlqueue_app.operations.supervisor import Supervisor, can_supervise, own_command_line
+from sqlqueue_app.receiving.stopping import StopSignal
+
+_EPILOG = """\
+signals:
+  The first SIGINT (Ctrl-C) or SIGTERM stops fetching, finishes the messages that are being handled, and ends.
+  The second one ends the process at once; unfinished messages are in their queues again.
+
+exit codes:
+  0  stopped in order, or nothing left with --until-empty
+  1  the database refused, or a queue table is missing (run sqlqueue_install, or start with --install)
+  2  a wrong argument or setting
+  128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
+
+examples:
+  manage.py run_sqlqueue_worker
+  manage.py run_sqlqueue_worker --endpoint Sales --max-concurrency 8
+  manage.py run_sqlqueue_worker --processes 4
+  manage.py run_sqlqueue_worker --until-empty --log-format json
+  manage.py run_sqlqueue_worker --processes 0
+"""
+
+
+def _batch_size(text: str) -> int | str:
+    return text if text == "auto" else whole_number(1)(text)
+
+
+class Command(SqlQueueCommand):
+    """Thin: arguments in, `run_worker` does the rest."""
+
+    help = (
+        "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one transaction with its "
+        "handlers' work (unless TRANSACTION_MODE says otherwise). A database that is away is waited for."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options of the worker."""
+        parser.epilog = _EPILOG
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.add_argument(
+            "--endpoint",
+            nargs="+",
+            action="extend",
+            metavar="E",
+            help="the endpoints to run, by name (default: all of the settings)",
+        )
+        parser.add_argument(
+            "--max-concurrency",
+            type=whole_number(1),
+            metavar="N",
+            help="messages of a main queue handled at once, at most (default: MAX_CONCURRENCY of the endpoint)",
+        )
+        parser.add_argument(
+            "--model",
+            choices=get_args(ConcurrencyModel),
+            help="how threads follow the work (default: CONCURRENCY_MODEL of the endpoint)",
+        )
+        parser.add_argument(
+            "--batch-size",
+            type=_batch_size,
+            metavar="N",
+            help="messages of one transaction, at most, or 'auto' (default: BATCH_SIZE of the endpoint)",
+        )
+        parser.add_argument(
+            "--processes",
+            type=whole_number(0),
+            metavar="N",
+            help="worker processes, under a supervisor that starts one again that dies; 0: in this very process, without a "
+            "supervisor, for debuggers and scripts (default: 1; 0 where Python code calls the command)",
+        )
+        parser.add_argument(
+            "--until-empty", action="store_true", help="end with 0 once nothing is left to receive, for scripts and tests"
+        )
+        parser.add_argument("--install", action="store_true", help="create missing tables first; needs the right to create tables")
+        parser.add_argument(
+            "--log-format", choices=("text", "json"), default="text", help="log lines as text or as JSON (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--log-level",
+            choices=("debug", "info", "warning", "error"),
+            default="info",
+            help="the least level that is logged (default: %(default)s); a LOGGING setting for 'sqlqueue' goes before both",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the worker in this process, or several in processes of their own."""
+        settings = get_settings()
+        chosen = RunOptions(
+            endpoints=options["endpoint"],
+            max_concurrency=options["max_concurrency"],
+            model=options["model"],
+            batch_size=options["batch_size"],
+            until_empty=options["until_empty"],
+            install=options["install"],
+        )
+        handler = configure_logging(options["log_format"], level=getattr(logging, options["log_level"].upper()))
+        try:
+            supervised = SupervisedProcess.found()
+            if supervised is not None:
+                self._work_supervised(settings, chosen, supervised)
+            elif processes := self._processes(options["processes"]):
+                self._supervise(processes)
+            else:
+                stop = StopSignal()
+                with stop_on_signals(stop):
+                    run_worker(settings, chosen, stop)
+        finally:
+            remove_logging(handler)
+
+    def _processes(self, asked: int | None) -> int:
+        if asked is not None:
+            return asked
+        # Tests call the command on databases that another process does not see, and their own command line is not a worker's.
+        return int(from_command_line(self) and can_supervise())
+
+    def _work_supervised(self, settings: Settings, chosen: RunOptions, supervised: SupervisedProcess) -> None:
+        stop = StopSignal()
+        supervised.obey(stop)
+        with stop_on_signals(stop, abort=supervised.in_work.abandon):
+            run_worker(settings, chosen, stop, in_work=supervised.in_work)
+
+    def _supervise(self, processes: int) -> None:
+        stop = StopSignal()
+        supervisor = Supervisor(own_command_line(), processes, stop)
+        with stop_on_signals(stop, abort=supervisor.kill):
+            code = supervisor.run()
+        if code:
+            # The child has said why, in one line of its own.
+            raise SystemExit(code)

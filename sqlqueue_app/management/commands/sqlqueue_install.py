@@ -1,0 +1,203 @@
+"""`manage.py sqlqueue_install`: make the queue tables, print the script for a DBA, compare, or write a migration."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db import Error as DjangoDatabaseError
+
+from sqlqueue_app.conf import Settings, dialect_of, get_settings
+from sqlqueue_app.databases.dialect import DIALECTS, dialect
+from sqlqueue_app.databases.scripts import PlannedTable, installation_script
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, one_line
+from sqlqueue_app.management.migration_writer import write_queue_migration
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
+from sqlqueue_app.models import Instance
+from sqlqueue_app.operations.installation_plan import planned_tables, wake_up_tables
+from sqlqueue_app.tables.connections import connection_of
+from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables, install_tables
+from sqlqueue_app.tables.wake_up_triggers import inspect_wake_up_triggers, install_wake_up_triggers
+
+_DESCRIPTION = """\
+Makes the tables that the endpoints in SQLQUEUE need and that are missing: queues of endpoints
+and satellites, callback queues, tables of delayed messages, error and audit queues, the
+subscription table. Tables that exist are left as they are, so it is safe to run again, and safe
+when many start at once. It needs the right to create tables; the worker needs no more than to
+read and write them.
+"""
+_EPILOG = """\
+examples:
+  manage.py sqlqueue_install                              make what is missing
+  manage.py sqlqueue_install --instance web1 --instance web2
+                                                          with the callback queues of these machines
+  manage.py sqlqueue_install --sql --dialect sqlserver --grant shop > queues.sql
+                                                          a script for the DBA; reaches no server, needs no driver
+  manage.py sqlqueue_install --check                      exit 1 if something is missing or different
+  manage.py sqlqueue_install --wake-up                    on PostgreSQL: with the trigger that wakes idle workers
+  manage.py sqlqueue_install --make-migration shop        write CreateQueue operations into an app
+
+exit codes: 0 done, 1 --check found something or the database refused, 2 wrong arguments or settings
+"""
+
+
+class Command(SqlQueueCommand):
+    """Creates what is missing, or prints, compares, writes it (design §4.3)."""
+
+    help = _DESCRIPTION
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """The parser with examples below its arguments, in their own lines."""
+        kwargs.setdefault("epilog", _EPILOG)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        return super().create_parser(prog_name, subcommand, **kwargs)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The arguments of design §4.3."""
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--sql", action="store_true", help="print the script that makes the tables, and change nothing")
+        what.add_argument("--check", action="store_true", help="list what is missing or different, and change nothing")
+        what.add_argument("--make-migration", metavar="APP", help="write the tables as operations into the app's next migration")
+        parser.add_argument("--dialect", choices=DIALECTS, help="with --sql: for which database (default: that of the settings)")
+        parser.add_argument("--grant", metavar="ROLE", help="with --sql: also grant this role what the worker needs")
+        parser.add_argument(
+            "--instance",
+            action="append",
+            metavar="NAME",
+            help="make the callback queues of this machine; may be repeated (default: this machine, or INSTANCE of the settings)",
+        )
+        parser.add_argument(
+            "--wake-up",
+            action="store_true",
+            help="PostgreSQL: also add the trigger that announces new messages to the queues of endpoints with WAKE_UP; "
+            "with --sql print it, with --check ask for it",
+        )
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Do one of the four."""
+        for name in ("dialect", "grant"):
+            if options[name] is not None and not options["sql"]:
+                raise self.usage_error(f"--{name} goes with --sql: add --sql, or leave it out")
+        for name in options["instance"] or ():
+            if not name.strip() or "@" in name:
+                raise self.usage_error(f"--instance: expected the name of a machine, got {name!r}")
+        settings = get_settings()
+        if options["wake_up"]:
+            self._check_wake_up(settings, options)
+        if options["sql"]:
+            self._print_script(settings, options)
+        elif options["make_migration"] is not None:
+            self._make_migration(settings, options)
+        elif options["check"]:
+            self._check(settings, options)
+        else:
+            self._install(settings, options)
+
+    def _check_wake_up(self, settings: Settings, options: dict[str, Any]) -> None:
+        if options["make_migration"] is not None:
+            raise self.usage_error("--wake-up does not go with --make-migration: run it with --wake-up after the migration")
+        name = options["dialect"] or dialect_of(settings.database)
+        if name != "postgresql":
+            raise self.usage_error(f"--wake-up: only PostgreSQL wakes receivers, and this is for {name}")
+        if not settings.announces:
+            raise self.usage_error('--wake-up: no endpoint in SQLQUEUE["ENDPOINTS"] has WAKE_UP on')
+
+    def _print_script(self, settings: Settings, options: dict[str, Any]) -> None:
+        known = dialect(options["dialect"] or dialect_of(settings.database))
+        role = options["grant"]
+        if role is not None and known.name == "sqlite":
+            raise self.usage_error("--grant: SQLite has no roles; who may write the file may use its queues")
+        if role is not None and not role.strip():
+            raise self.usage_error(f"--grant: expected the name of a role, got {role!r}")
+        tables = planned_tables(settings, known.name, None, options["instance"])
+        if not tables:
+            self.stderr.write(_NO_ENDPOINTS)
+        managed = [Instance._meta.db_table]
+        woken = wake_up_tables(settings, known.name, options["instance"]) if options["wake_up"] else []
+        script = installation_script(known, tables, layout=settings.table_layout, role=role, managed=managed, woken=woken)
+        self.stdout.write(script, ending="")
+
+    def _make_migration(self, settings: Settings, options: dict[str, Any]) -> None:
+        known = dialect(dialect_of(settings.database))
+        # A migration runs on every machine: callback queues are in it only if they are asked for by name.
+        tables = planned_tables(settings, known.name, None, options["instance"] or ())
+        if not tables:
+            raise ConfigurationError(_NO_ENDPOINTS)
+        path = write_queue_migration(options["make_migration"], tables, settings.address_book(known.name))
+        if options["format"] == "json":
+            self.write_json({"migration": str(path) if path else None})
+        elif path is None:
+            self.stdout.write(f"nothing new: the migrations of {options['make_migration']!r} make every table already")
+        else:
+            self.stdout.write(f"wrote {path}")
+
+    def _tables(self, settings: Settings, options: dict[str, Any]) -> list[PlannedTable]:
+        connection = connection_of(settings.database)
+        return planned_tables(settings, dialect_of(settings.database), current_catalog(connection), options["instance"])
+
+    def _wake_up_tables(self, settings: Settings, options: dict[str, Any]) -> list[PlannedTable]:
+        return wake_up_tables(settings, dialect_of(settings.database), options["instance"])
+
+    def _install(self, settings: Settings, options: dict[str, Any]) -> None:
+        tables = self._tables(settings, options)
+        try:
+            made = install_tables(settings.database, tables, layout=settings.table_layout)
+            woken = self._wake_up_tables(settings, options) if options["wake_up"] else []
+            triggers = install_wake_up_triggers(settings.database, woken)
+        except DjangoDatabaseError as error:
+            raise DatabaseError(f"cannot install into {settings.database!r}: {one_line(str(error))}") from error
+        if options["format"] == "json":
+            document = [{"kind": table.kind.value, "table": str(table.address), "created": table in made} for table in tables]
+            added = [{"table": str(table.address), "created": table in triggers} for table in woken]
+            self.write_json({"database": settings.database, "tables": document, "wake_up_triggers": added})
+            return
+        for table in made:
+            self.stdout.write(f"created {table.kind.value} table {table.address!s}")
+        for table in triggers:
+            self.stdout.write(f"added the wake-up trigger to {table.address!s}")
+        if not tables:
+            self.stdout.write(_NO_ENDPOINTS)
+        elif options["verbosity"] >= 1:
+            self.stdout.write(f"{len(made)} created, {len(tables) - len(made)} were there already")
+            if woken:
+                self.stdout.write(f"{len(triggers)} wake-up triggers added, {len(woken) - len(triggers)} were there already")
+
+    def _check(self, settings: Settings, options: dict[str, Any]) -> None:
+        tables = self._tables(settings, options)
+        try:
+            findings = inspect_tables(settings.database, tables, layout=settings.table_layout)
+            findings += inspect_wake_up_triggers(settings.database, self._wake_up_tables(settings, options))
+        except DjangoDatabaseError as error:
+            raise DatabaseError(f"cannot look into {settings.database!r}: {one_line(str(error))}") from error
+        # The trigger is a choice: its absence is wrong only for who asks for it.
+        fine = {FindingKind.NON_UNICODE_HEADERS} if options["wake_up"] else _INFORMATION
+        wrong = [finding for finding in findings if finding.kind not in fine]
+        if options["format"] == "json":
+            self.write_json({"database": settings.database, "ok": not wrong, "findings": [_document(each) for each in findings]})
+        else:
+            for finding in findings:
+                note = "" if finding in wrong else " (for information)"
+                self.stdout.write(f"{finding.text}{note}")
+                self.stdout.write("".join(f"    {line}\n" for line in finding.sql.splitlines()), ending="")
+            if not wrong:
+                self.stdout.write(f"{len(tables)} tables are as they should be")
+        if wrong:
+            raise SystemExit(1)
+
+
+_INFORMATION = frozenset({FindingKind.NON_UNICODE_HEADERS, FindingKind.NO_WAKE_UP_TRIGGER})
+_NO_ENDPOINTS = 'SQLQUEUE["ENDPOINTS"] names no endpoint: there is no table to make'
+
+
+def _document(finding: Finding) -> dict[str, str]:
+    table = finding.table
+    return {
+        "problem": finding.kind.value,
+        "kind": table.kind.value,
+        "table": str(table.address),
+        "text": finding.text,
+        "sql": finding.sql,
+    }

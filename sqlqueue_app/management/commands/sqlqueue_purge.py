@@ -1,0 +1,59 @@
+"""`manage.py sqlqueue_purge QUEUE`: delete what is in a queue, or what has expired in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
+from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
+from sqlqueue_app.operations.purging import purge_expired, purge_queue
+from sqlqueue_app.tables.queue import QueueTable
+
+
+class Command(SqlQueueCommand):
+    """Thin: asks, then `purging` deletes."""
+
+    help = (
+        "Delete every message of a queue, or only the expired ones, in batches. Deleted messages cannot be brought back. "
+        "On a terminal the name of the queue must be typed first; elsewhere --yes is needed."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Queue, what to delete, consent."""
+        add_queue_argument(parser)
+        parser.add_argument("--expired", action="store_true", help="delete only messages whose time to be received has passed")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Ask, delete, print how many."""
+        table = named_table(get_settings(), options["queue"])
+        what = "expired messages" if options["expired"] else "messages"
+        if not options["yes"]:
+            self._ask(table, what)
+        deleted = purge_expired(table, progress=self._progress) if options["expired"] else purge_queue(table)
+        if options["format"] == "json":
+            self.write_json(
+                {"queue": table.address.table, "table": table.qualified, "expired_only": options["expired"], "deleted": deleted}
+            )
+            return
+        self.stdout.write(f"deleted {deleted} {what[:-1] if deleted == 1 else what} from {table.qualified}")
+
+    def _ask(self, table: QueueTable, what: str) -> None:
+        name = table.address.table
+        if not sys.stdin.isatty():
+            raise self.usage_error(f"nothing was deleted from {name!r}: there is no terminal to ask on; say --yes")
+        self.stderr.write(f"All {what} of {table.qualified} in database {table.alias!r} will be deleted for good.")
+        self.stderr.write(f"Type the name of the queue ({name}) to go on: ", ending="")
+        self.stderr.flush()
+        if sys.stdin.readline().rstrip("\n") != name:
+            raise self.usage_error("nothing was deleted: that was not the name of the queue")
+
+    def _progress(self, deleted: int) -> None:
+        if sys.stderr.isatty():
+            self.stderr.write(f"\r{deleted:,} expired messages deleted", ending="")
+            self.stderr.flush()

@@ -1,0 +1,96 @@
+"""`manage.py sqlqueue_send QUEUE --type T --body JSON`: put messages into a queue."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, seconds, whole_number
+from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
+from sqlqueue_app.messages.errors import WireFormatError
+from sqlqueue_app.messages.serializers import deserialize
+from sqlqueue_app.operations.sending_copies import send_copies
+
+_LONGEST_LIST = 10
+
+
+def header(text: str) -> tuple[str, str]:
+    """A type for arguments: `NAME=VALUE`, cut at the first equals sign."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+class Command(SqlQueueCommand):
+    """Thin: reads the body, then `send_copies` sends."""
+
+    help = (
+        "Send a message to a queue, once or many times, in one transaction: all or none. The message is sent as SEND_AS of the "
+        "settings, and to the queue as it is named: routes are not looked at."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Queue, type, body, headers, expiry, count."""
+        add_queue_argument(parser)
+        parser.add_argument(
+            "--type", required=True, metavar="T", help="the full name of the message type, such as Sales.PlaceOrder"
+        )
+        body = parser.add_mutually_exclusive_group(required=True)
+        body.add_argument("--body", metavar="JSON", help="the body, a JSON object")
+        body.add_argument("--file", metavar="F", help="a file with the body, a JSON object; - is the standard input")
+        parser.add_argument(
+            "--header",
+            type=header,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a header of your own; it goes before ours of the same name; may be given several times",
+        )
+        parser.add_argument("--ttbr", type=seconds, metavar="S", help="time to be received in seconds: then the message expires")
+        parser.add_argument("--count", type=whole_number(1), default=1, metavar="N", help="how many copies (default: %(default)s)")
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Read, check, send, print the ids or their number."""
+        body = self._body(options["body"], options["file"])
+        table = named_table(get_settings(), options["queue"])
+        count = options["count"]
+        try:
+            ids = send_copies(
+                table,
+                options["type"],
+                body,
+                headers=dict(options["header"]),
+                time_to_be_received=options["ttbr"],
+                count=count,
+                progress=lambda done: self.write_progress(done, count, "messages written") if count > _LONGEST_LIST else None,
+            )
+        except WireFormatError as error:
+            raise self.usage_error(str(error)) from error
+        if options["format"] == "json":
+            self.write_json({"queue": table.address.table, "table": table.qualified, "sent": len(ids), "message_ids": ids})
+        elif count > _LONGEST_LIST:
+            self.stdout.write(f"sent {len(ids)} messages to {table.qualified}")
+        else:
+            for message_id in ids:
+                self.stdout.write(message_id)
+
+    def _body(self, text: str | None, file: str | None) -> dict[str, object]:
+        raw = text.encode("utf-8", "surrogateescape") if text is not None else self._read(file or "-")
+        try:
+            found: dict[str, object] = deserialize(raw, None)
+        except WireFormatError as error:
+            raise self.usage_error(str(error)) from error
+        return found
+
+    def _read(self, file: str) -> bytes:
+        try:
+            return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        except OSError as error:
+            raise self.usage_error(f"the file {file!r} cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,147 @@
+"""The output of `sqlqueue_status`: lines for people, a document for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlqueue_app.management.queue_arguments import columns, duration_text, terminal_line
+from sqlqueue_app.operations.instance_status import InstanceStatus
+from sqlqueue_app.operations.queue_problems import QueueProblem
+from sqlqueue_app.operations.status import QueueStatus, Status
+
+_QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
+_INSTANCE_HEAD = (
+    "ENDPOINT",
+    "INSTANCE",
+    "MACHINE",
+    "PID",
+    "STATE",
+    "HEARTBEAT",
+    "THREADS",
+    "AT ONCE",
+    "CALLBACK QUEUE",
+    "MESSAGES",
+)
+
+
+def status_document(status: Status) -> dict[str, Any]:
+    """The whole status; its keys are documented in docs/reference/commands.md and do not change."""
+    return {
+        "database": status.database,
+        "taken_at": status.taken_at.isoformat(),
+        "queues": [_queue(status, each) for each in status.queues],
+        "instances": [_instance(status, each) for each in status.instances],
+        "instances_problem": _problem(status.instances_problem),
+    }
+
+
+def _queue(status: Status, each: QueueStatus) -> dict[str, Any]:
+    depth, age = each.depth, each.head_age
+    return {
+        "name": each.name,
+        "table": each.table,
+        "kind": each.queue.kind.value,
+        "endpoints": list(each.queue.endpoints),
+        "exists": each.exists,
+        "messages": None if depth is None else depth.waiting,
+        "messages_exact": None if depth is None else depth.exact,
+        "expiring": None if depth is None else depth.expiring,
+        "expired": None if depth is None else depth.expired,
+        "expiry_exact": None if depth is None else each.expiry_exact,
+        "head_age_seconds": None if age is None or age.age is None else age.age.total_seconds(),
+        "head_age_header": None if age is None else age.header,
+        "head_age_unknown": None if age is None or age.unknown is None else age.unknown.value,
+        "threads": status.threads_of(each),
+        "problem": _problem(each.problem),
+    }
+
+
+def _instance(status: Status, each: InstanceStatus) -> dict[str, Any]:
+    depth = status.depth_of_callback(each)
+    return {
+        "endpoint": each.endpoint,
+        "name": each.name,
+        "host": each.host,
+        "pid": each.pid,
+        "alive": each.alive,
+        "heartbeat_age_seconds": each.heartbeat_age.total_seconds(),
+        "started_at": each.started_at.isoformat(),
+        "threads": dict(each.threads),
+        "concurrency": each.concurrency,
+        "version": each.version,
+        "callback_queue": each.callback_queue,
+        "callback_messages": None if depth is None else depth.waiting,
+        "callback_messages_exact": None if depth is None else depth.exact,
+    }
+
+
+def _problem(problem: QueueProblem | None) -> dict[str, Any] | None:
+    if problem is None:
+        return None
+    return {"kind": problem.kind.value, "text": problem.text, "command": problem.command or None, "sql": problem.sql or None}
+
+
+def status_lines(status: Status) -> Iterator[str]:
+    """Two tables, and below them what is wrong with what mends it."""
+    if not status.queues:
+        yield 'The settings name no endpoint: add one to SQLQUEUE["ENDPOINTS"].'
+    else:
+        cells = [_queue_cells(status, each) for each in status.queues]
+        yield from columns([_QUEUE_HEAD, *cells], right=frozenset({3, 4, 5, 6, 7}))
+    yield ""
+    if status.instances:
+        rows = [_instance_cells(status, each) for each in status.instances]
+        yield from columns([_INSTANCE_HEAD, *rows], right=frozenset({3, 5, 6, 7, 9}))
+    elif status.instances_problem is None:
+        yield "No instance has registered: start a worker with python manage.py run_sqlqueue_worker."
+    problems = [(each.name, each.problem) for each in status.queues if each.problem is not None]
+    if status.instances_problem is not None:
+        problems.append(("instances", status.instances_problem))
+    for name, problem in problems:
+        yield ""
+        yield from _problem_lines(name, problem)
+
+
+def _queue_cells(status: Status, each: QueueStatus) -> tuple[str, ...]:
+    depth = each.depth
+    numbers = ("-", "-", "-")
+    if depth is not None:
+        least = "" if each.expiry_exact else "≥"
+        numbers = (
+            f"{'' if depth.exact else '≈'}{depth.waiting}",
+            f"{least}{depth.expiring}",
+            f"{least}{depth.expired}",
+        )
+    age = "-"
+    if each.head_age is not None:
+        age = "unknown" if each.head_age.age is None else duration_text(each.head_age.age)
+    state = "ok" if each.problem is None else each.problem.kind.value.replace("_", " ")
+    threads = status.threads_of(each)
+    cells = (each.name, each.queue.kind.value, ", ".join(each.queue.endpoints), *numbers, age)
+    return (*cells, "-" if threads is None else str(threads), state)
+
+
+def _instance_cells(status: Status, each: InstanceStatus) -> tuple[str, ...]:
+    depth = status.depth_of_callback(each)
+    return (
+        each.endpoint,
+        each.name,
+        each.host,
+        str(each.pid),
+        "alive" if each.alive else "dead",
+        duration_text(each.heartbeat_age),
+        str(each.live_threads),
+        str(each.concurrency),
+        each.callback_queue or "-",
+        "-" if depth is None else f"{'' if depth.exact else '≈'}{depth.waiting}",
+    )
+
+
+def _problem_lines(name: str, problem: QueueProblem) -> Iterator[str]:
+    yield f"{terminal_line(name)}: {terminal_line(problem.text)}"
+    if problem.command:
+        yield f"  mend it with: {problem.command}"
+    if problem.sql:
+        yield f"  {'or run this SQL' if problem.command else 'mend it with this SQL'}:"
+        yield from (f"    {line}" for line in problem.sql.splitlines())

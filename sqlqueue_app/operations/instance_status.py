@@ -1,0 +1,80 @@
+"""The registered instances with their heartbeats; dead ones stay listed until another process takes over their queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models.functions import Now
+
+from sqlqueue_app.instances import is_dead, managed_alias
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import Instance
+from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.queue_problems import MIGRATE_COMMAND, ProblemKind, QueueProblem
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """One process. `heartbeat_age` is measured by the database's clock, which also wrote the heartbeat."""
+
+    endpoint: str
+    name: str
+    host: str
+    pid: int
+    callback_queue: str | None
+    started_at: datetime
+    heartbeat_age: timedelta
+    alive: bool
+    threads: Mapping[str, int]
+    concurrency: int
+    version: str
+
+    @property
+    def live_threads(self) -> int:
+        """The live polling threads of all its queues."""
+        return sum(self.threads.values())
+
+
+def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
+    """The receive threads of live instances on the queue of this literal name, as of their last heartbeats; None if none has it."""
+    counts = [each.threads[queue] for each in instances if each.alive and queue in each.threads]
+    return sum(counts) if counts else None
+
+
+def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance], QueueProblem | None]:
+    """The instances, their rows, and what is wrong if they cannot be read. One statement. Raises ConnectionLost."""
+    alias = managed_alias()
+    try:
+        with looking(alias, "read the registered instances"):
+            rows = list(Instance.objects.using(alias).annotate(database_now=Now()))
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
+    return tuple(_status(row, row.database_now) for row in rows), list(rows), None
+
+
+def _status(row: Instance, now: datetime) -> InstanceStatus:
+    return InstanceStatus(
+        endpoint=row.endpoint,
+        name=row.name,
+        host=row.host,
+        pid=row.pid,
+        callback_queue=row.callback_queue,
+        started_at=row.started_at,
+        heartbeat_age=now - row.heartbeat_at,
+        alive=not is_dead(row, now),
+        threads=threads_of_row(row),
+        concurrency=row.concurrency,
+        version=row.version,
+    )
+
+
+def threads_of_row(row: Instance) -> dict[str, int]:
+    """The receive threads of each queue, as the process has told; nothing where the row was written by hand."""
+    value: object = row.threads
+    if not isinstance(value, dict):
+        return {}
+    return {str(queue): count for queue, count in value.items() if isinstance(count, int)}

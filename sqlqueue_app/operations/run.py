@@ -1,0 +1,170 @@
+"""Running a worker from start to end: tables, leases, receivers; what `run_sqlqueue_worker` does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from django.db import connections
+
+from sqlqueue_app.conf import ConcurrencyModel, Settings
+from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
+from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.operations.heartbeat import Heartbeat
+from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.policies.back_off import BackOff
+from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
+from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
+from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.wake_up import listening
+from sqlqueue_app.receiving.worker import Worker
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.installation import install_tables
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a worker is started with; None means as in the settings."""
+
+    endpoints: list[str] | None = None
+    max_concurrency: int | None = None
+    model: ConcurrencyModel | None = None
+    batch_size: int | Literal["auto"] | None = None
+    until_empty: bool = False
+    install: bool = False
+
+
+@dataclass(slots=True)
+class HandledCount:
+    """How many messages were received, by all threads."""
+
+    received: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self) -> None:
+        """One more."""
+        with self._lock:
+            self.received += 1
+
+
+def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_work: InWork = UNWATCHED) -> int:
+    """Receive until the stop signal is set, or until nothing is left; returns how many messages were received.
+
+    `in_work` is told which rows are being handled; a worker without a supervisor tells nobody.
+    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables.
+    """
+    endpoints = endpoints_of(
+        settings,
+        options.endpoints,
+        max_concurrency=options.max_concurrency,
+        model=options.model,
+        batch_size=options.batch_size,
+    )
+    count = HandledCount()
+    leases: list[tuple[Endpoint, InstanceLease]] = []
+    try:
+        queues = _when_reachable(lambda: _prepare(settings, endpoints, options, leases), settings.database, stop)
+        if queues is None:
+            return 0
+        everything = [queue.name for owned in queues.values() for queue in owned]
+        empty = EmptyQueues(everything) if options.until_empty else None
+        receivers: dict[str, list[Receiver]] = {
+            each.name: [each.receiver(queue, stop, empty=empty, count=count.add, in_work=in_work) for queue in queues[each.name]]
+            for each in endpoints
+        }
+        jobs = [_heartbeat(lease, receivers[endpoint.name], queues[endpoint.name]).job() for endpoint, lease in leases]
+        jobs += [job for each in endpoints for job in (*each.purge_jobs(queues[each.name]), *each.delayed_jobs())]
+        # The leases' threads must end before the connections of this thread are given back.
+        connections.close_all()
+        worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
+        with listening(settings.database, [receiver.wake_up for receiver in worker.receivers], stop):
+            worker.run(on_started=lambda: _say_started(endpoints, everything))
+    finally:
+        for _, lease in leases:
+            _release(lease)
+        connections.close_all()
+    logger.info("stopped, %s messages received", count.received, extra={"event": "worker_stopped"})
+    return count.received
+
+
+def _prepare(
+    settings: Settings, endpoints: list[Endpoint], options: RunOptions, leases: list[tuple[Endpoint, InstanceLease]]
+) -> dict[str, list[ReceivingQueue]]:
+    """Install if asked, lease, look at the tables, purge if the settings say so: the queues of each endpoint."""
+    # A try before this one may have come half the way before the database went away.
+    while leases:
+        _release(leases.pop()[1])
+    connection = connection_of(settings.database)
+    dialect = dialect_of_connection(connection)
+    if options.install:
+        install_tables(
+            settings.database,
+            planned_tables(settings, dialect.name, current_catalog(connection)),
+            layout=settings.table_layout,
+        )
+    queues: dict[str, list[ReceivingQueue]] = {}
+    for each in endpoints:
+        each.check_tables(each.receiving_queues(None))
+        with database_errors(dialect, f"register an instance of {each.name!r}"):
+            lease = lease_instance(each.config, alias=managed_alias(), concurrency=each.concurrency, exists=each.queue_exists)
+        leases.append((each, lease))
+        queues[each.name] = each.receiving_queues(lease.callback_queue)
+        each.purge_on_startup(queues[each.name])
+        if options.until_empty:
+            # What is due is left to receive, too; the background job may come too late for it.
+            for job in each.delayed_jobs():
+                job.call()
+    return queues
+
+
+def _when_reachable(
+    prepare: Callable[[], dict[str, list[ReceivingQueue]]], alias: str, stop: StopSignal
+) -> dict[str, list[ReceivingQueue]] | None:
+    """Prepare as soon as the database answers; None if the stop came first."""
+    outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
+    while not stop.is_set():
+        try:
+            return prepare()
+        except TransientError as error:
+            # Away, or (SQLite) written to by somebody who takes long: both pass.
+            wait = outage.next_wait()
+            logger.warning(
+                "database %r cannot be used yet, trying again in %g s: %s", alias, wait, error, extra={"event": "database_away"}
+            )
+            connections.close_all()
+            stop.wait(wait)
+    return None
+
+
+def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue]) -> Heartbeat:
+    following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
+    return Heartbeat(lease, receivers, following)
+
+
+def _release(lease: InstanceLease) -> None:
+    try:
+        lease.release()
+    except Exception as error:  # noqa: BLE001 - the lease runs out by itself; the end of the process must not fail on it
+        logger.warning("the lease could not be given back: %s", error, extra={"event": "lease_kept", "endpoint": lease.endpoint})
+
+
+def _say_started(endpoints: list[Endpoint], queues: list[str]) -> None:
+    for endpoint in endpoints:
+        types = endpoint.handlers.message_types
+        if not types:
+            logger.warning(
+                "endpoint %s has no handler: every message will go to the error queue; "
+                "write handlers into handlers.py of an installed app, or name their modules in HANDLERS",
+                endpoint.name,
+                extra={"event": "no_handlers", "endpoint": endpoint.name},
+            )
+    logger.info(
+        "receiving for %s from %s", ", ".join(each.name for each in endpoints), ", ".join(queues), extra={"event": "worker_started"}
+    )

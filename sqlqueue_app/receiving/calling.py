@@ -1,0 +1,76 @@
+"""From a message to its handlers: which are called, with what, in which order."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.errors import HandlerError, MessageTypeError
+from sqlqueue_app.messages.headers import ENCLOSED_MESSAGE_TYPES
+from sqlqueue_app.messages.serializers import deserialize
+from sqlqueue_app.messages.types import find_message_type
+from sqlqueue_app.receiving.handlers import Handler
+
+_REMEMBERED_TEXTS = 1000
+
+
+def refuse_unrun(result: object, handler: Handler) -> None:
+    """HandlerError for what a handler returned if nothing of the handler has run yet: it was not to be seen at registration."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise HandlerError(
+            f"handler {handler.path} returned a coroutine: it must do its work itself; wrap the call in async_to_sync"
+        )
+    kind = "a generator" if inspect.isgenerator(result) else "an asynchronous generator" if inspect.isasyncgen(result) else None
+    if kind is not None:
+        raise HandlerError(f"handler {handler.path} returned {kind}, of which nothing has run: it must do its work itself")
+
+
+class HandlerTable:
+    """The handlers of one endpoint by message type. Immutable; shared by all threads."""
+
+    def __init__(self, handlers: Iterable[Handler], *, body_names: str) -> None:
+        self._by_type: dict[str, list[Handler]] = {}
+        for handler in handlers:
+            self._by_type.setdefault(handler.message_type, []).append(handler)
+        self._body_names = body_names
+        self._found: dict[str, list[Handler]] = {}
+
+    @property
+    def message_types(self) -> list[str]:
+        """The types that have a handler, sorted."""
+        return sorted(self._by_type)
+
+    def handlers_for(self, incoming: IncomingMessage) -> list[Handler]:
+        """The handlers of every enclosed type, concrete type first, each function once; MessageTypeError if there is none."""
+        header = incoming.headers.get(ENCLOSED_MESSAGE_TYPES) or ""
+        if (known := self._found.get(header)) is not None:
+            return known
+        enclosed = incoming.message_types
+        found = {handler.path: handler for name in reversed(enclosed) for handler in reversed(self._by_type.get(name, []))}
+        if not found:
+            types = ", ".join(map(repr, enclosed)) if enclosed else "none (the header NServiceBus.EnclosedMessageTypes is missing)"
+            raise MessageTypeError(
+                f"no handler for message {incoming.message_id!r}: its types are {types}; "
+                f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
+            )
+        handlers = list(reversed(found.values()))
+        # Whoever writes headers decides how many different texts there are: remember the usual ones only.
+        if len(self._found) < _REMEMBERED_TEXTS:
+            self._found[header] = handlers
+        return handlers
+
+    def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
+        """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read."""
+        bodies: dict[type | None, Any] = {}
+        for handler in (handlers := self.handlers_for(incoming)):
+            if handler.target not in bodies:
+                bodies[handler.target] = self._read(incoming, handler)
+        return [(handler, bodies[handler.target]) for handler in handlers]
+
+    def _read(self, incoming: IncomingMessage, handler: Handler) -> Any:
+        known = find_message_type(handler.message_type) if handler.target is not None else None
+        names = (known.names if known else None) or self._body_names
+        return deserialize(incoming.body, incoming.content_type, handler.target, names)

@@ -1,0 +1,119 @@
+"""What a handler gets beside its message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage
+from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError
+from sqlqueue_app.sending.composer import Composer
+
+
+class MessageContext:
+    """The message being handled and the ways to answer it. Valid while the handlers run, in their thread.
+
+    Outgoing messages are collected and written when all handlers have returned: in the receive transaction, so that they are sent
+    if and only if it commits; in the modes receive_only and none in a transaction of their own.
+    """
+
+    def __init__(
+        self,
+        incoming: IncomingMessage,
+        *,
+        attempt: int,
+        composer: Composer,
+        connection: BaseDatabaseWrapper | None,
+        send_at_once: Callable[[Sequence[OutgoingMessage]], None],
+        allowed_destinations: tuple[str, ...] | None = None,
+    ) -> None:
+        self._incoming = incoming
+        self._composer = composer
+        self._send_at_once = send_at_once
+        self._allowed = allowed_destinations
+        self._outgoing: list[OutgoingMessage] = []
+        self.attempt = attempt
+        """The number of this attempt, from 1."""
+        self.connection = connection
+        """Django's connection of the receive transaction; None in mode none, where there is none."""
+
+    @cached_property
+    def headers(self) -> dict[str, str | None]:
+        """A copy of the headers: changes are seen by nobody else and leave no trace."""
+        return dict(self._incoming.headers)
+
+    @property
+    def message_id(self) -> str:
+        """The header NServiceBus.MessageId, or the row's id where there is none."""
+        return self._incoming.message_id
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint that handles the message."""
+        return self._composer.identity.endpoint or ""
+
+    @property
+    def outgoing(self) -> list[OutgoingMessage]:
+        """What the handlers have sent so far, in order."""
+        return self._outgoing
+
+    def send(
+        self,
+        message: object,
+        body: object = None,
+        *,
+        to: str | None = None,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        immediate: bool = False,
+    ) -> str:
+        """Send by route, or to an address, when the receive transaction commits; returns the message id.
+
+        `immediate` sends at once, in a transaction of its own, whatever becomes of the message that is handled (on SQLite, which
+        has one writer, right after the receive transaction has ended).
+        MessageTypeError for a type without a route, AddressError for a bad address, MessageBodyError for a bad body.
+        """
+        outgoing = self._composer.compose(
+            message, body, to=to, headers=headers, time_to_be_received=time_to_be_received, incoming=self._incoming
+        )
+        if immediate:
+            self._send_at_once([outgoing])
+        else:
+            self._outgoing.append(outgoing)
+        return outgoing.message_id or ""
+
+    def reply(self, message: object, body: object = None, *, headers: Mapping[str, str | None] | None = None) -> str:
+        """Answer to the sender's reply-to address; returns the message id.
+
+        MessageTypeError if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it.
+        """
+        address = self._incoming.reply_to
+        if not address:
+            raise MessageTypeError(
+                f"message {self.message_id!r} has no reply-to address: its sender does not wait for a reply "
+                "(it is no endpoint and sets no SEND_AS)"
+            )
+        self._check_allowed(address)
+        outgoing = self._composer.compose(message, body, to=address, headers=headers, incoming=self._incoming, intent=Intent.REPLY)
+        self._outgoing.append(outgoing)
+        return outgoing.message_id or ""
+
+    def forward(self, to: str) -> None:
+        """Send the message on as it is, same id, headers and body, to the queue of an address."""
+        destination = self._composer.destination(to)
+        headers = {name: value for name, value in self._incoming.headers.items() if name != names.MESSAGE_ID or value}
+        self._outgoing.append(OutgoingMessage(destination, {names.MESSAGE_ID: self.message_id, **headers}, self._incoming.body))
+
+    def _check_allowed(self, address: str) -> None:
+        if self._allowed is None:
+            return
+        table = self._composer.destination(address).table
+        if not any(fnmatchcase(table, pattern) for pattern in self._allowed):
+            raise ConfigurationError(
+                f"message {self.message_id!r} asks for a reply to {table!r}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow"
+            )

@@ -1,0 +1,131 @@
+"""Handlers: which functions are called for which message type, found in modules named `handlers` or named by the settings."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+from django.utils.module_loading import autodiscover_modules
+
+from sqlqueue_app.messages.errors import ConfigurationError, HandlerError
+from sqlqueue_app.messages.types import message_type_name
+
+HandlerFunction = Callable[[Any, Any], Any]
+_Handler = TypeVar("_Handler", bound=HandlerFunction)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A registered function. `target` is the class of its messages, or None where the body arrives as a dict."""
+
+    message_type: str
+    function: HandlerFunction
+    target: type | None
+
+    @property
+    def path(self) -> str:
+        """The dotted path of the function, for logs and errors."""
+        return _path(self.function)
+
+    def belongs_to(self, modules: Iterable[str]) -> bool:
+        """Whether the function was defined in one of the modules or below them."""
+        module = getattr(self.function, "__module__", "") or ""
+        return any(module == name or module.startswith(f"{name}.") for name in modules)
+
+
+class HandlerRegistry:
+    """Handlers by message type, in the order of their registration. Registering and reading are safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handlers: dict[tuple[str, str], Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Register; the same function for the same type again (a module imported twice) takes its own place."""
+        with self._lock:
+            self._handlers[handler.message_type, handler.path] = handler
+
+    def remove(self, handler: Handler) -> None:
+        """Take a registration back, for tests."""
+        with self._lock:
+            self._handlers.pop((handler.message_type, handler.path), None)
+
+    def all(self) -> list[Handler]:
+        """Every handler, in the order of registration."""
+        with self._lock:
+            return list(self._handlers.values())
+
+
+registry = HandlerRegistry()
+
+
+def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
+    """Register a handler `f(message, context)` for classes of a `message_type`, or for type names whose bodies arrive as dicts.
+
+    The handler runs inside the receive transaction; what it does on the queue's database commits or rolls back with the receive.
+    HandlerError for an `async def` function, which could not share that transaction, for one that does not take two positional
+    arguments, and for a class that is no message type.
+    """
+    if not messages:
+        raise HandlerError(
+            "@handles() names no message type: expected a message class or a type name, as in @handles('Sales.PlaceOrder')"
+        )
+
+    def register(function: _Handler) -> _Handler:
+        _check(function)
+        for message in messages:
+            if isinstance(message, str):
+                name, target = message.strip(), None
+                if not name:
+                    raise HandlerError(f"@handles({message!r}) on {_path(function)}: expected a message type name")
+            else:
+                name, target = message_type_name(message), message
+            registry.add(Handler(name, function, target))
+        return function
+
+    return register
+
+
+def handlers_of(modules: Iterable[str] | None) -> list[Handler]:
+    """Import what the settings name (None: `handlers` of every installed app) and return the handlers that an endpoint calls.
+
+    ConfigurationError if a module cannot be imported.
+    """
+    if modules is None:
+        autodiscover_modules("handlers")
+        return registry.all()
+    names = list(modules)
+    for name in names:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+                raise ConfigurationError(
+                    f"HANDLERS names the module {name!r}, which does not exist: write the dotted path of a Python module"
+                ) from error
+            raise
+    return [handler for handler in registry.all() if handler.belongs_to(names)]
+
+
+def _check(function: Any) -> None:
+    if not callable(function):
+        raise HandlerError(f"@handles decorates {function!r}: expected a function that takes (message, context)")
+    call = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+        raise HandlerError(
+            f"handler {_path(function)} is async: it could not share the receive transaction, which belongs to one thread; "
+            "write a plain function, and call async code in it with asgiref's async_to_sync"
+        )
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise HandlerError(f"handler {_path(function)} must take (message, context): {error}") from error
+
+
+def _path(function: Any) -> str:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{getattr(function, '__module__', '?')}.{name}"

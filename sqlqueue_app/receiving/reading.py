@@ -1,0 +1,26 @@
+"""From a received row to the message in it."""
+
+from __future__ import annotations
+
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.errors import PoisonMessage
+from sqlqueue_app.messages.headers import read_headers
+from sqlqueue_app.tables.rows import ReceivedRow
+
+
+class NullBody(PoisonMessage):
+    """The body column is NULL, which blocks a real endpoint for ever (transport reference 18)."""
+
+
+def read_message(row: ReceivedRow) -> IncomingMessage:
+    """The message of a row; PoisonMessage if its headers cannot be read or it has no body at all."""
+    headers = read_headers(row.headers)
+    if row.body is None:
+        raise NullBody("the column Body is NULL")
+    return IncomingMessage(
+        row_id=row.id,
+        headers=headers,
+        body=row.body,
+        correlation_id=row.correlation_id,
+        reply_to=row.reply_to_address,
+    )

@@ -1,0 +1,108 @@
+"""Where the messages in the satellite queues of transports 1.x to 3.x are on their way to (transport reference 7.1 and 9).
+
+A row of `.Retries` waits for a delayed retry: it goes back to the queue that it failed in, at once, as core 6 drains it.
+A row of `.Timeouts` waits for a time: it goes to its destination when that has come.
+A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint, which nobody here can read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from sqlqueue_app.conf.values import LEGACY_RETRIES, LEGACY_TIMEOUTS
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueError, TableMismatch
+from sqlqueue_app.messages.headers import Headers
+from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.well_known import check_address
+
+
+class Unroutable(SqlQueueError):
+    """A message that cannot be brought where it was on its way to; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The address text of a destination; `due` is when to be there, aware, None: now."""
+
+    to: str
+    due: datetime | None = None
+
+
+def route_of(queue: str, headers: Headers, *, main: str) -> Route:
+    """Where a message of the satellite `queue` goes, by its headers alone; `main` is the address of the endpoint's own queue.
+
+    Raises Unroutable.
+    """
+    if queue.endswith(LEGACY_RETRIES):
+        return Route(headers.get(names.FAILED_QUEUE) or main)
+    to = headers.get(names.TIMEOUT_ROUTE_TO)
+    if queue.endswith(LEGACY_TIMEOUTS):
+        due = _due(headers)
+        if not to:
+            raise Unroutable(f"the timeout has no header {names.TIMEOUT_ROUTE_TO}, which says where it goes")
+        return Route(to, due)
+    if not to:
+        timeout = headers.get(names.TIMEOUT_ID)
+        raise Unroutable(
+            f"the message names the timeout {timeout!r} in the timeout store of the old endpoint, which cannot be read here: "
+            "let the old endpoint dispatch what it has stored"
+        )
+    return Route(to)
+
+
+def _due(headers: Headers) -> datetime:
+    text = headers.get(names.TIMEOUT_EXPIRE)
+    if not text:
+        what = "cancels the timeouts of a saga" if headers.get(names.CLEAR_TIMEOUTS) else "has no time"
+        raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise Unroutable(f"the header {names.TIMEOUT_EXPIRE} is {text!r}: {error}") from error
+
+
+class Destinations:
+    """Finds the tables of destinations, in any form of address that a version has written. May be shared by threads."""
+
+    def __init__(
+        self, alias: str, book: AddressBook, *, satellites: frozenset[str], own: str, allowed: tuple[str, ...] | None
+    ) -> None:
+        self._alias = alias
+        self._book = book
+        self._satellites = satellites
+        self._own = own
+        self._allowed = allowed
+
+    def table(self, text: str) -> QueueTable:
+        """The queue of an address text; Unroutable if there is none, or no message may go there.
+
+        Transports 1.x and 2.x write `queue@machine`, which reads as a schema in the newer form: what exists decides.
+        Each table is looked at once in a process.
+        """
+        problem: Exception | None = None
+        for form in (self._book.dialect, "legacy"):
+            try:
+                address = self._book.resolve(QueueAddress.parse(text, form))
+                check_address(address, self._book.dialect)
+                table = queue_table(self._alias, address)
+                table.layout()
+            except (AddressError, QueueNotFound, TableMismatch) as error:
+                problem = problem or error
+                continue
+            self._check_allowed(address.table)
+            return table
+        raise Unroutable(f"the message is on its way to {text!r}: {problem}") from problem
+
+    def _check_allowed(self, queue: str) -> None:
+        if queue in self._satellites:
+            raise Unroutable(f"the message is on its way to {queue!r}, which is a satellite queue of this very endpoint")
+        if self._allowed is None or queue == self._own:
+            return
+        if not any(fnmatchcase(queue, pattern) for pattern in self._allowed):
+            raise Unroutable(f"the message is on its way to {queue!r}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")

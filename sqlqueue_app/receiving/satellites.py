@@ -1,0 +1,133 @@
+"""Draining the satellite queues of transports 1.x to 3.x: each message is moved to where it was on its way to, or where it fails.
+
+Nothing is handled here. A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so that no
+row is lost. What cannot be routed goes to the error queue with the reason.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.errors import PoisonMessage
+from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
+from sqlqueue_app.receiving.error_queue import ErrorQueue
+from sqlqueue_app.receiving.failures import failure_of
+from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
+from sqlqueue_app.receiving.processor_config import ProcessorConfig
+from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, route_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+from sqlqueue_app.tables.rows import NewRow, ReceivedRow
+
+# A timeout that is due within this is forwarded at once (transport reference 7.1).
+DUE_WITHIN = timedelta(seconds=1)
+_OF_THE_DELAY = (names.TIMEOUT_EXPIRE, names.TIMEOUT_ROUTE_TO, names.TIMEOUT_REPLY_TO_ADDRESS)
+
+
+@dataclass(frozen=True, slots=True)
+class SatelliteRoutes:
+    """What draining needs beside the processor's configuration; shared by the threads of an endpoint."""
+
+    main: str
+    """The address of the endpoint's own queue."""
+    destinations: Destinations
+    delayed: DelayedTable
+    error_queue_of: Callable[[str], ErrorQueue]
+    """The error queue as used for messages of the failed queue of this address text."""
+    now: Callable[[], datetime]
+
+
+class SatelliteProcessor(MessageProcessor):
+    """Moves the messages of one satellite queue in one thread, one at a time. Calls no handler."""
+
+    takes_batches = False
+
+    def __init__(self, config: ProcessorConfig, transaction: ReceiveTransaction, routes: SatelliteRoutes) -> None:
+        super().__init__(config, transaction)
+        self._routes = routes
+
+    def _process(self, row: ReceivedRow) -> Outcome:
+        extra = self._extra("message_drained", str(row.id))
+        if row.expired:
+            self._transaction.commit()
+            logger.info("message expired", extra={**extra, "event": "message_expired"})
+            return Outcome.EXPIRED
+        try:
+            headers = read_headers(row.headers)
+        except PoisonMessage as poison:
+            return self._move_poison(row, poison)
+        extra["message_id"] = headers.get(names.MESSAGE_ID) or str(row.id)
+        try:
+            moved_to = self._move(row, headers)
+        except Unroutable as error:
+            self._refuse(row, headers, error)
+            self._transaction.commit()
+            logger.error("message moved to the error queue: %s", error, extra={**extra, "event": "message_unroutable"})
+            return Outcome.FAILED
+        self._transaction.commit()
+        logger.debug("message moved to %s", moved_to, extra=extra)
+        return Outcome.HANDLED
+
+    def _move(self, row: ReceivedRow, headers: Headers) -> str:
+        """Write the message where it goes; Unroutable, before anything is written, if there is no such place."""
+        route = route_of(self._config.queue, headers, main=self._routes.main)
+        table = self._routes.destinations.table(route.to)
+        if route.due is None:
+            table.send([_whole(row, headers, table)])
+        elif route.due <= self._routes.now() + DUE_WITHIN:
+            told = _told(row, headers)
+            table.send([NewRow(str(_row_id(row, table)), write_headers(told), row.body or b"", *columns_of(told))])
+        else:
+            kept = {**_told(row, headers), names.FORWARD_DESTINATION: route.to}
+            self._routes.delayed.add(write_headers(kept), row.body or b"", route.due)
+            return self._routes.delayed.qualified
+        return table.qualified
+
+    def _refuse(self, row: ReceivedRow, headers: Headers, error: Unroutable) -> None:
+        # An operator who retries it sends it where it was on its way to; without such a place, into the satellite again.
+        failed = headers.get(names.FAILED_QUEUE)
+        queue = self._config.error_queue if not failed else self._routes.error_queue_of(failed)
+        kept = {**headers, names.MESSAGE_ID: headers.get(names.MESSAGE_ID) or str(row.id)}
+        queue.move(row.id, kept, row.body or b"", failure_of(error, unrecoverable=True), row.correlation_id, row.reply_to_address)
+
+
+def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:
+    """The row as it is, headers to the letter; but where it must get a new id, the message keeps the old one in its headers.
+
+    Without an expiry, as NServiceBus forwards: messages on their way to a retry or a time had none.
+    """
+    row_id = _row_id(row, table)
+    text = row.headers or ""
+    if row_id != row.id and not headers.get(names.MESSAGE_ID):
+        text = write_headers({**headers, names.MESSAGE_ID: str(row.id)})
+    return NewRow(str(row_id), text, row.body or b"", row.correlation_id, row.reply_to_address)
+
+
+def _row_id(row: ReceivedRow, table: QueueTable) -> uuid.UUID:
+    # Transports 1.x and 2.x take the message id from the row; on PostgreSQL it is a primary key, and copies of rows would collide.
+    return uuid.uuid4() if table.dialect.name == "postgresql" else row.id
+
+
+def _told(row: ReceivedRow, headers: Headers) -> Headers:
+    """The headers of a timeout without what concerns its delay; what the columns said stands in the headers, for a delayed
+    table has no such columns.
+    """
+    told = {name: value for name, value in headers.items() if name not in _OF_THE_DELAY}
+    reply_to = headers.get(names.TIMEOUT_REPLY_TO_ADDRESS) or row.reply_to_address or headers.get(names.REPLY_TO_ADDRESS)
+    correlation_id = headers.get(names.CORRELATION_ID) or row.correlation_id
+    told[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or str(row.id)
+    if reply_to:
+        told[names.REPLY_TO_ADDRESS] = reply_to
+    if correlation_id:
+        told[names.CORRELATION_ID] = correlation_id
+    return told
+
+
+def columns_of(headers: Headers) -> tuple[str | None, str | None]:
+    """The columns CorrelationId and ReplyToAddress, by the headers."""
+    return headers.get(names.CORRELATION_ID) or None, headers.get(names.REPLY_TO_ADDRESS) or None

@@ -1,0 +1,89 @@
+"""How a worker is told to stop, and how it knows that there is nothing left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+
+class StopSignal:
+    """Set once, by a signal or by the end of the work; every wait ends at once then.
+
+    Safe from any thread, but not from a handler of operating-system signals: those go through `stop_on_signals`.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._subscribers: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """Stop fetching; messages that are being handled are finished."""
+        with self._lock:
+            self._event.set()
+            subscribers = list(self._subscribers)
+        for told in subscribers:
+            told()
+
+    def subscribe(self, told: Callable[[], None]) -> None:
+        """Have `told` called at each `set`, in the thread that sets, or at once if it is set: it must be quick and never raise.
+
+        For waits on something else than this signal, which the stop has to end too.
+        """
+        with self._lock:
+            self._subscribers.append(told)
+            is_set = self._event.is_set()
+        if is_set:
+            told()
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait so long, or for ever; True at once when the stop comes."""
+        return self._event.wait(seconds)
+
+
+class EmptyQueues:
+    """Says when every queue was found empty while nothing was being handled, so that no handler can have sent anything since.
+
+    Threads report the begin and the end of each poll and each message. An empty poll proves something only if it was alone and no
+    message was received or handled meanwhile.
+    """
+
+    def __init__(self, queues: Iterable[str]) -> None:
+        self._lock = threading.Lock()
+        self._queues = frozenset(queues)
+        self._polls = 0
+        self._busy = 0
+        self._generation = 0
+        self._empty: set[str] = set()
+
+    def poll_begins(self) -> int:
+        """A mark to hand to `poll_ends`."""
+        with self._lock:
+            self._polls += 1
+            return self._generation
+
+    def message_begins(self) -> None:
+        """The poll received a row; said before `poll_ends`."""
+        with self._lock:
+            self._busy += 1
+            self._generation += 1
+            self._empty.clear()
+
+    def message_ends(self) -> None:
+        """Its transaction is over."""
+        with self._lock:
+            self._busy -= 1
+            self._generation += 1
+
+    def poll_ends(self, queue: str, mark: int, *, empty: bool) -> bool:
+        """True when with this poll the last of the queues was found empty."""
+        with self._lock:
+            self._polls -= 1
+            if not empty or mark != self._generation or self._busy or self._polls:
+                return False
+            self._empty.add(queue)
+            return self._empty == self._queues

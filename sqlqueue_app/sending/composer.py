@@ -1,0 +1,161 @@
+"""From what a user hands to `send()` to a message with headers, body and destination."""
+
+from __future__ import annotations
+
+import platform
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, new_message_id, outgoing_headers
+from sqlqueue_app.messages.errors import MessageTypeError, WireFormatError
+from sqlqueue_app.messages.headers import Headers
+from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
+from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name
+from sqlqueue_app.sending.routing import Routes
+
+
+@dataclass(frozen=True, slots=True)
+class SenderIdentity:
+    """Who sends: an endpoint with its reply-to address, or a process that is none; the machine and its id for the headers."""
+
+    endpoint: str | None
+    reply_to: str | None
+    machine: str
+    host_id: uuid.UUID
+
+
+def sender_identity(endpoint: str | None, book: AddressBook) -> SenderIdentity:
+    """The identity of an endpoint on this machine; the host id is the same for every process of the machine."""
+    machine = platform.node() or "unknown"
+    host_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"sqlqueue.{machine}")
+    reply_to = book.canonical(book.of_queue(endpoint)) if endpoint else None
+    return SenderIdentity(endpoint, reply_to, machine, host_id)
+
+
+def utc_now() -> datetime:
+    """The instant for header stamps; due times and expiry are the database's business."""
+    return datetime.now(UTC)
+
+
+class Composer:
+    """Composes messages under one set of settings for one sender. Immutable; shared by all threads."""
+
+    def __init__(
+        self, settings: Settings, book: AddressBook, identity: SenderIdentity, *, now: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.identity = identity
+        self._settings = settings
+        self._book = book
+        routes = Routes(settings.routes)
+        # Settings do not change while we live; bounded, for a type name may come from anywhere.
+        self._routed = lru_cache(maxsize=1_000)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
+        self._now = now
+
+    def destination(self, address: str) -> QueueAddress:
+        """The queue of an address text, resolved; AddressError for bad text."""
+        return self._book.parse(address)
+
+    def compose(
+        self,
+        message: object,
+        body: object = None,
+        *,
+        to: str | None = None,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        message_id: str | None = None,
+        incoming: IncomingMessage | None = None,
+        intent: Intent = Intent.SEND,
+    ) -> OutgoingMessage:
+        """The message with its headers; the caller's headers win over ours.
+
+        MessageTypeError for an unknown type or one without a route, AddressError, MessageBodyError, WireFormatError for a header,
+        id or lifetime of another kind.
+        """
+        payload = self.payload(message, body)
+        destination, content = self.envelope(
+            message,
+            to=to,
+            headers=headers,
+            time_to_be_received=time_to_be_received,
+            message_id=message_id,
+            incoming=incoming,
+            intent=intent,
+        )
+        return OutgoingMessage(destination, content, serialize(payload, self.spelling(message)), time_to_be_received)
+
+    def envelope(
+        self,
+        message: object,
+        *,
+        to: str | None = None,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        message_id: str | None = None,
+        incoming: IncomingMessage | None = None,
+        intent: Intent = Intent.SEND,
+    ) -> tuple[QueueAddress, Headers]:
+        """Where a message or type name goes, and its headers; raises as `compose`, but for the body."""
+        _check_kinds(message_id, time_to_be_received)
+        type_name, enclosed = _type_of(message)
+        destination = self._routed(type_name) if to is None else self.destination(to)
+        content = outgoing_headers(
+            message_id=message_id or (headers or {}).get(names.MESSAGE_ID) or new_message_id(),
+            enclosed_types=enclosed,
+            content_type=JSON_CONTENT_TYPE,
+            intent=intent,
+            now=self._now(),
+            endpoint=self.identity.endpoint,
+            machine=self.identity.machine,
+            host_id=self.identity.host_id,
+            reply_to=self.identity.reply_to,
+            incoming=incoming,
+            time_to_be_received=time_to_be_received,
+            custom=headers,
+        )
+        return destination, content
+
+    def payload(self, message: object, body: object) -> object:
+        """What goes into the body: the message object, or the body beside a type name. MessageTypeError if both are given."""
+        if isinstance(message, str):
+            return {} if body is None else body
+        if body is not None:
+            raise MessageTypeError(
+                f"a body was given beside the message {type(message).__qualname__}: "
+                "hand in either a message object, or a type name and a body"
+            )
+        return message
+
+    def spelling(self, message: object) -> str:
+        """How the names of its members are written."""
+        known = find_message_type(message if isinstance(message, str) else message_type_name(message))
+        return (known.names if known else None) or self._settings.body_names
+
+
+def _check_kinds(message_id: object, time_to_be_received: object) -> None:
+    """WireFormatError for what a caller without a type checker hands in: a UUID, a number of seconds."""
+    if message_id is not None and not isinstance(message_id, str):
+        raise WireFormatError(f"message_id is {type(message_id).__name__} ({message_id!r}); expected str: convert it first")
+    if time_to_be_received is not None and not isinstance(time_to_be_received, timedelta):
+        raise WireFormatError(
+            f"time_to_be_received is {type(time_to_be_received).__name__} ({time_to_be_received!r}); expected a timedelta"
+        )
+
+
+def _type_of(message: object) -> tuple[str, str]:
+    """The name of the type and the text of EnclosedMessageTypes."""
+    if isinstance(message, type):
+        raise MessageTypeError(f"the message is the class {message.__qualname__}: hand in an object of it")
+    if not isinstance(message, str):
+        return message_type_name(message), enclosed_types(message)
+    if not message.strip():
+        raise MessageTypeError(f"the message type {message!r} is blank: expected a name such as 'Sales.PlaceOrder'")
+    known = find_message_type(message)
+    return message, enclosed_types(known.cls) if known else message

@@ -1,0 +1,198 @@
+"""`python -m project.demo`: the whole shop in one terminal; what `make demo` runs.
+
+Sets up the database and an administrator, then runs the site, a worker and customers until Ctrl-C.
+With `--check` it waits until orders have come all the way and one has failed, looks at the pages, and ends.
+`--model` and `--mode` choose how the worker receives; they are handed to the settings as CONCURRENCY_MODEL and TRANSACTION_MODE.
+
+Exit codes: 0 stopped in order, or all was well with --check; 1 a program ended by itself, or --check missed something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, get_args
+
+import django
+from django.core.management import call_command
+from django.db import connections
+
+from project.processes import HOST, SITE_IS_UP, Ended, Line, Programs, Told, free_port, name_of_exit
+from sqlqueue_app.conf import ConcurrencyModel, get_settings
+from sqlqueue_app.conf.values import TransactionMode
+
+MANAGE: Final = str(Path(__file__).resolve().parent.parent / "manage.py")
+ADMIN: Final = "admin"
+
+# What the programs print when they are at work.
+SIGNS: Final = {"web": SITE_IS_UP, "worker": "[event=worker_started]"}
+CHECK_SECONDS: Final = 120.0
+SETTLE_SECONDS: Final = 15.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m project.demo", description="Run the shop: site, worker, customers.")
+    parser.add_argument("--port", type=int, help="port of the site (default: the first free one from 8000 on)")
+    parser.add_argument("--per-minute", type=float, default=20.0, metavar="N", help="orders a minute (default: 20)")
+    parser.add_argument("--check", action="store_true", help="see that orders flow and pages show, then end")
+    parser.add_argument("--model", choices=get_args(ConcurrencyModel), help="the worker's concurrency model (default: adaptive)")
+    parser.add_argument("--mode", choices=get_args(TransactionMode), help="its transaction mode (default: transaction_scope)")
+    chosen = parser.parse_args(arguments)
+
+    for name, value in (("CONCURRENCY_MODEL", chosen.model), ("TRANSACTION_MODE", chosen.mode)):
+        if value is not None:
+            os.environ[name] = value
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.settings")
+    django.setup()
+    say("setting up the database ...")
+    call_command("migrate", verbosity=0, interactive=False)
+    # Django's settings must be there before what reads them is imported
+    from project.administrator import ensure_administrator  # noqa: PLC0415
+
+    # and the settings read the environment when they are imported
+    from project.settings import VAR_DIR  # noqa: PLC0415
+
+    password = ensure_administrator(ADMIN, VAR_DIR / "admin-password")
+    connections.close_all()
+    port = chosen.port or free_port()
+    programs = Programs()
+    with told_by_signals(programs):
+        try:
+            code = run(programs, port, 600.0 if chosen.check else chosen.per_minute, password, check=chosen.check)
+        finally:
+            killed = programs.stop()
+            for line in programs.rest():
+                show(line)
+    for name in killed:
+        say(f"{name} did not stop when it was asked to, and was killed")
+    say("stopped")
+    return 1 if killed else code
+
+
+def run(programs: Programs, port: int, per_minute: float, password: str | None, *, check: bool) -> int:
+    """Start everything and pass its output on until the end; returns the exit code."""
+    programs.start("web", sys.executable, MANAGE, "runserver", "--noreload", f"{HOST}:{port}")
+    programs.start("worker", sys.executable, MANAGE, "run_sqlqueue_worker")
+    waiting = dict(SIGNS)
+    progress = Progress()
+    deadline = time.monotonic() + CHECK_SECONDS if check else None
+    last_look: float | None = None
+    while True:
+        event = programs.next_event(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if event is None:
+            say(f"not within {CHECK_SECONDS:g} seconds: {progress.missing()}")
+            return 1
+        if isinstance(event, Told):
+            say("stopping ...")
+            return 0
+        if isinstance(event, Ended):
+            say(f"{event.program} {name_of_exit(event.code)}")
+            return 1
+        show(event)
+        if waiting and SIGNS.get(event.program, "\n") in event.text:
+            waiting.pop(event.program, None)
+            if not waiting:
+                say(box(port, password))
+                programs.start("customers", sys.executable, MANAGE, "place_orders", "--per-minute", f"{per_minute:g}")
+        progress.saw(event)
+        if check and not progress.missing():
+            # A line of a handler comes just before its transaction commits: what is not there yet may be there with the next line.
+            last_look = last_look or time.monotonic() + SETTLE_SECONDS
+            if not (problems := look_at_everything(port, password)) or time.monotonic() >= last_look:
+                return report(problems)
+
+
+class Progress:
+    """Which signs of a flowing shop have been seen."""
+
+    _WANTED: Final = {
+        "an order that was shipped": " is shipped",
+        "a message in the error queue": "[event=moved_to_error_queue",
+    }
+
+    def __init__(self) -> None:
+        self._left = dict(self._WANTED)
+
+    def saw(self, line: Line) -> None:
+        """Take a line of output into account."""
+        if line.program == "worker":
+            self._left = {what: sign for what, sign in self._left.items() if sign not in line.text}
+
+    def missing(self) -> str:
+        """What has not been seen yet, in words; empty when all has."""
+        return " and ".join(self._left)
+
+
+def look_at_everything(port: int, password: str | None) -> list[str]:
+    """Compare database and pages with what should be there; what is not as it should be, in words."""
+    from project.inspection import problems_found  # noqa: PLC0415 - needs Django's apps to be ready
+
+    problems = problems_found(f"http://{HOST}:{port}", ADMIN, password)
+    connections.close_all()
+    return problems
+
+
+def report(problems: list[str]) -> int:
+    """Say what the check has found; returns the exit code."""
+    for problem in problems:
+        say(f"check: {problem}")
+    if not problems:
+        say("check: orders came all the way, one message is in the error queue, the pages show it")
+    return 1 if problems else 0
+
+
+def box(port: int, password: str | None) -> str:
+    """Where to look, framed, so that it is found between the lines of three programs."""
+    site = f"http://{HOST}:{port}"
+    secret = f"password {password}" if password else "with the password that you gave it"
+    sales = get_settings().endpoint("Sales")
+    rows = [
+        f"The shop        {site}/",
+        f"Its queues      {site}/admin/sqlqueue_app/queue/",
+        f"Its worker      model {sales.concurrency_model}, mode {sales.transaction_mode}",
+        f"Sign in as      {ADMIN}, {secret}",
+        "Stop            Ctrl-C",
+    ]
+    width = max(map(len, rows))
+    edge = f"+{'-' * (width + 4)}+"
+    return "\n".join(["", edge, *(f"|  {row:<{width}}  |" for row in rows), edge, ""])
+
+
+@contextlib.contextmanager
+def told_by_signals(programs: Programs) -> Iterator[None]:
+    """Inside, Ctrl-C, SIGTERM and a closed terminal become events; the first starts the stop, further ones do not disturb it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda got, _frame: programs.told(got)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def is_noise(line: Line) -> bool:
+    """Whether a line says no more than that a page was shown, as the site prints every two seconds for an open home page."""
+    return line.program == "web" and any(f'" {status} ' in line.text for status in (200, 302, 304))
+
+
+def show(line: Line) -> None:
+    """Pass a line on, with the name of who printed it, unless it is noise."""
+    if not is_noise(line):
+        say(f"{line.program:<9} | {line.text}")
+
+
+def say(text: str) -> None:
+    """Print at once; a terminal that is gone is no reason to leave programs behind."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Settings of the demo site. Everything that differs between machines comes from the environment:
+
+DATABASE_URL   postgres://user:password@host:5432/name, mssql://user:password@host:1433/name?TrustServerCertificate=yes, or
+               sqlite:////path/to/file; default: a SQLite file in VAR_DIR
+DEBUG          default: on, for this is a demo
+SECRET_KEY     default: made once and kept in VAR_DIR
+ALLOWED_HOSTS  a list with commas; default: this machine alone
+VAR_DIR        where the demo keeps its files; default: var/ beside this project
+CONCURRENCY_MODEL  adaptive, fixed or monitor; default: that of sqlqueue
+TRANSACTION_MODE   transaction_scope, sends_atomic_with_receive, receive_only or none; default: that of sqlqueue
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from environ import Env
+
+from project.environment import database_from_url, receiving_options, secret_in
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = Env()
+
+VAR_DIR = Path(env.str("VAR_DIR", default=str(BASE_DIR / "var")))
+VAR_DIR.mkdir(parents=True, exist_ok=True)
+
+DEBUG = env.bool("DEBUG", default=True)
+SECRET_KEY = env.str("SECRET_KEY", default="") or secret_in(VAR_DIR / "secret-key")
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+
+DATABASES = {"default": database_from_url(env.str("DATABASE_URL", default="") or f"sqlite:///{VAR_DIR / 'demo.sqlite3'}")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "sqlqueue_app",
+    "project.shop",
+]
+
+# --- the queues ---------------------------------------------------------------------------------------------------------------
+
+SQLQUEUE = {
+    # which endpoint a message goes to, by its type
+    "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},
+    # the web process receives nothing; this is the name it sends under
+    "SEND_AS": "Web",
+    "ENDPOINTS": {
+        name: {
+            "HANDLERS": [f"project.shop.handlers.{name.lower()}"],
+            # two processes of each endpoint may wait for replies on this machine
+            "CALLBACK_QUEUES": 2,
+            **receiving_options(env.str("CONCURRENCY_MODEL", default=""), env.str("TRANSACTION_MODE", default="")),
+        }
+        for name in ("Sales", "Billing", "Shipping")
+    },
+}
+
+# --- the site -----------------------------------------------------------------------------------------------------------------
+
+ROOT_URLCONF = "project.urls"
+WSGI_APPLICATION = "project.wsgi.application"
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "home"
+LOGOUT_REDIRECT_URL = "home"
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "project.security.content_security_policy",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = True
+USE_TZ = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = VAR_DIR / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "loggers": {"shop": {"handlers": ["console"], "level": "INFO"}},
+}

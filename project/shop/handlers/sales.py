@@ -1,0 +1,38 @@
+"""The endpoint Sales: it takes orders and sees to it that they are billed, then shipped."""
+
+from __future__ import annotations
+
+import logging
+
+from project.shop.messages import BillOrder, OrderBilled, OrderShipped, PlaceOrder, ShipOrder
+from project.shop.models import Order
+from sqlqueue_app import handles
+from sqlqueue_app.receiving.context import MessageContext
+
+logger = logging.getLogger("shop.sales")
+
+
+@handles(PlaceOrder)
+def accept_order(message: PlaceOrder, context: MessageContext) -> None:
+    """Accept the order and have it billed."""
+    set_status(message.order_number, Order.Status.ACCEPTED)
+    context.send(BillOrder(message.order_number, message.customer, message.total))
+
+
+@handles(OrderBilled)
+def order_was_billed(message: OrderBilled, context: MessageContext) -> None:
+    """The answer of Billing: now it may be shipped."""
+    set_status(message.order_number, Order.Status.BILLED)
+    context.send(ShipOrder(message.order_number, message.customer))
+
+
+@handles(OrderShipped)
+def order_was_shipped(message: OrderShipped, _context: MessageContext) -> None:
+    """The answer of Shipping: done."""
+    set_status(message.order_number, Order.Status.SHIPPED)
+
+
+def set_status(order_number: str, status: Order.Status) -> None:
+    """In the transaction of the message: if anything fails behind this, the old status is back."""
+    Order.objects.filter(number=order_number).update(status=status)
+    logger.info("order %s is %s", order_number, status.value)

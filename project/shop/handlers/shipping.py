@@ -1,0 +1,27 @@
+"""The endpoint Shipping: it sends parcels, unless there is nothing left to send."""
+
+from __future__ import annotations
+
+from project.shop.messages import OrderShipped, ShipOrder
+from project.shop.models import Shipment
+from sqlqueue_app import handles
+from sqlqueue_app.receiving.context import MessageContext
+
+# She orders what nobody has, so that the error queue is not empty.
+UNLUCKY_CUSTOMER = "Mallory"
+
+
+class OutOfStock(Exception):
+    """The shelf is empty."""
+
+
+@handles(ShipOrder)
+def ship_order(message: ShipOrder, context: MessageContext) -> None:
+    """Send the parcel and answer whoever asked.
+
+    On an exception all of it is undone and tried again; after the last attempt the message goes to the error queue.
+    """
+    shipment = Shipment.objects.create(order_number=message.order_number, customer=message.customer)
+    if message.customer == UNLUCKY_CUSTOMER:
+        raise OutOfStock(f"nothing on the shelf for order {message.order_number}")
+    context.reply(OrderShipped(message.order_number, shipment.parcel))

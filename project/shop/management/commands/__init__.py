@@ -1,0 +1,3 @@
+"""Commands of the shop."""
+
+from __future__ import annotations

@@ -1,0 +1,89 @@
+"""`manage.py place_orders`: customers at a steady pace, for demos."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import signal
+from argparse import ArgumentTypeError
+from decimal import Decimal
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import Error as DatabaseError
+from django.db import connection
+
+from project.shop.orders import place_order
+from sqlqueue_app.messages.errors import SqlQueueError
+
+# Every tenth order is Mallory's, whose orders cannot be shipped.
+BASKETS = tuple(
+    (customer, Decimal(total))
+    for customer, total in [
+        ("Ada", "12.50"),
+        ("Grace", "99.00"),
+        ("Alan", "7.20"),
+        ("Edsger", "45.00"),
+        ("Barbara", "230.90"),
+        ("Donald", "3.14"),
+        ("Margaret", "61.30"),
+        ("Dennis", "18.00"),
+        ("Radia", "150.75"),
+        ("Mallory", "666.00"),
+    ]
+)
+
+
+class Command(BaseCommand):
+    """Places orders until it is told to stop."""
+
+    help = "Place orders at a steady pace until Ctrl-C; every tenth one cannot be shipped."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """How fast, how many."""
+        parser.add_argument("--per-minute", type=positive, default=20.0, metavar="N", help="orders a minute (default: 20)")
+        parser.add_argument("--count", type=int, metavar="N", help="end after so many orders (default: never)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """An order, a wait that a signal ends, the next order."""
+        # not an Event: a handler of signals may interrupt the very wait that holds its lock
+        stop: queue.SimpleQueue[int] = queue.SimpleQueue()
+        before = {number: signal.signal(number, lambda got, _: stop.put(got)) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            placed = self.place(options["count"], 60 / options["per_minute"], stop)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        self.stdout.write(f"{placed} orders placed")
+
+    def place(self, count: int | None, seconds_between: float, stop: queue.SimpleQueue[int]) -> int:
+        """Place `count` orders, or any number until the stop; a database that is away is only reported."""
+        placed = 0
+        for customer, total in itertools.cycle(BASKETS):
+            if count is not None and placed >= count:
+                break
+            try:
+                order = place_order(customer, total)
+            except (DatabaseError, SqlQueueError) as error:
+                self.stderr.write(f"no order could be placed, trying again: {error}")
+                connection.close()
+            else:
+                placed += 1
+                self.stdout.write(f"{customer} placed order {order.number}")
+            if count is None or placed < count:
+                with contextlib.suppress(queue.Empty):
+                    stop.get(timeout=seconds_between)
+                    break
+        return placed
+
+
+def positive(text: str) -> float:
+    """A type for arguments: a number above zero."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"expected a number, got {text!r}") from None
+    if not 0 < number < float("inf"):
+        raise ArgumentTypeError(f"expected a number above 0, got {text!r}")
+    return number

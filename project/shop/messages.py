@@ -1,0 +1,60 @@
+"""The messages of the shop: the contract between its services, and the only thing that they share.
+
+One order goes web → Sales → Billing → Sales → Shipping → Sales. The name of a type begins with the endpoint that handles it, so
+that three routes are enough; the two answers go back to whoever asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from sqlqueue_app import message_type
+
+
+@message_type("Sales.PlaceOrder")
+@dataclass(frozen=True)
+class PlaceOrder:
+    """A customer has ordered."""
+
+    order_number: str
+    customer: str
+    total: Decimal
+
+
+@message_type("Billing.BillOrder")
+@dataclass(frozen=True)
+class BillOrder:
+    """Write an invoice."""
+
+    order_number: str
+    customer: str
+    total: Decimal
+
+
+@message_type("Billing.OrderBilled")
+@dataclass(frozen=True)
+class OrderBilled:
+    """The answer to BillOrder."""
+
+    order_number: str
+    customer: str
+    invoice_number: str
+
+
+@message_type("Shipping.ShipOrder")
+@dataclass(frozen=True)
+class ShipOrder:
+    """Pack and send."""
+
+    order_number: str
+    customer: str
+
+
+@message_type("Shipping.OrderShipped")
+@dataclass(frozen=True)
+class OrderShipped:
+    """The answer to ShipOrder."""
+
+    order_number: str
+    parcel: str

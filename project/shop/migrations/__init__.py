@@ -1,0 +1,3 @@
+"""The tables of the shop and its queues."""
+
+from __future__ import annotations

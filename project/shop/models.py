@@ -1,0 +1,59 @@
+"""The tables of the three services. Billing and Shipping know an order by its number alone."""
+
+from __future__ import annotations
+
+import secrets
+from typing import ClassVar
+
+from django.db import models
+
+
+def new_number() -> str:
+    """A number for an order, an invoice or a parcel: ten digits that nobody can guess the next one from."""
+    return f"{secrets.randbelow(10**10):010}"
+
+
+class Order(models.Model):
+    """An order, as Sales sees it."""
+
+    class Status(models.TextChoices):
+        """How far an order has come."""
+
+        PLACED = "placed", "placed"
+        ACCEPTED = "accepted", "accepted"
+        BILLED = "billed", "billed"
+        SHIPPED = "shipped", "shipped"
+
+    number = models.CharField(max_length=20, unique=True, default=new_number)
+    customer = models.CharField(max_length=100)
+    total = models.DecimalField(max_digits=10, decimal_places=2)
+    status = models.CharField(max_length=10, choices=Status, default=Status.PLACED, db_index=True)
+    placed_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering: ClassVar = ["-pk"]
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.customer}"
+
+
+class Invoice(models.Model):
+    """What Billing has written."""
+
+    number = models.CharField(max_length=20, unique=True, default=new_number)
+    order_number = models.CharField(max_length=20, unique=True)
+    amount = models.DecimalField(max_digits=10, decimal_places=2)
+
+    def __str__(self) -> str:
+        return f"invoice {self.number} for order {self.order_number}"
+
+
+class Shipment(models.Model):
+    """What Shipping has sent."""
+
+    parcel = models.CharField(max_length=20, unique=True, default=new_number)
+    order_number = models.CharField(max_length=20, unique=True)
+    customer = models.CharField(max_length=100)
+
+    def __str__(self) -> str:
+        return f"parcel {self.parcel} for order {self.order_number}"

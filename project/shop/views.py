@@ -1,0 +1,30 @@
+"""The home page: place an order, watch the latest ones."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.db.models import Count
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from project.shop.forms import OrderForm
+from project.shop.models import Order
+from project.shop.orders import place_order
+
+LATEST = 20
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def home(request: HttpRequest) -> HttpResponse:
+    """Show the form and the latest orders; take an order and come back to the page."""
+    form = OrderForm(request.POST if request.method == "POST" else None)
+    if request.method == "POST" and form.is_valid():
+        order = place_order(form.cleaned_data["customer"], form.cleaned_data["total"])
+        messages.success(request, f"Order {order.number} is placed.")
+        return redirect(reverse("home"))
+    found = dict(Order.objects.order_by().values_list("status").annotate(Count("pk")))
+    counts = [(status.label, found.get(status.value, 0)) for status in Order.Status]
+    context = {"form": form, "orders": Order.objects.all()[:LATEST], "counts": counts}
+    return render(request, "shop/home.html", context, status=400 if form.errors else 200)

@@ -1,0 +1,69 @@
+"""The goals of receiving, as ratios of one run on a durable PostgreSQL, and whether they were met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.series import Section, Series, ratio
+
+MEMORY_MEGABYTES = 80.0
+FLAT_MEGABYTES = 2.0
+"""So much more in the last quarter of a run than in the second still counts as flat: an allocator's noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One goal; `met` is None where it was not measured."""
+
+    goal: str
+    measured: str
+    met: bool | None
+
+    @property
+    def word(self) -> str:
+        """For the table."""
+        return {True: "yes", False: "NO", None: "–"}[self.met]
+
+
+Find = Callable[[str, str], Series | None]
+
+
+def verdicts(sections: Sequence[Section], database: str) -> list[Verdict]:
+    """A row for each goal, measured on the named database."""
+
+    def find(part: str, key: str) -> Series | None:
+        there = (section.find(key) for section in sections if section.part == part and section.database == database)
+        return next((series for series in there if series is not None), None)
+
+    return [
+        _ratio(find, "8 threads, batch 1: ≥ 0.9 of the plain driver loop", "receive", "worker.8.1", "plain.8", 0.9),
+        _ratio(find, "8 threads, batch 1: ≥ 0.6 of the limit, 1 row, 8 clients", "receive", "worker.8.1", "limit.8.1", 0.6),
+        _ratio(find, "batch auto, 8 threads: ≥ 4 × the limit, 1 row, 8 clients", "receive", "worker.8.auto", "limit.8.1", 4.0),
+        _ratio(find, "2 processes of 4 threads: ≥ 1.0 of 1 process of 8", "processes", "processes.2", "processes.1", 1.0),
+        _ratio(find, "1,000,000 waiting: ≥ 0.95 of 1,000 waiting", "backlog", "depth.1000000", "depth.1000", 0.95),
+        _ratio(find, "200,000 dead rows: ≥ 0.9 of none", "backlog", "dead.some", "dead.none", 0.9),
+        _below(find, "commit to handler when idle, p50: < 10 ms", "idle", "idle.p50", 10.0),
+        _below(find, "commit to handler when idle, p99: < 50 ms", "idle", "idle.p99", 50.0),
+        _below(find, "statements of an idle endpoint: ≤ 2 a second", "idle", "idle.statements", 2.0, inclusive=True),
+        _below(find, f"memory of a worker: < {MEMORY_MEGABYTES:.0f} MB", "memory", "memory.peak", MEMORY_MEGABYTES),
+        _below(find, f"memory flat: grows < {FLAT_MEGABYTES:.0f} MB", "memory", "memory.growth", FLAT_MEGABYTES),
+    ]
+
+
+def _ratio(find: Find, goal: str, part: str, subject: str, yardstick: str, least: float) -> Verdict:
+    above, below = find(part, subject), find(part, yardstick)
+    if above is None or below is None:
+        return Verdict(goal, "not measured", None)
+    each = [a / b for a, b in zip(above.values, below.values, strict=True)]
+    found = ratio(above, below)
+    return Verdict(goal, f"{found:.2f} ({min(each):.2f}–{max(each):.2f})", found >= least)
+
+
+def _below(find: Find, goal: str, part: str, key: str, most: float, *, inclusive: bool = False) -> Verdict:
+    series = find(part, key)
+    if series is None:
+        return Verdict(goal, "not measured", None)
+    found = median(series.values)
+    return Verdict(goal, f"{found:.2f} {series.unit}", found <= most if inclusive else found < most)

@@ -1,0 +1,153 @@
+"""A queue at rest: how long from a commit to the handler, and what the worker asks the server meanwhile.
+
+The worker is a real `run_sqlqueue_worker`; the sender is a plain connection that knows nothing of sqlqueue. Between the messages
+the worker comes to rest, so that each one finds it idle.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import psycopg
+
+from benchmarks import messages
+from benchmarks.databases import QUEUE, PostgreSQL
+from benchmarks.series import Section, Series
+
+PAUSE_SECONDS = 0.15
+WATCHED_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0
+# A session that has come to rest counts its last transactions ten seconds later (PGSTAT_IDLE_INTERVAL).
+_SETTLED_SECONDS = 12.0
+_INSERT = f'INSERT INTO "{QUEUE}" (id, headers, body) VALUES (gen_random_uuid(), %s, %s)'
+# What the observer itself does is in it: two transactions.
+_TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Milliseconds from just before the COMMIT of the sender to the handler, sorted; transactions a second while nothing comes."""
+
+    milliseconds: tuple[float, ...]
+    transactions: float
+
+    def percentile(self, percent: float) -> float:
+        """The smallest value that at least so many percent do not exceed."""
+        return self.milliseconds[max(0, -(-int(len(self.milliseconds) * percent) // 100) - 1)]
+
+
+def measure_idle(
+    database: PostgreSQL, *, wake_up: bool = True, trigger: bool = True, model: str = "adaptive", count_messages: int = 200,
+    watched_seconds: float = WATCHED_SECONDS,
+) -> Idle:  # fmt: skip
+    """One worker with one endpoint, its callback queue included; its heartbeats and purges count as transactions."""
+    database.fill(0)
+    options: dict[str, object] = {"HANDLERS": ["benchmarks.idle_handlers"], "WAKE_UP": wake_up, "CONCURRENCY_MODEL": model}
+    environment = database.environment(QUEUE, **options)
+    with database.connect() as connection:
+        connection.execute(f'DROP TRIGGER IF EXISTS sqlqueue_wake_up ON "{QUEUE}"')
+        if trigger:
+            install = [sys.executable, "-m", "django", "sqlqueue_install", "--wake-up"]
+            subprocess.run(install, env=environment, check=True, stdout=subprocess.DEVNULL)
+        with _worker(environment, "wake_up_on" if wake_up else "worker_started") as told:
+            found = _latencies(connection, told, count_messages)
+            return Idle(tuple(sorted(found)), _watch(connection, watched_seconds))
+
+
+def measure(database: PostgreSQL, *, count_messages: int, say: Callable[[str], None]) -> Section:
+    """The series of the goals (with wake-up and trigger), and beside them what polling costs."""
+    series = []
+    for key, name, wakes in (("idle", "WAKE_UP with the trigger", True), ("polling", "polling", False)):
+        found = measure_idle(database, wake_up=wakes, trigger=wakes, count_messages=count_messages)
+        p50, p99 = found.percentile(50), found.percentile(99)
+        say(f"{name}: commit to handler p50 {p50:.1f} ms, p99 {p99:.1f} ms, {found.transactions:.2f} transactions/s")
+        series += [
+            Series(f"{key}.p50", f"{name}: from commit to handler, p50", "ms", [p50]),
+            Series(f"{key}.p99", f"{name}: from commit to handler, p99", "ms", [p99]),
+            Series(f"{key}.statements", f"{name}: transactions of an idle endpoint", "1/s", [found.transactions]),
+        ]
+    return Section("idle", "a queue at rest", database.name, series, {"messages": count_messages})
+
+
+@contextmanager
+def _worker(environment: dict[str, str], ready: str) -> Iterator[queue.Queue[tuple[int, float]]]:
+    """A worker as users start it, from the moment that it has said `ready`; what its handler says comes in the queue."""
+    told: queue.Queue[tuple[int, float]] = queue.Queue()
+    started = threading.Event()
+    log: deque[str] = deque(maxlen=30)
+    command = [sys.executable, "-m", "django", "run_sqlqueue_worker", "--log-format", "json"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+
+        def read_handler() -> None:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                number, at = line.split()
+                told.put((int(number), float(at)))
+
+        def read_log() -> None:
+            assert worker.stderr is not None
+            for line in worker.stderr:
+                log.append(line)
+                if f'"{ready}"' in line:
+                    started.set()
+
+        readers = [threading.Thread(target=read) for read in (read_handler, read_log)]
+        for reader in readers:
+            reader.start()
+        try:
+            if not started.wait(_PATIENCE_SECONDS):
+                raise RuntimeError(f"the worker has not said {ready} within {_PATIENCE_SECONDS:g} s: {''.join(log)}")
+            yield told
+        finally:
+            worker.terminate()
+            worker.wait(_PATIENCE_SECONDS)
+            for reader in readers:
+                reader.join()
+
+
+def _latencies(connection: psycopg.Connection[Any], told: queue.Queue[tuple[int, float]], wanted: int) -> list[float]:
+    headers = messages.stored_headers()
+    pause = threading.Event()
+    found: list[float] = []
+    # The first three open connections and fill caches.
+    for number in count(-3):
+        if len(found) == wanted:
+            return found
+        pause.wait(PAUSE_SECONDS)
+        body = json.dumps({**messages.body(), "order_id": str(number)}).encode()
+        connection.execute("BEGIN")
+        connection.execute(_INSERT, [headers, body])
+        began = time.monotonic()
+        connection.execute("COMMIT")
+        handled, at = told.get(timeout=_PATIENCE_SECONDS)
+        if handled != number:
+            raise RuntimeError(f"message {number} was sent, but {handled} was handled")
+        if number >= 0:
+            found.append((at - began) * 1000)
+    raise AssertionError("counting has no end")
+
+
+def _watch(connection: psycopg.Connection[Any], seconds: float) -> float:
+    """Transactions a second that the server counts while nobody sends."""
+    threading.Event().wait(_SETTLED_SECONDS)
+    before, begin = _transactions(connection), time.monotonic()
+    threading.Event().wait(seconds)
+    after = _transactions(connection)
+    return max(0.0, after - before - 1) / (time.monotonic() - begin)
+
+
+def _transactions(connection: psycopg.Connection[Any]) -> int:
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    row = connection.execute(_TRANSACTIONS).fetchone()
+    return int(row[0]) if row else 0

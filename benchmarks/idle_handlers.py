@@ -1,0 +1,17 @@
+"""The handler of the idle worker: it prints which message it was called with, and when."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from sqlqueue_app import handles
+
+
+@handles("Bench.Message")
+def tell(message: Any, _context: Any) -> None:
+    # `time.monotonic()` is one clock for all processes of a machine.
+    began = time.monotonic()
+    sys.stdout.write(f"{message['order_id']} {began!r}\n")
+    sys.stdout.flush()

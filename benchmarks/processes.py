@@ -1,0 +1,50 @@
+"""One process against two with the same number of threads together, by the command that users run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import handlers
+from benchmarks.databases import Database
+from benchmarks.measures import rate
+from benchmarks.series import Kind, Measured, Plan
+
+THREADS = 8
+PROCESSES = (1, 2)
+
+
+def plan(database: Database, *, messages: int) -> Plan:
+    """`run_sqlqueue_worker` with one and with two processes; a rate counts while all processes are at work."""
+    kinds = [_kind(database, messages, processes) for processes in PROCESSES]
+    return Plan("processes", "one process and two", database.name, kinds, {"messages": messages})
+
+
+def _kind(database: Database, messages: int, processes: int) -> Kind:
+    each = THREADS // processes
+    name = f"worker, {processes} process{'es' if processes > 1 else ''} of {each} threads"
+    return Kind(f"processes.{processes}", name, lambda: run(database, messages, processes=processes, threads=each))
+
+
+def run(database: Database, messages: int, *, processes: int, threads: int) -> Measured:
+    """Empty the queue with so many processes of so many threads each."""
+    database.fill(messages)
+    command = ["run_sqlqueue_worker", "--until-empty", "--processes", str(processes), "--max-concurrency", str(threads)]
+    with tempfile.TemporaryDirectory(prefix="sqlq-times-") as directory:
+        answer = subprocess.run(
+            [sys.executable, "-m", "django", *command],
+            env=database.environment() | {handlers.DIRECTORY: directory},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if answer.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} ended with {answer.returncode}: {answer.stderr[-2000:]}")
+        times: list[list[float]] = [json.loads(file.read_text()) for file in Path(directory).glob("*.json")]
+    received = sum(map(len, times))
+    if received != messages:
+        raise RuntimeError(f"{processes} processes received {received} messages, expected {messages}: {answer.stderr[-2000:]}")
+    return Measured(rate(*times))

@@ -1,0 +1,50 @@
+"""Sending in a process of its own: `python -m benchmarks.send_process single|many COUNT`; the queue is emptied before."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import django
+
+from benchmarks.messages import MESSAGE_TYPE, body
+
+
+def run(how: str, count: int) -> dict[str, object]:
+    """Send so many messages, each by a `send()` of its own or all by one `send_many()`; the rate."""
+    django.setup()
+    # Models can be imported only now.
+    from sqlqueue_app import send, send_many  # noqa: PLC0415
+    from sqlqueue_app.conf import get_settings  # noqa: PLC0415
+    from sqlqueue_app.messages.addresses import QueueAddress  # noqa: PLC0415
+    from sqlqueue_app.tables.connections import connection_of, dialect_of_connection  # noqa: PLC0415
+    from sqlqueue_app.tables.queue import QueueTable  # noqa: PLC0415
+
+    settings = get_settings()
+    form = dialect_of_connection(connection_of(settings.database)).name
+    table = QueueTable(settings.database, settings.address_book(form).resolve(QueueAddress("Bench", form=form)))
+    # The first message connects, looks the table up and fills the caches of both ways.
+    send(MESSAGE_TYPE, body())
+    table.purge()
+    bodies = [body(number) for number in range(count)]
+    begin = time.perf_counter()
+    used_before = time.process_time()
+    if how == "many":
+        send_many(MESSAGE_TYPE, bodies)
+    else:
+        for each in bodies:
+            send(MESSAGE_TYPE, each)
+    seconds = time.perf_counter() - begin
+    used = time.process_time() - used_before
+    found = table.depth(count + 1).waiting
+    table.purge()
+    return {"messages": found, "rate": count / seconds, "processor_microseconds": used / count * 1e6}
+
+
+def main() -> None:
+    print(json.dumps(run(sys.argv[1], int(sys.argv[2]))))
+
+
+if __name__ == "__main__":
+    main()

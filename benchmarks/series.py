@@ -1,0 +1,96 @@
+"""What is measured: things that take turns, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One value of one round; the processor time is that of the client process for each message, all its threads."""
+
+    value: float
+    processor_microseconds: float | None = None
+
+
+@dataclass(slots=True)
+class Series:
+    """What one kind has measured, a value for each round; none where it could not be measured."""
+
+    key: str
+    name: str
+    unit: str
+    values: list[float] = field(default_factory=list)
+    processor_microseconds: list[float] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        """The median of all rounds."""
+        return median(self.values)
+
+    def add(self, measured: Measured) -> None:
+        """One more round."""
+        self.values.append(measured.value)
+        if measured.processor_microseconds is not None:
+            self.processor_microseconds.append(measured.processor_microseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One thing to be measured in each round. `measure` is None where it cannot be, and `note` says why."""
+
+    key: str
+    name: str
+    measure: Callable[[], Measured] | None
+    unit: str = "messages/s"
+    note: str = ""
+
+    def series(self) -> Series:
+        """For its values."""
+        return Series(self.key, self.name, self.unit, note=self.note)
+
+
+@dataclass(slots=True)
+class Section:
+    """Series of one part on one database, that took turns in the same run."""
+
+    part: str
+    title: str
+    database: str
+    series: list[Series]
+    facts: dict[str, object] = field(default_factory=dict)
+
+    def find(self, key: str) -> Series | None:
+        """The series of that key if it was measured."""
+        return next((series for series in self.series if series.key == key and series.values), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a part will measure on one database."""
+
+    part: str
+    title: str
+    database: str
+    kinds: Sequence[Kind]
+    facts: dict[str, object] = field(default_factory=dict)
+
+
+def take_turns(plans: Sequence[Plan], rounds: int, say: Callable[[str], None] = lambda _: None) -> list[Section]:
+    """Measure each kind of each plan once, then each once more, and so on: neighbours in time see the same mood of the machine."""
+    sections = [Section(plan.part, plan.title, plan.database, [kind.series() for kind in plan.kinds], plan.facts) for plan in plans]
+    for number in range(1, rounds + 1):
+        for plan, section in zip(plans, sections, strict=True):
+            for kind, series in zip(plan.kinds, section.series, strict=True):
+                if kind.measure is not None:
+                    series.add(kind.measure())
+                    say(f"{number}: {plan.database}: {kind.name}: {series.values[-1]:,.0f} {kind.unit}")
+    return sections
+
+
+def ratio(subject: Series, yardstick: Series) -> float:
+    """The median over the rounds of subject / yardstick, neighbours in time, so that the machine's mood cancels out."""
+    return median(a / b for a, b in zip(subject.values, yardstick.values, strict=True))

@@ -1,0 +1,52 @@
+"""Django settings of the processes that are measured: an ordinary project, its database named by the benchmark."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+SECRET_KEY = "only for benchmarks"
+DEBUG = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "django.contrib.staticfiles",
+    "sqlqueue_app",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# Written by benchmarks.databases for each child process.
+DATABASES: dict[str, dict[str, Any]] = {"default": json.loads(os.environ["SQLQUEUE_BENCH_DATABASE"])}
+
+_ENDPOINT: dict[str, Any] = json.loads(os.environ["SQLQUEUE_BENCH_ENDPOINT"])
+
+SQLQUEUE: dict[str, Any] = {
+    "ROUTES": {"Bench.*": _ENDPOINT["name"]},
+    "SEND_AS": _ENDPOINT["name"],
+    "ENDPOINTS": {_ENDPOINT["name"]: {"HANDLERS": ["benchmarks.handlers"], "MAX_CONCURRENCY": 8, **_ENDPOINT["options"]}},
+}

@@ -1,0 +1,3 @@
+"""The tests of sqlqueue."""
+
+from __future__ import annotations

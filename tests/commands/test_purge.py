@@ -1,0 +1,106 @@
+"""`sqlqueue_purge`: deletes what it was told to, and nothing by accident."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from sqlqueue_app.operations.purging import purge_expired
+from tests.commands.running import refused, run
+from tests.operations.filling import count, install, message, table
+from tests.support.databases import QueueDatabase
+
+
+def purge(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("sqlqueue_purge", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def filled(queue_database: QueueDatabase) -> QueueDatabase:
+    install(queue_database)
+    table(queue_database, "Sales").send([message(lifetime_ms=each) for each in (None, None, 3_600_000, -60_000, -60_000)])
+    table(queue_database, "error").send([message()])
+    return queue_database
+
+
+def test_a_queue_is_emptied_and_counted(filled: QueueDatabase) -> None:
+    assert purge("Sales", "--yes").startswith("deleted 5 messages from ")
+    assert (count(filled, "Sales"), count(filled, "error")) == (0, 1)
+
+
+def test_only_expired_messages_go(filled: QueueDatabase) -> None:
+    found = json.loads(purge("Sales", "--expired", "--yes", "--format", "json"))
+
+    assert found == {"queue": "Sales", "table": table(filled, "Sales").qualified, "expired_only": True, "deleted": 2}
+    assert count(filled, "Sales") == 3
+
+
+def test_expired_messages_go_in_batches(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    table(queue_database, "Sales").send([message(lifetime_ms=-60_000) for _ in range(25)])
+    heard: list[int] = []
+
+    assert purge_expired(table(queue_database, "Sales"), batch=10, progress=heard.append) == 25
+    assert heard == [10, 20, 25]
+
+
+def test_without_a_terminal_it_refuses(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "Sales").send([message()])
+
+    assert "--yes" in refused(run(sqlite_database, "sqlqueue_purge", "Sales", stdin=b"Sales\n"))
+    assert count(sqlite_database, "Sales") == 1
+
+
+@pytest.mark.parametrize(("typed", "code", "left"), [("Sales", 0, 0), ("sales", 2, 1), ("y", 2, 1), ("", 2, 1)])
+def test_on_a_terminal_the_name_is_asked_for(sqlite_database: QueueDatabase, typed: str, code: int, left: int) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "Sales").send([message()])
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "django", "sqlqueue_purge", "Sales"],
+            env=sqlite_database.child_environment(),
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            os.write(ours, f"{typed}\n".encode())
+            _out, err = process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert process.returncode == code
+    assert b"Type the name of the queue (Sales)" in err
+    assert count(sqlite_database, "Sales") == left
+
+
+@pytest.mark.parametrize("name", ["accounts", "Sales.Delayed", "SubscriptionRouting", "sqlqueue_app_instance"])
+def test_a_table_that_is_no_queue_keeps_its_rows(queue_database: QueueDatabase, name: str) -> None:
+    install(queue_database)
+    with queue_database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE accounts (id int, headers varchar(10), body varchar(10))")
+        cursor.execute("INSERT INTO accounts (id) VALUES (1)")
+
+    with pytest.raises(CommandError, match=r"is no queue table|there is no queue"):
+        purge(name, "--yes")
+
+    with queue_database.connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM accounts")
+        assert cursor.fetchone()[0] == 1
+
+
+def test_an_unknown_queue_is_one_line(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+
+    assert "did you mean 'error'?" in refused(run(sqlite_database, "sqlqueue_purge", "eror", "--yes"))

@@ -1,0 +1,130 @@
+"""`sqlqueue_send`: what was asked for arrives, all of it or nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from sqlqueue_app.operations.browse import Flag, MessageDetail, read_details
+from tests.commands.running import refused, run
+from tests.operations.filling import count, install, table
+from tests.support.databases import QueueDatabase
+
+
+def send(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("sqlqueue_send", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def sent(database: QueueDatabase, name: str) -> list[MessageDetail]:
+    return read_details(table(database, name), limit=100)
+
+
+def test_a_message_arrives_as_it_was_given(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    body = '{"order_id": "ü", "total": 9.90, "big": 12345678901234567890}'
+
+    said = send("Sales", "--type", "Sales.PlaceOrder", "--body", body, "--header", "tenant=a=b", "--header", "empty=")
+
+    (found,) = sent(queue_database, "Sales")
+    assert found.headers is not None
+    assert said.strip() == found.summary.message_id
+    assert found.summary.types == ("Sales.PlaceOrder",)
+    assert '"total": 9.90' in found.body.text
+    assert json.loads(found.body.text)["big"] == 12345678901234567890
+    assert (found.headers["tenant"], found.headers["empty"]) == ("a=b", "")
+    assert found.headers["NServiceBus.ContentType"] == "application/json"
+
+
+def test_a_file_or_the_standard_input_is_the_body(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+    install(sqlite_database)
+    file = tmp_path / "body.json"
+    file.write_bytes(b'\xef\xbb\xbf{"from": "file"}')
+
+    send("Sales", "--type", "T", "--file", str(file))
+    ran = run(sqlite_database, "sqlqueue_send", "Sales", "--type", "T", "--file", "-", stdin=b'{"from": "stdin"}')
+
+    assert ran.code == 0, ran.err
+    assert [json.loads(each.body.text)["from"] for each in sent(sqlite_database, "Sales")] == ["file", "stdin"]
+
+
+def test_copies_have_ids_of_their_own(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+
+    found = json.loads(send("Sales", "--type", "T", "--body", "{}", "--count", "2500", "--format", "json"))
+
+    assert found["sent"] == len(set(found["message_ids"])) == count(queue_database, "Sales") == 2_500
+    assert send("Sales", "--type", "T", "--body", "{}", "--count", "11").startswith("sent 11 messages to ")
+    assert len(send("Sales", "--type", "T", "--body", "{}", "--count", "10").split()) == 10
+
+
+def test_copies_are_sent_all_or_none(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    with postgresql_database.connection.cursor() as cursor:
+        cursor.execute('SELECT max(seq) FROM "Sales"')
+        cursor.execute('ALTER TABLE "Sales" ADD CONSTRAINT full_up CHECK (seq < 1500)')
+
+    with pytest.raises(CommandError):
+        send("Sales", "--type", "T", "--body", "{}", "--count", "2000")
+
+    assert count(postgresql_database, "Sales") == 0
+
+
+def test_a_time_to_be_received_makes_it_expire(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+
+    send("Sales", "--type", "T", "--body", "{}", "--ttbr", "90.5")
+
+    (found,) = sent(queue_database, "Sales")
+    assert found.summary.expires is not None
+    assert found.summary.time_sent is not None
+    assert abs(found.summary.expires - found.summary.time_sent - timedelta(seconds=90.5)) < timedelta(seconds=5)
+    assert Flag.EXPIRED not in found.summary.flags
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--type", "T", "--body", '{"a": '), "the body is not JSON"),
+        (("--type", "T", "--body", ""), "the body is empty"),
+        (("--type", "T", "--body", "null"), "the body is null"),
+        (("--type", "T", "--body", "[1]"), "the body does not fit"),
+        (("--type", "T", "--body", '{"a": NaN}'), "NaN"),
+        (("--type", "T", "--file", "/nonexistent/body.json"), "cannot be read: No such file"),
+        (("--type", "T"), "--body --file is required"),
+        (("--body", "{}"), "--type"),
+        (("--type", " ", "--body", "{}"), "is blank"),
+        (("--type", "T", "--body", "{}", "--file", "x"), "not allowed with"),
+        (("--type", "T", "--body", "{}", "--header", "x"), "expected NAME=VALUE, got 'x'"),
+        (("--type", "T", "--body", "{}", "--header", "=x"), "expected NAME=VALUE, got '=x'"),
+        (("--type", "T", "--body", "{}", "--count", "0"), "expected at least 1, got 0"),
+        (("--type", "T", "--body", "{}", "--ttbr", "-1"), "expected seconds of 0 or more"),
+        (("--type", "T", "--body", "{}", "--ttbr", "soon"), "expected a number of seconds"),
+    ],
+)
+def test_a_wrong_argument_is_said_and_nothing_sent(
+    sqlite_database: QueueDatabase, arguments: tuple[str, ...], expected: str
+) -> None:
+    install(sqlite_database)
+
+    with pytest.raises(CommandError) as refusal:
+        send("Sales", *arguments)
+
+    assert expected in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert refusal.value.returncode == 2
+    assert count(sqlite_database, "Sales") == 0
+
+
+def test_an_unknown_queue_is_one_line(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+
+    line = refused(run(sqlite_database, "sqlqueue_send", "Sale", "--type", "T", "--body", "{}"))
+
+    assert "did you mean 'Sales'?" in line

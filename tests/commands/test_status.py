@@ -1,0 +1,114 @@
+"""`sqlqueue_status`: the numbers of SQL, for people and machines."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+from django.core.management import call_command
+
+from tests.commands.running import refused, run
+from tests.commands.test_peek import KEYS as PEEK_KEYS
+from tests.operations.filling import count, install, instance, message, now_of, table
+from tests.support.databases import ROOT, QueueDatabase
+from tests.support.postgresql import ThrowAwayServer
+
+QUEUE_KEYS = {
+    "name", "table", "kind", "endpoints", "exists", "messages", "messages_exact", "expiring", "expired", "expiry_exact",
+    "head_age_seconds", "head_age_header", "head_age_unknown", "threads", "problem",
+}  # fmt: skip
+INSTANCE_KEYS = {
+    "endpoint", "name", "host", "pid", "alive", "heartbeat_age_seconds", "started_at", "threads", "concurrency", "version",
+    "callback_queue", "callback_messages", "callback_messages_exact",
+}  # fmt: skip
+
+
+def document() -> Any:
+    out = io.StringIO()
+    call_command("sqlqueue_status", "--format", "json", stdout=out)
+    return json.loads(out.getvalue())
+
+
+def text() -> str:
+    out = io.StringIO()
+    call_command("sqlqueue_status", stdout=out)
+    return out.getvalue()
+
+
+def test_the_document_holds_the_numbers_of_sql(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    table(queue_database, "Sales").send([message(age=timedelta(hours=1), lifetime_ms=each) for each in (None, 3_600_000, -60_000)])
+    instance()
+
+    found = document()
+
+    assert set(found) == {"database", "taken_at", "queues", "instances", "instances_problem"}
+    assert all(set(each) == QUEUE_KEYS for each in found["queues"])
+    assert all(set(each) == INSTANCE_KEYS for each in found["instances"])
+    (sales,) = [each for each in found["queues"] if each["name"] == "Sales"]
+    assert (sales["messages"], sales["expiring"], sales["expired"]) == (
+        count(queue_database, "Sales"),
+        count(queue_database, "Sales", "Expires IS NOT NULL"),
+        count(queue_database, "Sales", f"Expires <= {now_of(queue_database)}"),
+    )
+    assert 3_600 <= sales["head_age_seconds"] < 3_700
+    assert found["instances"][0]["alive"] is True
+
+
+def test_a_missing_table_is_named_with_what_mends_it(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
+
+    (sales, _error) = document()["queues"]
+
+    assert sales["exists"] is False
+    assert sales["messages"] is None
+    assert sales["problem"]["kind"] == "missing"
+    assert sales["problem"]["command"] == "python manage.py sqlqueue_install"
+    assert "CREATE TABLE" in sales["problem"]["sql"]
+    assert "mend it with: python manage.py sqlqueue_install" in text()
+
+
+def test_the_text_lists_queues_and_instances(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "Sales").send([message(age=timedelta(days=2, hours=3))])
+    instance(silent=timedelta(minutes=2))
+
+    lines = [line.split() for line in text().splitlines()]
+
+    assert ["Sales", "main", "Sales", "1", "0", "0", "2", "d", "3", "h", "-", "ok"] in lines
+    (here,) = [line for line in lines if line[:2] == ["Sales", "here"]]
+    assert "dead" in here
+
+
+def test_without_endpoints_and_instances_it_says_what_to_do(sqlite_database: QueueDatabase) -> None:
+    sqlite_database.configure(ENDPOINTS={})
+
+    said = text()
+
+    assert "ENDPOINTS" in said
+    assert "run_sqlqueue_worker" in said
+
+
+def test_a_database_that_is_away_is_one_line(postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    postgresql_server.stop()
+    try:
+        line = refused(run(postgresql_database, "sqlqueue_status"), 1)
+    finally:
+        postgresql_server.start()
+
+    assert "failed to" in line
+
+
+def test_a_wrong_argument_is_one_line(sqlite_database: QueueDatabase) -> None:
+    assert "--format" in refused(run(sqlite_database, "sqlqueue_status", "--format", "xml"))
+
+
+def test_the_keys_are_those_of_the_documentation() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
+
+    missing = [key for key in (*QUEUE_KEYS, *INSTANCE_KEYS, *PEEK_KEYS) if f"`{key}`" not in page]
+
+    assert missing == []

@@ -1,0 +1,3 @@
+"""Tests of the settings and their checks."""
+
+from __future__ import annotations

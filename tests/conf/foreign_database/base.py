@@ -1,0 +1,11 @@
+"""An engine whose vendor is none of the supported ones."""
+
+from __future__ import annotations
+
+from django.db.backends.dummy import base
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    """A database that cannot hold queues."""
+
+    vendor = "oracle"

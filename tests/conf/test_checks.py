@@ -1,0 +1,113 @@
+"""The checks report what is wrong with the settings, each under an id that the documentation explains."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.core import checks
+from django.core.checks.registry import registry
+from django.db import connections
+from django.test import override_settings
+
+import sqlqueue_app
+from sqlqueue_app.checks import register
+from sqlqueue_app.checks.settings import TAG, check_settings, check_sqlite_transaction_mode
+
+PACKAGE = Path(sqlqueue_app.__file__).parent
+DOCUMENT = PACKAGE.parent / "docs" / "reference" / "checks.md"
+
+
+def run() -> list[checks.CheckMessage]:
+    register()
+    return checks.run_checks(tags=[TAG])
+
+
+def test_checks_are_registered_once() -> None:
+    register()
+    register()
+
+    registered = [getattr(check, "__name__", "") for check in registry.get_checks() if TAG in getattr(check, "tags", ())]
+    assert registered.count(check_settings.__name__) == 1
+    assert registered.count(check_sqlite_transaction_mode.__name__) == 1
+
+
+def test_problem_becomes_a_message_with_hint_and_id() -> None:
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"MAX_CONCURRENCY": 0, "PEEK_DELAY": 11}}}):
+        found = run()
+
+    assert found == [
+        checks.Error(
+            'SQLQUEUE["ENDPOINTS"]["Sales"]["MAX_CONCURRENCY"] is 0, expected an integer of at least 1, or None',
+            hint="change the value, or remove the key to get the default",
+            id="sqlqueue.E004",
+        )
+    ]
+
+
+def test_warnings_are_warnings() -> None:
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {"PEEK_DELAY": 11}}}):
+        (found,) = run()
+
+    assert (found.id, found.level, found.hint) == ("sqlqueue.W001", checks.WARNING, "choose at most 10 seconds")
+
+
+@override_settings()
+def test_without_the_setting_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", {})
+    del django_settings.SQLQUEUE
+
+    assert run() == []
+
+
+@pytest.mark.parametrize(("options", "shown"), [({}, "None"), ({"transaction_mode": "DEFERRED"}, "'DEFERRED'")])
+def test_deferred_transactions_on_sqlite_are_a_warning(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], shown: str
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", options)
+
+    with override_settings(SQLQUEUE={}):
+        found = run()
+
+    assert found == [
+        checks.Warning(
+            f'DATABASES["default"]["OPTIONS"]["transaction_mode"] is {shown}, expected \'IMMEDIATE\': a deferred transaction '
+            "that reads and then writes fails at once with 'database is locked' while another process writes",
+            hint='add DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}',
+            id="sqlqueue.W003",
+        )
+    ]
+
+
+@pytest.mark.parametrize("mode", ["IMMEDIATE", "immediate"])
+def test_immediate_transactions_on_sqlite_are_fine(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setitem(connections.settings["default"], "OPTIONS", {"transaction_mode": mode})
+
+    with override_settings(SQLQUEUE={}):
+        assert run() == []
+
+
+def test_wrong_settings_do_not_stop_the_sqlite_check() -> None:
+    with override_settings(SQLQUEUE={"DATABASE": "other"}):
+        assert [message.id for message in run()] == ["sqlqueue.E012"]
+
+
+def test_each_id_stands_once_in_the_code_and_once_in_the_documentation() -> None:
+    sources = [*(PACKAGE / "conf").rglob("*.py"), *(PACKAGE / "checks").rglob("*.py")]
+    in_code = Counter(re.findall(r'"(sqlqueue\.[EWI]\d{3})"', "\n".join(path.read_text("utf-8") for path in sources)))
+    in_document = Counter(re.findall(r"^\| `(sqlqueue\.[EWI]\d{3})` \|", DOCUMENT.read_text("utf-8"), re.MULTILINE))
+
+    assert [each for each, number in in_code.items() if number > 1] == []
+    assert [each for each, number in in_document.items() if number > 1] == []
+    assert set(in_code) == set(in_document)
+
+
+def test_settings_codes_have_a_hint_in_the_documentation() -> None:
+    rows = re.findall(r"^\| `sqlqueue\.[EWI]\d{3}` \|(.*)\|(.*)\|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+
+    assert rows
+    assert all(meaning.strip() and remedy.strip() for meaning, remedy in rows)

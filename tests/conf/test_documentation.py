@@ -1,0 +1,64 @@
+"""docs/reference/settings.md says what the dataclasses say."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, Field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sqlqueue_app
+from sqlqueue_app.conf import NOT_YET, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf.containers import keys_of, kind_of
+
+DOCUMENT = Path(sqlqueue_app.__file__).parent.parent / "docs" / "reference" / "settings.md"
+HEADINGS: dict[str, type[Any]] = {
+    "`SQLQUEUE`": Settings,
+    '`SQLQUEUE["ENDPOINTS"][name]`': EndpointSettings,
+    '`SQLQUEUE["ENDPOINTS"][name]["SATELLITES"][queue]`': SatelliteSettings,
+    '`SQLQUEUE["SCHEDULES"][name]`': ScheduleSettings,
+}
+
+
+def rows(heading: str) -> list[list[str]]:
+    (section,) = [part for part in DOCUMENT.read_text("utf-8").split("\n## ") if part.startswith(f"{heading}\n")]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def default_of(field: Field[Any]) -> object:
+    if field.default is MISSING and field.default_factory is MISSING:
+        return "required"
+    value = field.default if field.default_factory is MISSING else field.default_factory()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def documented_default(cell: str) -> object:
+    return cell if cell == "required" else ast.literal_eval(cell.strip("`"))
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_each_key_is_documented_with_type_and_default(heading: str) -> None:
+    documented = [(key.strip("`"), kind, documented_default(default)) for key, kind, default, *_ in rows(heading)]
+
+    keys = keys_of(HEADINGS[heading])
+    assert documented == [(key, kind_of(field).expected, default_of(field)) for key, field in keys.items()]
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_each_key_has_a_meaning_and_a_version(heading: str) -> None:
+    for key, _, _, meaning, since in rows(heading):
+        assert meaning.endswith("."), key
+        assert re.fullmatch(r"\d+\.\d+", since), key
+
+
+def test_settings_without_effect_are_documented() -> None:
+    documented = [place.strip("`") for place, _ in rows("Not in effect yet")]
+
+    assert documented == [".".join(place) for place in NOT_YET]

@@ -1,0 +1,207 @@
+"""Every kind of wrong value gives one problem, at its place, in words that say what was expected."""
+
+# ruff: noqa: E501 (one row for each case, with its whole message)
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqlqueue_app.conf import settings_problems
+
+S = 'SQLQUEUE["ENDPOINTS"]["Sales"]'
+SECONDS = "seconds (int, float or timedelta)"
+PATH = "a dotted path such as 'shop.sales.handlers'"
+PATTERN = "the full name of a message type, or 'Namespace.*'"
+CRON = 'SQLQUEUE["SCHEDULES"]["nightly"]["CRON"]'
+
+
+def sales(**keys: Any) -> dict[str, Any]:
+    return {"ENDPOINTS": {"Sales": keys}}
+
+
+def nightly(**keys: Any) -> dict[str, Any]:
+    return {"SCHEDULES": {"nightly": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay", **keys}}}
+
+
+WRONG: list[tuple[object, str, str]] = [
+    # not a dictionary
+    (None, "E001", "SQLQUEUE is None, expected a dictionary"),
+    ([1], "E001", "SQLQUEUE is [1], expected a dictionary"),
+    # unknown keys, at each level
+    ({"DATABSE": "default"}, "E002", 'SQLQUEUE["DATABSE"] is not a setting: did you mean \'DATABASE\'?'),
+    ({"database": "default"}, "E002", 'SQLQUEUE["database"] is not a setting: did you mean \'DATABASE\'?'),
+    ({"COLOUR": "red"}, "E002", 'SQLQUEUE["COLOUR"] is not a setting'),
+    ({7: "red"}, "E002", "SQLQUEUE[7] is not a setting"),
+    (sales(MAX_CONCURENCY=3), "E002", f"{S}[\"MAX_CONCURENCY\"] is not a setting: did you mean 'MAX_CONCURRENCY'?"),
+    (
+        {"MAX_CONCURRENCY": 3},
+        "E002",
+        'SQLQUEUE["MAX_CONCURRENCY"] is not a setting here, it belongs to SQLQUEUE["ENDPOINTS"][endpoint]',
+    ),
+    (sales(ROUTES={}), "E002", f'{S}["ROUTES"] is not a setting here, it belongs to SQLQUEUE'),
+    (
+        sales(SATELLITES={"Fast": {"MAX_CONCURENCY": 3}}),
+        "E002",
+        f"{S}[\"SATELLITES\"][\"Fast\"][\"MAX_CONCURENCY\"] is not a setting: did you mean 'MAX_CONCURRENCY'?",
+    ),
+    (
+        nightly(BODDY={}),
+        "E002",
+        "SQLQUEUE[\"SCHEDULES\"][\"nightly\"][\"BODDY\"] is not a setting: did you mean 'BODY'?",
+    ),
+    # types
+    ({"DATABASE": 5}, "E003", 'SQLQUEUE["DATABASE"] is 5, expected the name of an alias in DATABASES'),
+    ({"ENDPOINTS": []}, "E003", 'SQLQUEUE["ENDPOINTS"] is [], expected a dictionary, each key a name without \'@\', each value a dictionary'),
+    ({"ENDPOINTS": {"Sales": None}}, "E003", f"{S} is None, expected a dictionary"),
+    ({"INSTALL_AFTER_MIGRATE": 1}, "E003", 'SQLQUEUE["INSTALL_AFTER_MIGRATE"] is 1, expected True or False'),
+    ({"SCHEMA_FOR_QUEUE": {"error": 1}}, "E003", 'SQLQUEUE["SCHEMA_FOR_QUEUE"]["error"] is 1, expected the name of a schema'),
+    ({"CATALOG_FOR_QUEUE": {"error": 1}}, "E003", 'SQLQUEUE["CATALOG_FOR_QUEUE"]["error"] is 1, expected the name of a database'),
+    ({"ROUTES": {5: "Sales"}}, "E003", f'SQLQUEUE["ROUTES"][5] is 5, expected {PATTERN}'),
+    ({"ROUTES": {"Sales.*": 5}}, "E003", 'SQLQUEUE["ROUTES"]["Sales.*"] is 5, expected a name without \'@\''),
+    ({"SEND_AS": 5}, "E003", "SQLQUEUE[\"SEND_AS\"] is 5, expected a name without '@', or None"),
+    ({"ALLOWED_DESTINATIONS": "Sales"}, "E003", 'SQLQUEUE["ALLOWED_DESTINATIONS"] is \'Sales\', expected a list, each entry a queue name or address, in which \'*\' stands for any characters; or None'),
+    ({"ALLOWED_DESTINATIONS": [5]}, "E003", 'SQLQUEUE["ALLOWED_DESTINATIONS"][0] is 5, expected a queue name or address, in which \'*\' stands for any characters'),
+    (sales(MAX_CONCURRENCY="ten"), "E003", f'{S}["MAX_CONCURRENCY"] is \'ten\', expected an integer of at least 1, or None'),
+    (sales(MAX_CONCURRENCY=True), "E003", f'{S}["MAX_CONCURRENCY"] is True, expected an integer of at least 1, or None'),
+    (sales(MAX_CONCURRENCY=2.0), "E003", f'{S}["MAX_CONCURRENCY"] is 2.0, expected an integer of at least 1, or None'),
+    (sales(BATCH_SIZE="all"), "E003", f'{S}["BATCH_SIZE"] is \'all\', expected an integer of at least 1, or \'auto\''),
+    (sales(PEEK_DELAY="1s"), "E003", f'{S}["PEEK_DELAY"] is \'1s\', expected {SECONDS} of at least 0.1'),
+    (sales(PEEK_DELAY=True), "E003", f'{S}["PEEK_DELAY"] is True, expected {SECONDS} of at least 0.1'),
+    (sales(PEEK_DELAY=None), "E003", f'{S}["PEEK_DELAY"] is None, expected {SECONDS} of at least 0.1'),
+    (sales(CALLBACKS=None), "E003", f'{S}["CALLBACKS"] is None, expected True or False'),
+    (sales(TRANSACTION_MODE=None), "E003", f"{S}[\"TRANSACTION_MODE\"] is None, expected 'transaction_scope', 'sends_atomic_with_receive', 'receive_only' or 'none'"),
+    (sales(HANDLERS="shop.handlers"), "E003", f'{S}["HANDLERS"] is \'shop.handlers\', expected a list, each entry {PATH}; or None'),
+    (sales(HANDLERS=[len]), "E003", f'{S}["HANDLERS"][0] is <built-in function len>, expected {PATH}'),
+    (sales(MIDDLEWARE=["a.b", 5]), "E003", f'{S}["MIDDLEWARE"][1] is 5, expected {PATH}, or a callable'),
+    (sales(RECOVERABILITY=len), "E003", f'{S}["RECOVERABILITY"] is <built-in function len>, expected {PATH}, or None'),
+    (sales(ERROR_QUEUE=None), "E003", f'{S}["ERROR_QUEUE"] is None, expected the address of a queue'),
+    (nightly(CRON=5), "E003", f"{CRON} is 5, expected a crontab line of five fields"),
+    (nightly(BODY={1: 2}), "E003", 'SQLQUEUE["SCHEDULES"]["nightly"]["BODY"] is {1: 2}, expected a dictionary with string keys'),
+    ({"SEND_AS": list(range(99))}, "E003", f"SQLQUEUE[\"SEND_AS\"] is {str(list(range(99)))[:119]}…, expected a name without '@', or None"),
+    # ranges
+    (sales(MAX_CONCURRENCY=0), "E004", f'{S}["MAX_CONCURRENCY"] is 0, expected an integer of at least 1, or None'),
+    (sales(SATELLITES={"Fast": {"MAX_CONCURRENCY": 0}}), "E004", f'{S}["SATELLITES"]["Fast"]["MAX_CONCURRENCY"] is 0, expected an integer of at least 1, or None'),
+    (sales(CALLBACK_CONCURRENCY=0), "E004", f'{S}["CALLBACK_CONCURRENCY"] is 0, expected an integer of at least 1'),
+    (sales(CALLBACK_QUEUES=0), "E004", f'{S}["CALLBACK_QUEUES"] is 0, expected an integer of at least 1'),
+    (sales(BATCH_SIZE=0), "E004", f'{S}["BATCH_SIZE"] is 0, expected an integer of at least 1, or \'auto\''),
+    (sales(RATE_LIMIT_AFTER=0), "E004", f'{S}["RATE_LIMIT_AFTER"] is 0, expected an integer of at least 1, or None'),
+    (sales(IMMEDIATE_RETRIES=-1), "E004", f'{S}["IMMEDIATE_RETRIES"] is -1, expected an integer of at least 0'),
+    (sales(DELAYED_RETRIES=-1), "E004", f'{S}["DELAYED_RETRIES"] is -1, expected an integer of at least 0'),
+    (sales(PURGE_EXPIRED_BATCH=0), "E004", f'{S}["PURGE_EXPIRED_BATCH"] is 0, expected an integer of at least 1'),
+    (sales(PEEK_DELAY=0.05), "E004", f'{S}["PEEK_DELAY"] is 0.05, expected {SECONDS} of at least 0.1'),
+    (sales(PEEK_DELAY=float("nan")), "E004", f'{S}["PEEK_DELAY"] is nan, expected {SECONDS} of at least 0.1'),
+    (sales(CIRCUIT_BREAKER=float("inf")), "E004", f'{S}["CIRCUIT_BREAKER"] is inf, expected at most 316224000 seconds'),
+    (sales(CIRCUIT_BREAKER=10**400), "E004", f'{S}["CIRCUIT_BREAKER"] is 1{"0" * 118}…, expected at most 316224000 seconds'),
+    (sales(DEDUPLICATE_FOR=timedelta(seconds=-1)), "E004", f'{S}["DEDUPLICATE_FOR"] is datetime.timedelta(days=-1, seconds=86399), expected {SECONDS} of at least 0, or None'),
+    (sales(PURGE_EXPIRED_EVERY=-1), "E004", f'{S}["PURGE_EXPIRED_EVERY"] is -1, expected {SECONDS} of at least 0'),
+    (sales(SLOW_HANDLER=-1), "E004", f'{S}["SLOW_HANDLER"] is -1, expected {SECONDS} of at least 0'),
+    (sales(DELAYED_RETRY_INCREASE=-1), "E004", f'{S}["DELAYED_RETRY_INCREASE"] is -1, expected {SECONDS} of at least 0'),
+    # words
+    (sales(CONCURRENCY_MODEL="adaptve"), "E005", f"{S}[\"CONCURRENCY_MODEL\"] is 'adaptve', expected 'fixed', 'adaptive' or 'monitor': did you mean 'adaptive'?"),
+    (sales(TRANSACTION_MODE="TransactionScope"), "E005", f"{S}[\"TRANSACTION_MODE\"] is 'TransactionScope', expected 'transaction_scope', 'sends_atomic_with_receive', 'receive_only' or 'none': did you mean 'transaction_scope'?"),
+    (sales(ON_FAILURE_WITHOUT_TRANSACTION="x"), "E005", f"{S}[\"ON_FAILURE_WITHOUT_TRANSACTION\"] is 'x', expected 'error_queue' or 'discard'"),
+    ({"TABLE_LAYOUT": "x"}, "E005", "SQLQUEUE[\"TABLE_LAYOUT\"] is 'x', expected 'classic' or 'modern'"),
+    ({"BODY_NAMES": "Pascal"}, "E005", "SQLQUEUE[\"BODY_NAMES\"] is 'Pascal', expected 'as_is' or 'pascal': did you mean 'pascal'?"),
+    # missing
+    ({"SCHEDULES": {"nightly": {"SEND": "a"}}}, "E006", f"{CRON} is missing, expected a crontab line of five fields"),
+    ({"SCHEDULES": {"nightly": {"CRON": "0 2 * * *"}}}, "E006", 'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is missing, expected the full name of a message type'),
+    # blank texts
+    ({"DATABASE": " "}, "E007", "SQLQUEUE[\"DATABASE\"] is ' ', expected the name of an alias in DATABASES"),
+    ({"DEFAULT_SCHEMA": ""}, "E007", "SQLQUEUE[\"DEFAULT_SCHEMA\"] is '', expected the name of a schema, or None"),
+    (sales(ERROR_QUEUE=""), "E007", f"{S}[\"ERROR_QUEUE\"] is '', expected the address of a queue"),
+    (sales(AUDIT_QUEUE=" "), "E007", f"{S}[\"AUDIT_QUEUE\"] is ' ', expected the address of a queue, or None"),
+    # patterns
+    ({"ROUTES": {"*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"*\"] is '*', expected {PATTERN}"),
+    ({"ROUTES": {"Sales*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"Sales*\"] is 'Sales*', expected {PATTERN}"),
+    ({"ROUTES": {".*": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\".*\"] is '.*', expected {PATTERN}"),
+    ({"ROUTES": {"Sales.A, Shop": "Sales"}}, "E009", f"SQLQUEUE[\"ROUTES\"][\"Sales.A, Shop\"] is 'Sales.A, Shop', expected {PATTERN}"),
+    ({"ALLOWED_DESTINATIONS": ["Sales", ""]}, "E009", "SQLQUEUE[\"ALLOWED_DESTINATIONS\"][1] is '', expected a queue name or address, in which '*' stands for any characters"),
+    # dotted paths
+    (sales(HANDLERS=["shop/handlers.py"]), "E010", f"{S}[\"HANDLERS\"][0] is 'shop/handlers.py', expected {PATH}"),
+    (sales(RECOVERABILITY="shop..policy"), "E010", f"{S}[\"RECOVERABILITY\"] is 'shop..policy', expected {PATH}, or None"),
+    # crontab lines
+    (nightly(CRON="* * * *"), "E011", f"{CRON} is '* * * *', expected the five fields minute, hour, day of month, month and day of week, found 4"),
+    (nightly(CRON="60 * * * *"), "E011", f"{CRON} is '60 * * * *', expected 0 to 59 for the minute, not '60'"),
+    (nightly(CRON="0 0 * * 8"), "E011", f"{CRON} is '0 0 * * 8', expected 0 to 7 or sun to sat for the day of week, not '8'"),
+    (nightly(CRON="0 0 31 2 *"), "E011", f"{CRON} is '0 0 31 2 *', expected a day that the month has; this one never comes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "code", "message"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
+def test_wrong_value_gives_one_problem_that_says_what_was_expected(raw: object, code: str, message: str) -> None:
+    (problem,) = [each for each in settings_problems(raw) if each.is_error]
+
+    assert (str(problem.code), problem.message) == (f"sqlqueue.{code}", message)
+    assert problem.hint
+    assert message.startswith(str(problem.key_path))
+
+
+@pytest.mark.parametrize(
+    ("raw", "place"),
+    [
+        ({"ENDPOINTS": {"Sales@dbo": {}}}, 'SQLQUEUE["ENDPOINTS"]["Sales@dbo"]'),
+        ({"ENDPOINTS": {"": {}}}, 'SQLQUEUE["ENDPOINTS"][""]'),
+        ({"ENDPOINTS": {"a\0b": {}}}, 'SQLQUEUE["ENDPOINTS"]["a\\u0000b"]'),
+        (sales(SATELLITES={"Fast@x": {}}), f'{S}["SATELLITES"]["Fast@x"]'),
+        (sales(INSTANCE="a@b"), f'{S}["INSTANCE"]'),
+        ({"SEND_AS": "a@b"}, 'SQLQUEUE["SEND_AS"]'),
+        ({"ROUTES": {"A.*": "Sales@[dbo]"}}, 'SQLQUEUE["ROUTES"]["A.*"]'),
+        ({"SCHEMA_FOR_QUEUE": {"a@b": "x"}}, 'SQLQUEUE["SCHEMA_FOR_QUEUE"]["a@b"]'),
+        ({"SCHEMA_FOR_ENDPOINT": {" ": "x"}}, 'SQLQUEUE["SCHEMA_FOR_ENDPOINT"][" "]'),
+        ({"CATALOG_FOR_ENDPOINT": {"a@b": "x"}}, 'SQLQUEUE["CATALOG_FOR_ENDPOINT"]["a@b"]'),
+    ],
+)
+def test_literal_names_are_no_addresses(raw: object, place: str) -> None:
+    (problem,) = settings_problems(raw)
+
+    assert problem.code == "sqlqueue.E007"
+    assert str(problem.key_path) == place
+    assert place in problem.message
+
+
+def test_name_with_at_is_explained() -> None:
+    (problem,) = settings_problems({"ENDPOINTS": {"Sales@dbo": {}}})
+
+    assert problem.message == (
+        "SQLQUEUE[\"ENDPOINTS\"][\"Sales@dbo\"]: the queue name 'Sales@dbo' contains '@', which separates table and schema "
+        "in an address; write only the name here, and the schema in DEFAULT_SCHEMA, SCHEMA_FOR_QUEUE or SCHEMA_FOR_ENDPOINT"
+    )
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    raw = {"DATABSE": "x", "ENDPOINTS": {"Sales": {"MAX_CONCURRENCY": 0, "HANDLERS": ["a b", "c d"]}, "A@": {}}}
+
+    found = [str(problem.key_path) for problem in settings_problems(raw)]
+
+    assert sorted(found) == sorted(
+        [
+            'SQLQUEUE["DATABSE"]',
+            f'{S}["MAX_CONCURRENCY"]',
+            f'{S}["HANDLERS"][0]',
+            f'{S}["HANDLERS"][1]',
+            'SQLQUEUE["ENDPOINTS"]["A@"]',
+        ]
+    )
+
+
+def test_unknown_key_hint_lists_the_keys() -> None:
+    (problem,) = settings_problems(sales(SATELLITES={"Fast": {"X": 1}}))
+
+    assert problem.hint == f'the keys of {S}["SATELLITES"]["Fast"] are \'MAX_CONCURRENCY\''
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {},
+        sales(MAX_CONCURRENCY=None, PEEK_DELAY=timedelta(seconds=2), HANDLERS=(), IMMEDIATE_RETRIES=0),
+        sales(PEEK_DELAY=10, PURGE_EXPIRED_EVERY=0, ERROR_QUEUE="error@[ops]", INSTANCE="web.1"),
+        {"ROUTES": {"Sales.PlaceOrder": "Sales", "Billing.*": "Acme.Billing", "List`1[[A, B]]": "Sales"}},
+        {"ALLOWED_DESTINATIONS": ["Sales*", "error@[ops]"], "SEND_AS": "Web"},
+    ],
+)
+def test_sound_settings_have_no_problem(raw: object) -> None:
+    assert settings_problems(raw) == []

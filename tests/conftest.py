@@ -1,0 +1,33 @@
+"""What every test has: the leak check, the database fixtures, the versions in the report header."""
+
+from __future__ import annotations
+
+import platform
+import sqlite3
+
+import django
+import psycopg
+import pytest
+
+from tests.support import postgresql, sqlserver
+
+# leaks first: the databases import it, and a plugin must be imported by pytest to have its asserts rewritten
+pytest_plugins = ["tests.support.leaks", "tests.support.databases"]
+
+VERSIONS = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Looks at the servers that the environment names, before the first test: a wrong address ends the session."""
+    try:
+        mssql = sqlserver.describe() if sqlserver.is_named() else f"not tested ({sqlserver.URL_VARIABLE} is not set)"
+        config.stash[VERSIONS] = [
+            f"sqlqueue: Python {platform.python_version()}, Django {django.get_version()}, SQLite {sqlite3.sqlite_version}",
+            f"sqlqueue: PostgreSQL {postgresql.describe()}, SQL Server {mssql}",
+        ]
+    except (RuntimeError, psycopg.Error) as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    return config.stash[VERSIONS]

@@ -1,0 +1,151 @@
+"""A send of several statements: all or none for every caller, and no savepoint or transaction where one statement is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app.messages.errors import ConstraintViolation, LockTimeout
+from sqlqueue_app.tables import queue as tables_queue
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.tables.writing import SEND_BYTES_PER_STATEMENT, chunks_by_table
+from tests.contract.tables import elsewhere, execute, make_table, receive_all, row, rows
+from tests.contract.test_error_kinds import fails, held_elsewhere
+from tests.support.databases import QueueDatabase
+
+Execute = Callable[[str, Any, bool, dict[str, Any]], Any]
+
+
+@contextmanager
+def statements(database: QueueDatabase) -> Iterator[list[str]]:
+    """The first words of the statements that go through Django's cursors meanwhile."""
+    seen: list[str] = []
+
+    def note(run: Execute, sql: str, values: Any, many: bool, context: dict[str, Any]) -> Any:
+        seen.append(str(sql).split(maxsplit=1)[0].upper())
+        return run(sql, values, many, context)
+
+    with database.connection.execute_wrapper(note):
+        yield seen
+
+
+@pytest.fixture
+def inserting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No COPY, so that every statement is to be seen, and PostgreSQL writes as the others do."""
+    monkeypatch.setattr(tables_queue, "can_copy", lambda connection: False)
+
+
+def with_a_double_at_the_end(queue: QueueTable, database: QueueDatabase) -> list[NewRow]:
+    """More than one full statement, of which the second fails."""
+    execute(database, f"CREATE UNIQUE INDEX once ON {queue.qualified} (Id)")
+    first, *others = rows(queue.rows_per_statement())
+    return [first, *others, first]
+
+
+def test_a_caller_who_catches_the_error_keeps_none_of_them(queue: QueueTable, database: QueueDatabase) -> None:
+    wrong = with_a_double_at_the_end(queue, database)
+    with transaction.atomic(using=queue.alias):
+        queue.send([row(b"before")])
+        with pytest.raises(ConstraintViolation):
+            queue.send(wrong)
+        queue.send([row(b"after")])
+    assert receive_all(queue) == [b"before", b"after"]
+
+
+def test_outside_of_a_transaction_none_of_them_is_there(queue: QueueTable, database: QueueDatabase) -> None:
+    wrong = with_a_double_at_the_end(queue, database)
+    with pytest.raises(ConstraintViolation):
+        queue.send(wrong)
+    assert not database.connection.in_atomic_block
+    assert elsewhere(queue.depth).waiting == 0
+
+
+@pytest.mark.usefixtures("inserting")
+def test_one_statement_inside_of_a_transaction_takes_no_savepoint(queue: QueueTable, database: QueueDatabase) -> None:
+    queue.layout()
+    with transaction.atomic(using=queue.alias), statements(database) as seen:
+        queue.send(rows(1))
+        queue.send(rows(queue.dialect.rows_per_send))
+    assert [word for word in seen if word in ("SAVEPOINT", "SAVE", "BEGIN", "SELECT")] == []
+    assert len(seen) == 2
+
+
+@pytest.mark.usefixtures("inserting")
+def test_several_statements_inside_of_a_transaction_take_one_savepoint(queue: QueueTable, database: QueueDatabase) -> None:
+    queue.layout()
+    with transaction.atomic(using=queue.alias), statements(database) as seen:
+        queue.send(rows(queue.dialect.rows_per_send * 2 + 1))
+    inserts = [word for word in seen if word in ("INSERT", "DECLARE")]
+    assert len(inserts) == 3
+    assert [word for word in seen if word.startswith("SAVE")] in (["SAVEPOINT"], ["SAVE"])
+
+
+def test_one_statement_outside_of_a_transaction_begins_none(database: QueueDatabase, queue: QueueTable) -> None:
+    if database.vendor == "sqlserver":
+        pytest.skip("the driver is in manual commit mode after a transaction: a statement needs one of its own there")
+    queue.layout()
+    with statements(database) as seen:
+        queue.send(rows(1))
+    assert seen == ["INSERT"]
+
+
+def test_an_error_of_the_begin_has_a_kind(sqlite_database: QueueDatabase) -> None:
+    queue = make_table(sqlite_database)
+    execute(sqlite_database, "PRAGMA busy_timeout = 20")
+    with held_elsewhere(queue, f"DELETE FROM {queue.qualified}"):
+        error = fails(LockTimeout, lambda: queue.send(rows(queue.rows_per_statement() + 1)))
+    assert "failed to begin a transaction" in str(error)
+
+
+def test_an_error_of_the_commit_has_a_kind(postgresql_database: QueueDatabase) -> None:
+    queue = make_table(postgresql_database)
+    execute(postgresql_database, f"ALTER TABLE {queue.qualified} ADD COLUMN same integer DEFAULT 1")
+    execute(postgresql_database, f"ALTER TABLE {queue.qualified} ADD UNIQUE (same) DEFERRABLE INITIALLY DEFERRED")
+    error = fails(ConstraintViolation, lambda: queue.send(rows(queue.rows_per_statement() + 1)))
+    assert "failed to commit the messages" in str(error)
+    assert queue.depth().waiting == 0
+
+
+# --- chunks -------------------------------------------------------------------------------------------------------------------
+
+
+class Table:
+    """A table of which only the size of its statements matters."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def rows_per_statement(self) -> int:
+        return self.room
+
+    def insert(self, rows: list[NewRow]) -> None:
+        raise NotImplementedError
+
+
+def test_chunks_are_full_for_each_table_and_keep_its_order() -> None:
+    one, two = Table(3), Table(2)
+    mixed = [(table, row(b"%d" % number)) for number, table in enumerate([one, two, one, one, two, one, two])]
+
+    found = [(table, [each.body for each in chunk]) for table, chunk in chunks_by_table(mixed)]
+
+    assert found == [(one, [b"0", b"2", b"3"]), (two, [b"1", b"4"]), (one, [b"5"]), (two, [b"6"])]
+
+
+def test_chunks_of_large_messages_leave_together() -> None:
+    one, two = Table(100), Table(100)
+    half = b"x" * (SEND_BYTES_PER_STATEMENT // 2)
+    mixed = [(one, row(half)), (two, row(b"small")), (one, row(half)), (two, row(half * 4)), (one, row(b"last"))]
+
+    found = [(table, [len(each.body) for each in chunk]) for table, chunk in chunks_by_table(mixed)]
+
+    size = len(half)
+    assert found == [(one, [size]), (two, [5]), (one, [size]), (two, [size * 4]), (one, [4])]
+
+
+def test_chunks_of_nothing() -> None:
+    assert list(chunks_by_table([])) == []

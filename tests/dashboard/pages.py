@@ -1,0 +1,79 @@
+"""A browser's view of a page, for tests: the status, the text, the markup that a strict policy would refuse."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+OVERVIEW = "/admin/sqlqueue_app/queue/"
+
+
+def client_of(kind: str) -> Client:
+    """A browser of: anonymous, staff (no permission), viewer (only view_queue), superuser."""
+    client = Client()
+    if kind == "anonymous":
+        return client
+    user, _ = User.objects.get_or_create(username=kind, defaults={"is_staff": True, "is_superuser": kind == "superuser"})
+    if kind == "viewer":
+        user.user_permissions.add(Permission.objects.get(codename="view_queue"))
+    client.force_login(user)
+    return client
+
+
+class Markup(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.inline: list[str] = []
+        self.texts: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        self.tags.append((tag, known))
+        self._open.append(tag)
+        refused = [name for name in known if name == "style" or name.startswith("on")]
+        self.inline += [f"<{tag} {name}=…>" for name in refused]
+        if tag == "style" or (tag == "script" and not known.get("src")):
+            self.inline.append(f"<{tag}>")
+        if tag == "a" and known.get("href"):
+            self.links.append(str(known["href"]))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def text(self) -> str:
+        """All of its text, spaces made one."""
+        return " ".join(" ".join(self.texts).split())
+
+    def find(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        """The attributes of the elements of this tag that have these attributes."""
+        return [known for name, known in self.tags if name == tag and attributes.items() <= known.items()]
+
+
+def numbers_of(html: str, queue: str) -> list[int]:
+    """The numbers in the row of a queue: messages, with an expiry, of these expired; live threads, if a live instance has it."""
+    reader = _RowReader(queue)
+    reader.feed(html)
+    return reader.numbers
+
+
+class _RowReader(HTMLParser):
+    def __init__(self, queue: str) -> None:
+        super().__init__()
+        self.numbers: list[int] = []
+        self._queue = queue
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        if tag == "tr":
+            self._inside = known.get("data-queue") == self._queue
+        if self._inside and tag == "data":
+            self.numbers.append(int(str(known["value"])))

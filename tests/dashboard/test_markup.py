@@ -1,0 +1,185 @@
+"""Every page: no inline code, tables that say what they are, the admin's own frame, any language, any time zone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import django
+import pytest
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import translation
+from pytest_django import Settings
+
+from tests.dashboard.pages import OVERVIEW, Markup, client_of
+from tests.operations.filling import install, instance, message, row, table
+from tests.support.databases import ROOT, QueueDatabase
+from tests.support.postgresql import ThrowAwayServer
+
+PAGES = [
+    OVERVIEW,
+    f"{OVERVIEW}Sales/",
+    f"{OVERVIEW}Sales/1/",
+    f"{OVERVIEW}Sales/2/",
+    f"{OVERVIEW}Sales.Priority/",
+    f"{OVERVIEW}nothing/",
+]
+
+
+@pytest.fixture
+def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install(sqlite_database)
+    instance()
+    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(hours=1))
+    failed = message(headers={"NServiceBus.FailedQ": "Sales"})
+    table(sqlite_database, "Sales").send([failed, row("null", b"\x00"), *(message() for _ in range(30))])
+    return sqlite_database
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_inline(filled: QueueDatabase, page: str) -> None:
+    assert Markup(client_of("viewer").get(page).content.decode()).inline == []
+
+
+@pytest.mark.parametrize("page", PAGES[:5])
+def test_tables_have_captions_and_scopes(filled: QueueDatabase, page: str) -> None:
+    markup = Markup(client_of("viewer").get(page).content.decode())
+
+    # The menu of the admin has tables of its own.
+    ours = markup.find("table", role="table")
+    assert len(ours) <= len(markup.find("caption"))
+    headings = [known for known in markup.find("th") if known.get("role")]
+    assert all(known.get("scope") in ("col", "row") for known in headings)
+    assert bool(ours) == bool(headings)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_frame_of_the_admin_is_kept(filled: QueueDatabase, page: str) -> None:
+    html = client_of("viewer").get(page).content.decode()
+    markup = Markup(html)
+
+    assert "skip-to-content-link" in html
+    assert markup.find("nav", **{"aria-label": "Breadcrumbs"})
+    assert "/admin/" in markup.links
+    assert "/admin/sqlqueue_app/" in markup.links
+    if page != OVERVIEW:
+        assert OVERVIEW in markup.links
+    assert bool(markup.find("ol", **{"class": "breadcrumbs"})) == (django.VERSION >= (6, 1))
+    assert len(markup.find("h1")) == 1
+
+
+def test_icons_are_hidden_from_screen_readers_and_beside_a_word(filled: QueueDatabase) -> None:
+    html = client_of("viewer").get(OVERVIEW).content.decode()
+
+    icons = re.findall(r'<svg class="sq-icon"([^>]*)>.*?</svg>([^<]*)', html, re.DOTALL)
+    assert icons
+    assert all('aria-hidden="true"' in attributes and word.strip() for attributes, word in icons)
+
+
+def test_the_style_sheet_uses_the_colours_of_the_admin_alone() -> None:
+    css = (ROOT / "sqlqueue_app/static/sqlqueue_app/dashboard.css").read_text(encoding="utf-8")
+
+    values = re.findall(r"(?:color|background|border[a-z-]*|outline):([^;]+);", css)
+    assert values
+    assert not [value for value in values if re.search(r"#[0-9a-f]{3}|rgb|hsl", value)]
+
+
+class WithNonce:
+    """Gives each request the nonce that a policy of django-csp would have."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        request.csp_nonce = "n0nce"  # type: ignore[attr-defined]
+        return self.get_response(request)
+
+
+def test_our_style_sheet_carries_the_nonce_of_the_policy(filled: QueueDatabase, settings: Settings) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.WithNonce", *settings.MIDDLEWARE]
+
+    links = Markup(client_of("viewer").get(OVERVIEW).content.decode()).find("link", rel="stylesheet")
+
+    (ours,) = [known for known in links if "dashboard.css" in str(known["href"])]
+    assert ours["nonce"] == "n0nce"
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("language", ["de", "ar", "ja"])
+def test_other_languages_have_the_pages_too(filled: QueueDatabase, settings: Settings, page: str, language: str) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE[:1], "django.middleware.locale.LocaleMiddleware", *settings.MIDDLEWARE[1:]]
+
+    # The middleware leaves its language behind in the thread.
+    with translation.override("en"):
+        answer = client_of("viewer").get(page, headers={"accept-language": language})
+
+    assert answer.status_code == (404 if page.endswith("nothing/") else 200)
+    assert f'lang="{language}"' in answer.content.decode()
+    assert Markup(answer.content.decode()).inline == []
+
+
+@pytest.mark.parametrize("use_tz", [True, False])
+def test_times_are_in_the_zone_of_the_site_with_utc_beside(filled: QueueDatabase, settings: Settings, use_tz: bool) -> None:
+    settings.USE_TZ = use_tz
+    settings.TIME_ZONE = "Asia/Kolkata"
+    sent = row({"NServiceBus.TimeSent": "2026-11-20 12:00:00:000000 Z"})
+    table(filled, "Sales.Priority").send([sent])
+
+    markup = Markup(client_of("viewer").get(f"{OVERVIEW}Sales.Priority/").content.decode())
+
+    (time,) = markup.find("time")
+    assert time == {"datetime": "2026-11-20T12:00:00.000Z", "title": "2026-11-20 12:00:00 UTC"}
+    assert "2026-11-20 17:30:00" in markup.text()
+
+
+def test_requests_of_a_site_with_atomic_requests_take_no_write_lock(filled: QueueDatabase, settings: Settings) -> None:
+    connections.settings["default"]["ATOMIC_REQUESTS"] = True
+    client = client_of("viewer")
+    try:
+        with CaptureQueriesContext(filled.connection) as queries:
+            assert client.get(OVERVIEW).status_code == 200
+    finally:
+        connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+    assert not [query["sql"] for query in queries if query["sql"].startswith(("BEGIN", "SAVEPOINT"))]
+
+
+@pytest.mark.parametrize("page", PAGES[:3])
+def test_a_database_that_is_away_is_said_with_503(
+    postgresql_server: ThrowAwayServer, postgresql_database: QueueDatabase, page: str
+) -> None:
+    install(postgresql_database)
+    client = client_of("viewer")
+    assert client.get(OVERVIEW).status_code == 200
+    postgresql_server.stop()
+    try:
+        answer = client.get(page)
+    finally:
+        postgresql_server.start()
+        connections.close_all()
+
+    assert answer.status_code == 503
+    assert answer["Retry-After"]
+    assert "The database cannot be reached" in answer.content.decode()
+    assert Markup(answer.content.decode()).inline == []
+
+
+def test_the_page_comes_also_when_the_database_of_the_logins_is_away(filled: QueueDatabase) -> None:
+    client: Client = client_of("viewer")
+    path = connections.settings["default"]["NAME"]
+    connections.close_all()
+    connections.settings["default"]["NAME"] = "/nonexistent/nothing.sqlite3"
+    connections["default"].settings_dict["NAME"] = "/nonexistent/nothing.sqlite3"
+    try:
+        answer = client.get(OVERVIEW)
+    finally:
+        connections.close_all()
+        connections.settings["default"]["NAME"] = path
+        connections["default"].settings_dict["NAME"] = path
+
+    assert answer.status_code == 503
+    assert "/nonexistent" not in answer.content.decode()

@@ -1,0 +1,3 @@
+"""Statements, layouts and error codes, without a database."""
+
+from __future__ import annotations

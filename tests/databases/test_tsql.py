@@ -1,0 +1,211 @@
+"""Every statement for SQL Server, in each layout that a table may have, is T-SQL with the hints it needs where it needs them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sqlqueue_app.databases.ddl import TableKind, create_statements, drop_statement, grant_statements, managed_grant_statements
+from sqlqueue_app.databases.dialect import dialect
+from sqlqueue_app.databases.layouts import QueueLayout, TableShape, layout_of
+from sqlqueue_app.databases.scripts import PlannedTable, installation_script
+from sqlqueue_app.messages.addresses import QueueAddress
+from tests.databases.tsql import Hints, NotAsItShouldBe, check, parse
+
+SQLSERVER = dialect("sqlserver")
+TABLE = "[shop].[dbo].[Sales]"
+ADDRESS = QueueAddress("Sales", "dbo", "shop")
+ODD = QueueAddress("a]b'c;d--e]", 'x"y', "z%")
+
+ALL = ("Id", "CorrelationId", "ReplyToAddress", "Recoverable", "Expires", "Headers", "Body")
+LAYOUTS = {
+    "all columns": ALL,
+    "no Recoverable": tuple(column for column in ALL if column != "Recoverable"),
+    "no correlation": ("Id", "Recoverable", "Expires", "Headers", "Body"),
+    "only the needed": ("Id", "Expires", "Headers", "Body"),
+}
+READ = ("READPAST", "READCOMMITTEDLOCK")
+WRAPPER = ("512 & @@OPTIONS", "SET NOCOUNT ON ;")
+RESTORED = ("IF ( @NOCOUNT = 'ON' ) SET NOCOUNT ON ;", "IF ( @NOCOUNT = 'OFF' ) SET NOCOUNT OFF")
+RECEIVE_HINTS: Hints = [(TABLE, ("UPDLOCK", "READPAST", "ROWLOCK"))]
+RECEIVE_ORDER = (
+    *WRAPPER, "WITH MESSAGE AS ( SELECT TOP ( 1 ) * FROM", "ORDER BY ROWVERSION ASC )",
+    "DELETE FROM MESSAGE OUTPUT DELETED . ID ,", "<", "= GETUTCDATE ( ) THEN 1 ELSE 0 END ,",
+    "DELETED . HEADERS , DELETED . BODY , DELETED . ROWVERSION ;", *RESTORED,
+)  # fmt: skip
+
+# statement: the tables it reads with their hints, what must follow what
+EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
+    "receive": (RECEIVE_HINTS, RECEIVE_ORDER),
+    "peek": ([(TABLE, READ)], ("SELECT TOP (", "FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
+    "count": ([(TABLE, READ)], ("SELECT COUNT", "SELECT TOP (", "ORDER BY ROWVERSION ASC")),
+    "count_expiring": (
+        [(TABLE, READ)] * 2,
+        ("SELECT TOP (", "WHERE EXPIRES IS NOT NULL", "SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
+    ),
+    "estimate": ([(TABLE, READ)], ("SELECT MAX ( ROWVERSION ) - MIN ( ROWVERSION ) + 1",)),
+    "purge": ([], ("DELETE FROM",)),
+    "purge_expired": (
+        [(TABLE, ("READPAST",))],
+        ("DELETE FROM", "WHERE ROWVERSION IN ( SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
+    ),
+    "delay": ([], ("INSERT INTO", "( HEADERS , BODY , DUE ) VALUES (", "CONVERT ( DATETIME ,", ", 126 ) )")),
+    "any_due": ([(TABLE, READ)], ("SELECT CASE WHEN EXISTS (", "WHERE DUE <", "= GETUTCDATE ( ) ) THEN 1 ELSE 0 END")),
+    "take_due": (
+        RECEIVE_HINTS,
+        ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC )", "DELETE FROM MESSAGE OUTPUT DELETED . HEADERS ,"),
+    ),
+}
+CORRELATION = {
+    "receive": ["deleted.CorrelationId", "deleted.ReplyToAddress"],
+    "peek": ["CorrelationId", "ReplyToAddress"],
+}
+
+
+def rendered(name: str, table: str = TABLE, *, correlation: bool = True) -> str:
+    texts = {"table": table}
+    if name in CORRELATION:
+        columns = CORRELATION[name] if correlation else ["NULL", "NULL"]
+        texts |= {"correlation_id": columns[0], "reply_to_address": columns[1]}
+    if name == "receive":
+        texts["limit"] = "1"
+    return SQLSERVER.statement(name, **texts).sql
+
+
+@pytest.mark.parametrize("correlation", [True, False])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_statements_of_a_queue(name: str, correlation: bool) -> None:
+    hints, order = EXPECTED[name]
+    check(rendered(name, correlation=correlation), hints, order)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("columns", LAYOUTS.values(), ids=LAYOUTS)
+def test_sends(columns: tuple[str, ...], rows: int) -> None:
+    layout = QueueLayout(columns, correlation_columns="CorrelationId" in columns, expires_index=True, unicode_headers=True)
+    statement = SQLSERVER.send_statement(TABLE, layout, rows)
+    # SQL Server takes 2,100 values in a statement and 1,000 rows in a list
+    assert len(statement.names) // rows * SQLSERVER.rows_per_send < 2_100
+    assert SQLSERVER.rows_per_send <= 1_000
+    listed = " , ".join(columns).upper()
+    check(statement.sql, [], (*WRAPPER, "INSERT INTO", f"( {listed} ) VALUES (", *RESTORED))
+
+
+@pytest.mark.parametrize("correlation", [True, False])
+def test_the_receive_with_its_savepoint_in_one_batch(correlation: bool) -> None:
+    batch = f"{rendered('receive', correlation=correlation)};\n{SQLSERVER.statement('save_transaction').sql}"
+    check(batch, RECEIVE_HINTS, (*RECEIVE_ORDER, "; SAVE TRANSACTION SQLQUEUE"))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_odd_names_stay_in_their_brackets(name: str) -> None:
+    table = SQLSERVER.qualified(ODD)
+    assert table == "[z%].[x\"y].[a]]b'c;d--e]]]"
+    hints, order = EXPECTED[name]
+    check(rendered(name, table), [(table, given) for _, given in hints], order)
+
+
+@pytest.mark.parametrize(
+    "name", ["save_transaction", "rollback_to_saved", "transaction_state", "lock_installation", "table_exists"]
+)
+def test_statements_without_a_table(name: str) -> None:
+    parse(SQLSERVER.statement(name).sql)
+
+
+@pytest.mark.parametrize("catalog", ["", "[shop]."])
+@pytest.mark.parametrize("name", ["columns", "indexes"])
+def test_statements_about_tables(name: str, catalog: str) -> None:
+    parse(SQLSERVER.statement(name, catalog=catalog).sql)
+
+
+@pytest.mark.parametrize("address", [ADDRESS, ODD, QueueAddress("Sales")])
+@pytest.mark.parametrize("layout", ["classic", "modern"])
+@pytest.mark.parametrize("kind", TableKind)
+def test_ddl_and_script(kind: TableKind, layout: str, address: QueueAddress) -> None:
+    for statement in create_statements(SQLSERVER, kind, address, layout):
+        parse(statement)
+    parse(drop_statement(SQLSERVER, address))
+    for statement in grant_statements(SQLSERVER, kind, address, "shop]'"):
+        parse(statement)
+    script = installation_script(SQLSERVER, [PlannedTable(kind, address)], layout=layout, role="shop", managed=["instance"])
+    batches = re.split(r"^GO$", script, flags=re.MULTILINE)
+    assert len(batches) == 4
+    for batch in batches:
+        parse(batch)
+
+
+def test_managed_tables_are_granted_where_they_are_there() -> None:
+    (statement,) = managed_grant_statements(SQLSERVER, "it's", "shop")
+    assert statement == ("IF OBJECT_ID(N'[it''s]', N'U') IS NOT NULL GRANT SELECT, INSERT, UPDATE, DELETE ON [it's] TO [shop]")
+    parse(statement)
+
+
+# --- the check itself: every one of these copies must fail ---------------------------------------------------------------------
+
+RECEIVE_MUTATIONS = {
+    "misspelt hint": ("READPAST", "READPASST"),
+    "unknown hint": ("READPAST", "SKIPLOCKED"),
+    "missing READPAST": ("UPDLOCK, READPAST, ROWLOCK", "UPDLOCK, ROWLOCK"),
+    "missing UPDLOCK": ("UPDLOCK, READPAST, ROWLOCK", "READPAST, ROWLOCK"),
+    "missing ROWLOCK": ("UPDLOCK, READPAST, ROWLOCK", "UPDLOCK, READPAST"),
+    "one more hint": ("UPDLOCK, READPAST, ROWLOCK", "UPDLOCK, READPAST, ROWLOCK, NOLOCK"),
+    "missing WITH": ("WITH (UPDLOCK, READPAST, ROWLOCK)", ""),
+    "hints at the wrong place": ("ORDER BY RowVersion ASC", "ORDER BY RowVersion ASC WITH (UPDLOCK)"),
+    "wrong order": ("RowVersion ASC", "RowVersion DESC"),
+    "no order": ("    ORDER BY RowVersion ASC\n", ""),
+    "another table": (TABLE, "[shop].[dbo].[Other]"),
+    "two rows": ("TOP (1)", "TOP (2)"),
+    "no TOP": ("TOP (1) ", ""),
+    "missing comma": ("deleted.Headers,", "deleted.Headers"),
+    "extra comma": ("deleted.RowVersion;", "deleted.RowVersion,;"),
+    "OUTPUT after WHERE": ("DELETE FROM message\nOUTPUT", "DELETE FROM message\nWHERE 1 = 1\nOUTPUT"),
+    "OUTPUT at the end": ("OUTPUT\n    deleted.Id,", "WHERE RowVersion = 1 OUTPUT deleted.Id,"),
+    "no OUTPUT": ("OUTPUT\n", ""),
+    "misspelt OUTPUT": ("OUTPUT", "OUTPT"),
+    "inserted for deleted": ("deleted.Id", "inserted.Id"),
+    "open bracket": ("ORDER BY RowVersion ASC\n)", "ORDER BY RowVersion ASC\n"),
+    "NOCOUNT not put back": ("IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF", ""),
+    "NOCOUNT not set": ("SET NOCOUNT ON;\nWITH", "WITH"),
+    "body before headers": ("deleted.Headers,\n    deleted.Body", "deleted.Body,\n    deleted.Headers"),
+}  # fmt: skip
+MUTATIONS = {
+    "peek without READPAST": ("peek", "READPAST, ", ""),
+    "peek with NOLOCK": ("peek", "READPAST, READCOMMITTEDLOCK", "NOLOCK"),
+    "count of all rows": ("count", "TOP (CAST(%s AS int)) ", ""),
+    "one count with other hints": ("count_expiring", "LOCK)\n            WHERE Expires IS", "LOCK, NOLOCK) WHERE Expires IS"),
+    "purge that waits": ("purge_expired", " WITH (READPAST)", ""),
+    "purge of the wrong rows": ("purge_expired", "Expires <= ", "Expires > "),
+    "purge by nothing": ("purge_expired", "WHERE RowVersion IN", "AND RowVersion IN"),
+    "taking what is not due": ("take_due", "Due <= ", "Due > "),
+    "taking with waits": ("take_due", "READPAST, ", ""),
+    "a look that waits": ("any_due", "READPAST, ", ""),
+    "estimate of nothing": ("estimate", "MIN(RowVersion)", "MIN(RowVersion"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), RECEIVE_MUTATIONS.values(), ids=RECEIVE_MUTATIONS)
+def test_a_receive_with_a_mistake_fails(old: str, new: str) -> None:
+    sql = rendered("receive")
+    assert sql.count(old) >= 1, "the mutation no longer fits the statement"
+    with pytest.raises(NotAsItShouldBe):
+        check(sql.replace(old, new), *EXPECTED["receive"])
+
+
+@pytest.mark.parametrize(("name", "old", "new"), MUTATIONS.values(), ids=MUTATIONS)
+def test_a_statement_with_a_mistake_fails(name: str, old: str, new: str) -> None:
+    sql = rendered(name)
+    assert sql.count(old) >= 1, "the mutation no longer fits the statement"
+    with pytest.raises(NotAsItShouldBe):
+        check(sql.replace(old, new), *EXPECTED[name])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("INSERT INTO", "INSERT INTOO"), (")\nVALUES", "\nVALUES"), ("VALUES (", "VALUES ("[:-1])]
+)
+def test_a_send_with_a_mistake_fails(old: str, new: str) -> None:
+    layout = layout_of("sqlserver", TABLE, TableShape((*((name, "x") for name in ALL), ("RowVersion", "bigint")), ()))
+    sql = SQLSERVER.send_statement(TABLE, layout, 2).sql
+    assert old in sql
+    with pytest.raises(NotAsItShouldBe):
+        check(sql.replace(old, new), [], (*WRAPPER, "INSERT INTO", "VALUES (", *RESTORED))

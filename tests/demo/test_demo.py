@@ -1,0 +1,181 @@
+"""`python -m project.demo`: starts everything, and ends everything it has started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from project.processes import Ended, Line, Programs, name_of_exit
+from tests.demo.running import SECONDS, environment, manage
+from tests.support import waiting
+from tests.support.databases import ROOT
+
+DEMO = [sys.executable, "-m", "project.demo"]
+
+
+@contextmanager
+def demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The demo, running; whatever happens in the test, it is told to stop."""
+    process = subprocess.Popen(
+        [*DEMO, *arguments],
+        cwd=ROOT,
+        env=environment(var),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        assert process.stdout is not None
+        process.stdout.close()
+        process.wait(SECONDS)
+
+
+def read_until(process: subprocess.Popen[str], sign: str) -> list[str]:
+    return waiting.read_until(process, process.stdout, lambda line: sign in line, SECONDS, what=f"{sign!r} is printed")
+
+
+def children_of(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False, timeout=60)
+    return [int(each) for each in listed.stdout.split()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_it_checks_itself(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [*DEMO, "--check"], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200
+    )
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "check: orders came all the way" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("model", "mode"), [("fixed", "sends_atomic_with_receive"), ("monitor", "receive_only"), ("adaptive", "none")]
+)
+def test_it_runs_in_every_model_and_mode(tmp_path: Path, model: str, mode: str) -> None:
+    """The fourth mode, and with it the defaults, is that of the test above."""
+    answer = subprocess.run(
+        [*DEMO, "--check", "--model", model, "--mode", mode],
+        cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert f"model {model}, mode {mode}" in answer.stdout
+    assert "check: orders came all the way" in answer.stdout
+
+
+@pytest.mark.parametrize(("option", "value"), [("--model", "fast"), ("--mode", "sometimes")])
+def test_it_refuses_a_model_and_a_mode_that_it_does_not_know(tmp_path: Path, option: str, value: str) -> None:
+    answer = subprocess.run(
+        [*DEMO, option, value], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=SECONDS
+    )
+
+    assert answer.returncode == 2
+    assert f"argument {option}: invalid choice: '{value}'" in answer.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_hands_model_and_mode_on() -> None:
+    def command(*arguments: str) -> str:
+        shown = subprocess.run(
+            ["make", "--dry-run", "--silent", "demo", *arguments],
+            cwd=ROOT, env=environment(ROOT, PATH=os.environ["PATH"]), capture_output=True, text=True, check=True, timeout=SECONDS,
+        )  # fmt: skip
+        return " ".join(shown.stdout.splitlines()[-1].split()[1:])
+
+    assert command() == "-m project.demo"
+    assert command("MODEL=fixed", "MODE=receive_only") == "-m project.demo --model fixed --mode receive_only"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the children are looked for with ps --ppid, which Linux has")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_everything_when_it_is_told_to(tmp_path: Path, number: signal.Signals) -> None:
+    with demo(tmp_path, "--per-minute", "600") as process:
+        read_until(process, " is shipped")
+        children = children_of(process.pid)
+        process.send_signal(number)
+        lines = read_until(process, "stopped\n")
+
+        assert process.wait(SECONDS) == 0
+    assert len(children) == 3
+    assert all(map(is_gone, children))
+    assert any("orders placed" in line for line in lines)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the children are looked for with ps --ppid, which Linux has")
+def test_it_ends_everything_when_one_program_dies(tmp_path: Path) -> None:
+    with demo(tmp_path) as process:
+        read_until(process, "Stop            Ctrl-C")
+        read_until(process, " placed order ")
+        web, worker, customers = children_of(process.pid)
+        os.kill(worker, signal.SIGKILL)
+        read_until(process, "worker ended by SIGKILL\n")
+        read_until(process, "stopped\n")
+
+        assert process.wait(SECONDS) == 1
+    assert is_gone(web)
+    assert is_gone(customers)
+
+
+def test_the_administrator_is_made_once_and_keeps_the_password(tmp_path: Path) -> None:
+    environ = environment(tmp_path)
+    manage(environ, "migrate", "--verbosity", "0")
+    script = (
+        "from pathlib import Path; from project.administrator import ensure_administrator;"
+        f"print(ensure_administrator('admin', Path({str(tmp_path / 'admin-password')!r})))"
+    )
+
+    first = manage(environ, "shell", "--no-imports", "-c", script).strip()
+    again = manage(environ, "shell", "--no-imports", "-c", script).strip()
+    change = "from django.contrib.auth.models import User; u = User.objects.get(); u.set_password('other'); u.save()"
+    manage(environ, "shell", "--no-imports", "-c", change)
+    changed = manage(environ, "shell", "--no-imports", "-c", script).strip()
+
+    assert len(first) >= 50
+    assert again == first
+    assert changed == "None"
+
+
+def test_programs_are_ended_and_the_stubborn_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("project.processes.STOP_SECONDS", 0.5)
+    programs = Programs()
+    ignoring = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); signal.pause()"
+    programs.start("stubborn", sys.executable, "-c", ignoring)
+
+    assert programs.next_event(SECONDS) == Line("stubborn", "ready")
+    assert programs.stop() == ["stubborn"]
+    assert programs.next_event(SECONDS) == Ended("stubborn", -signal.SIGKILL)
+
+
+def test_a_program_that_ends_is_reported_after_its_lines() -> None:
+    programs = Programs()
+    programs.start("short", sys.executable, "-c", "import sys; print('one'); sys.stderr.write('two\\n'); sys.exit(3)")
+
+    events = [programs.next_event(SECONDS) for _ in range(3)]
+
+    assert events == [Line("short", "one"), Line("short", "two"), Ended("short", 3)]
+    assert programs.stop() == []
+
+
+def test_exit_codes_in_words() -> None:
+    assert name_of_exit(3) == "ended with exit code 3"
+    assert name_of_exit(-9) == "ended by SIGKILL"

@@ -1,0 +1,123 @@
+"""What the settings of the demo make of their environment."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from project.environment import database_from_url, secret_in
+from tests.demo.running import environment, manage
+from tests.support.databases import ROOT
+
+
+def test_a_sqlite_file_is_written_by_several_processes() -> None:
+    assert database_from_url("sqlite:////srv/shop/demo.sqlite3") == {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": "/srv/shop/demo.sqlite3",
+        "USER": "",
+        "PASSWORD": "",
+        "HOST": "",
+        "PORT": "",
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 30,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
+        },
+    }
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_postgresql(scheme: str) -> None:
+    assert database_from_url(f"{scheme}://shop:p%40ss@db.example:5433/orders?sslmode=require") == {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "orders",
+        "USER": "shop",
+        "PASSWORD": "p@ss",
+        "HOST": "db.example",
+        "PORT": 5433,
+        "OPTIONS": {"sslmode": "require"},
+    }
+
+
+def test_postgresql_behind_a_socket() -> None:
+    config = database_from_url("postgres://shop@:5432//var/run/postgresql/orders")
+
+    assert (config["HOST"], config["PORT"], config["NAME"]) == ("/var/run/postgresql", 5432, "orders")
+
+
+def test_sql_server_with_the_driver_that_pip_brings() -> None:
+    url = "mssql://sa:p%40ss@db.example:14330/orders?TrustServerCertificate=yes&Encrypt=no&query_timeout=30"
+
+    assert database_from_url(url) == {
+        "ENGINE": "mssql",
+        "NAME": "orders",
+        "USER": "sa",
+        "PASSWORD": "p@ss",
+        "HOST": "db.example",
+        "PORT": "14330",
+        "OPTIONS": {"python_driver": "mssql_python", "query_timeout": 30, "extra_params": "TrustServerCertificate=yes;Encrypt=no"},
+    }
+
+
+def test_sql_server_at_its_usual_port() -> None:
+    assert database_from_url("mssql://sa:secret@db.example/orders")["PORT"] == "1433"
+
+
+def test_a_secret_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "var" / "secret"
+
+    first = secret_in(file)
+
+    assert len(first) >= 50
+    assert secret_in(file) == first
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_processes_that_start_together_get_one_secret(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        secrets = set(pool.map(secret_in, [tmp_path / "secret"] * 40))
+
+    assert len(secrets) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expression", "expected"),
+    [
+        ("DEBUG", "off", "settings.DEBUG", "False"),
+        ("SECRET_KEY", "given from outside", "settings.SECRET_KEY", "given from outside"),
+        ("ALLOWED_HOSTS", "a.example,b.example", "settings.ALLOWED_HOSTS", "['a.example', 'b.example']"),
+        ("DATABASE_URL", "postgres://u:p@h/n", "settings.DATABASES['default']['ENGINE']", "django.db.backends.postgresql"),
+        ("DATABASE_URL", "mssql://u:p@h/n", "settings.DATABASES['default']['ENGINE']", "mssql"),
+        ("CONCURRENCY_MODEL", "fixed", "settings.SQLQUEUE['ENDPOINTS']['Sales']['CONCURRENCY_MODEL']", "fixed"),
+        ("TRANSACTION_MODE", "none", "settings.SQLQUEUE['ENDPOINTS']['Billing']['TRANSACTION_MODE']", "none"),
+        ("TRANSACTION_MODE", "none", "settings.SQLQUEUE['ENDPOINTS']['Billing']['IMMEDIATE_RETRIES']", "0"),
+        ("TRANSACTION_MODE", "receive_only", "'IMMEDIATE_RETRIES' in settings.SQLQUEUE['ENDPOINTS']['Sales']", "False"),
+    ],
+)
+def test_the_environment_decides(tmp_path: Path, name: str, value: str, expression: str, expected: str) -> None:
+    assert value_in_settings(expression, {**environment(tmp_path), name: value}) == expected
+
+
+def test_a_mode_that_nobody_knows_is_an_error_of_the_check(tmp_path: Path) -> None:
+    said = manage(environment(tmp_path, TRANSACTION_MODE="sometimes"), "check", code=1)
+
+    assert "'sometimes', expected 'transaction_scope'" in said
+
+
+def test_without_an_environment_it_runs_on_sqlite_in_var(tmp_path: Path) -> None:
+    file = value_in_settings("settings.DATABASES['default']['NAME']", environment(tmp_path))
+
+    assert file == str(tmp_path / "demo.sqlite3")
+
+
+def value_in_settings(expression: str, environ: dict[str, str]) -> str:
+    """What an expression about the settings is in a fresh process; no driver is loaded for it."""
+    command = [sys.executable, "-c", f"from project import settings; print({expression})"]
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout.strip()

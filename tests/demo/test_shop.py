@@ -1,0 +1,74 @@
+"""Orders go all the way, on every database, through the commands that a user types."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.demo.running import database_url, environment, manage
+from tests.support.databases import QueueDatabase
+
+
+def rows(database: QueueDatabase, statement: str) -> list[tuple[str, ...]]:
+    with database.connection.cursor() as cursor:
+        cursor.execute(statement)
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+@pytest.fixture
+def environ(queue_database: QueueDatabase, tmp_path: Path) -> dict[str, str]:
+    """The demo, migrated, on the database of the test."""
+    queue_database.connection.close()
+    found = environment(tmp_path, database_url(queue_database))
+    manage(found, "migrate", "--verbosity", "0")
+    return found
+
+
+def test_every_order_is_billed_and_shipped_but_for_every_tenth(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+    manage(environ, "place_orders", "--count", "20", "--per-minute", "60000")
+    manage(environ, "run_sqlqueue_worker", "--until-empty")
+
+    statuses = Counter(rows(queue_database, "SELECT customer, status FROM shop_order"))
+    assert statuses.pop(("Mallory", "billed")) == 2
+    assert {status for _, status in statuses} == {"shipped"}
+    assert sum(statuses.values()) == 18
+    assert len(rows(queue_database, "SELECT order_number FROM shop_invoice")) == 20
+    # what the failed attempts wrote is undone
+    assert {customer for (customer,) in rows(queue_database, "SELECT customer FROM shop_shipment")}.isdisjoint({"Mallory"})
+    shipped = rows(queue_database, "SELECT s.order_number FROM shop_shipment s JOIN shop_order o ON o.number = s.order_number")
+    assert len(shipped) == 18
+
+
+def test_what_failed_is_in_the_error_queue_with_its_reason(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+    script = "from project.shop.orders import place_order; place_order('Mallory', 666)"
+    manage(environ, "shell", "--no-imports", "-c", script)
+    manage(environ, "run_sqlqueue_worker", "--until-empty")
+
+    quote = queue_database.connection.ops.quote_name
+    column = quote("headers" if queue_database.vendor == "postgresql" else "Headers")
+    ((text,),) = rows(queue_database, f"SELECT {column} FROM {quote('error')}")
+    headers = json.loads(text)
+    assert headers["NServiceBus.EnclosedMessageTypes"] == "Shipping.ShipOrder"
+    assert headers["NServiceBus.ProcessingEndpoint"] == "Shipping"
+    assert headers["NServiceBus.ExceptionInfo.ExceptionType"] == "project.shop.handlers.shipping.OutOfStock"
+
+
+def test_the_migrations_make_and_drop_the_queues(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+    wanted = {"Sales", "Billing", "Shipping", "error"}
+    assert wanted <= set(queue_database.connection.introspection.table_names())
+
+    manage(environ, "migrate", "shop", "zero", "--verbosity", "0")
+
+    names = set(queue_database.connection.introspection.table_names())
+    queue_database.connection.close()
+    # `migrate` makes the queues of the settings afterwards, empty
+    assert {"shop_order", "shop_invoice", "shop_shipment"}.isdisjoint(names)
+
+
+def test_the_generator_refuses_a_pace_that_is_none(tmp_path: Path) -> None:
+    said = manage(environment(tmp_path), "place_orders", "--per-minute", "0", code=2)
+
+    assert "expected a number above 0, got '0'" in said

@@ -1,0 +1,101 @@
+"""Every example of README and docs runs, in a fresh project on SQLite."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import Block, blocks, pages
+from tests.support.databases import ROOT
+
+MOST_NOT_RUN = 14
+
+# How to work on the project is run by those who do.
+EXAMPLES = [page for page in pages() if page.name != "CONTRIBUTING.md"]
+PAGES = [page for page in EXAMPLES if any(block.is_example and block.reason is None for block in blocks(page))]
+# These begin with nothing; the others go on where the quickstart ends.
+FROM_THE_START = {"README.md", "docs/quickstart.md"}
+
+
+def run(project: Path, *command: str) -> str:
+    environ = {
+        **{name: value for name, value in os.environ.items() if name not in {"SQLQUEUE_TEST_CHILD", "DATABASE_URL", "VAR_DIR"}},
+        "DJANGO_SETTINGS_MODULE": "mysite.settings",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "default",
+    }
+    answer = subprocess.run(
+        [sys.executable, *command], cwd=project, env=environ, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert answer.returncode == 0, f"{answer.stdout}\n{answer.stderr}"
+    return answer.stdout
+
+
+def start_project(folder: Path) -> Path:
+    """What `django-admin startproject` and `startapp` make, with the SQLite options that the pages ask for."""
+    folder.mkdir()
+    run(folder, "-m", "django", "startproject", "mysite", ".", "--settings=")
+    run(folder, "manage.py", "startapp", "shop")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def project_after_the_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = start_project(tmp_path_factory.mktemp("docs") / "project")
+    run(folder, "-m", "tests.docs.play", str(ROOT / "docs" / "quickstart.md"))
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    folder = tmp_path / "project"
+    if page.relative_to(ROOT).as_posix() in FROM_THE_START:
+        start_project(folder)
+    else:
+        shutil.copytree(request.getfixturevalue("project_after_the_quickstart"), folder)
+
+    run(folder, "-m", "tests.docs.play", str(page))
+
+
+def test_few_examples_are_not_run_and_each_says_why() -> None:
+    left_out = [block for page in EXAMPLES for block in blocks(page) if block.is_example and block.reason is not None]
+
+    assert len(left_out) <= MOST_NOT_RUN, [block.place for block in left_out]
+
+
+def test_every_block_says_what_it_is() -> None:
+    nameless = [block.place for page in pages() for block in blocks(page) if not block.kind]
+
+    assert nameless == []
+
+
+# --- the player itself: an example that is wrong must fail ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nassert 1 == 2\n```\n",
+        "```console\n$ python -c 'import sys; sys.exit(1)'\n```\n",
+        "```console\n$ python -c 'print(1)'\n2\n```\n",
+    ],
+)
+def test_a_wrong_example_is_found(text: str, tmp_path: Path, project_after_the_quickstart: Path) -> None:
+    page = tmp_path / "wrong.md"
+    page.write_text(text, "utf-8")
+
+    with pytest.raises(AssertionError):
+        run(project_after_the_quickstart, "-m", "tests.docs.play", str(page))
+
+
+def test_a_block_knows_its_place_and_its_file() -> None:
+    page = ROOT / "README.md"
+
+    found = Block(page, 3, "python", "# shop/handlers.py\nx = 1\n", None)
+
+    assert (found.place, found.file) == ("README.md:3", "shop/handlers.py")

@@ -1,0 +1,85 @@
+"""The reference pages list what the code has: events of the log, public names, arrows between the layers."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import sqlqueue_app
+from sqlqueue_app import messages
+from sqlqueue_app.conf.values import ConcurrencyModel, TransactionMode
+from sqlqueue_app.logs import FIELDS
+from sqlqueue_app.messages import errors
+from sqlqueue_app.policies import ramp_up
+from sqlqueue_app.policies.back_off import BackOff
+from tests.support.databases import ROOT
+from tests.test_architecture import ALLOWED
+
+REFERENCE = ROOT / "docs" / "reference"
+EVENT = re.compile(r"(?:\"event\": |_extra\()\"(\w+)\"")
+
+
+def first_cells(page: str, heading: str) -> list[str]:
+    """The first column of the table below a heading, without back-ticks."""
+    (section,) = [part for part in page.split("\n## ") if part.startswith(f"{heading}\n")]
+    return re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
+
+
+def test_the_log_events_are_those_of_the_code() -> None:
+    code = {event for path in (ROOT / "sqlqueue_app").rglob("*.py") for event in EVENT.findall(path.read_text("utf-8"))}
+
+    documented = first_cells((REFERENCE / "logging.md").read_text("utf-8"), "Events")
+
+    assert sorted(documented) == sorted(code)
+
+
+def test_the_log_fields_are_those_of_the_code() -> None:
+    assert first_cells((REFERENCE / "logging.md").read_text("utf-8"), "Fields") == list(FIELDS)
+
+
+def test_the_public_names_are_those_of_the_package() -> None:
+    page = (REFERENCE / "python.md").read_text("utf-8")
+
+    assert sorted(first_cells(page, "`sqlqueue_app`")) == sorted(sqlqueue_app.__all__)
+    assert sorted(first_cells(page, "`sqlqueue_app.messages`")) == sorted(messages.__all__)
+
+
+def test_the_errors_are_those_of_the_code() -> None:
+    page = (REFERENCE / "python.md").read_text("utf-8")
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+
+    assert set(first_cells(page, "Errors")) == classes
+
+
+def test_the_numbers_of_the_adaptive_model_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "explanation" / "concurrency.md").read_text("utf-8")
+    tick = ramp_up.SLOW_TASK_TICK_SECONDS
+
+    assert f"more than {ramp_up.RAMP_UP_ABOVE_SUCCESSES} messages in a row" in page
+    assert f"{ramp_up.END_AT_FAILURES} polls in a row were empty" in page
+    assert (
+        f"waits {BackOff().first_seconds:g} seconds, then twice as long each time, up to {BackOff().cap_seconds:g} second" in page
+    )
+    assert f"for {tick:g} to {ramp_up.SLOW_TASK_TICKS * tick:g} seconds" in page
+
+
+def test_the_models_of_concurrency_are_those_of_the_settings() -> None:
+    page = (ROOT / "docs" / "explanation" / "concurrency.md").read_text("utf-8")
+
+    assert set(re.findall(r"^### `(\w+)`", page, re.MULTILINE)) == set(get_args(ConcurrencyModel))
+
+
+def test_the_transaction_modes_are_those_of_the_settings() -> None:
+    page = (ROOT / "docs" / "explanation" / "transactions.md").read_text("utf-8")
+
+    assert first_cells(page, "Modes") == list(get_args(TransactionMode))
+
+
+def test_the_arrows_are_those_that_the_tests_hold() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    (section,) = [part for part in page.split("\n## ") if part.startswith("The arrows\n")]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|$", section, re.MULTILINE)
+
+    documented = {layer: frozenset(re.findall(r"`(\w+)`", below)) for layer, below in rows}
+
+    assert documented == ALLOWED

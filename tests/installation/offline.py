@@ -1,0 +1,69 @@
+"""Django connections to servers that do not exist: they compile SQL and write DDL, and nothing connects."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+OFFLINE: dict[str, dict[str, Any]] = {
+    "sqlserver": {"ENGINE": "mssql", "NAME": "shop", "HOST": "db.invalid", "OPTIONS": {"python_driver": "mssql_python"}},
+    "postgresql": {"ENGINE": "django.db.backends.postgresql", "NAME": "shop", "HOST": "db.invalid"},
+    "sqlite": {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nonexistent/shop.sqlite3"},
+}
+
+
+@contextmanager
+def offline_connection(vendor: str, alias: str = "offline") -> Iterator[BaseDatabaseWrapper]:
+    """The alias leads to a server of that product which cannot be reached."""
+    if vendor == "sqlserver":
+        _load_mssql()
+    databases: dict[str, Any] = connections.settings
+    databases[alias] = connections.configure_settings({"default": {}, alias: OFFLINE[vendor]})[alias]
+    try:
+        connection = connections[alias]
+        if vendor == "sqlserver":
+            # what it would ask the server for
+            connection._known_versions[alias] = 2022  # type: ignore[attr-defined]
+            connection._known_azures[alias] = False  # type: ignore[attr-defined]
+        yield connection
+    finally:
+        del connections[alias]
+        del databases[alias]
+
+
+def _load_mssql() -> None:
+    """Import mssql-django also where pyodbc cannot be loaded, for want of the system's ODBC library.
+
+    mssql-django imports pyodbc at its start, even where it is told to talk through mssql-python. Only names are looked up in it
+    then: the stand-in has them, and none of it runs.
+    """
+    if "mssql.base" in sys.modules:
+        return
+    try:
+        importlib.import_module("pyodbc")
+    except ImportError:
+        sys.modules["pyodbc"] = _NamesOnly("pyodbc")
+        try:
+            importlib.import_module("mssql.base")
+            importlib.import_module("mssql.introspection")
+        finally:
+            del sys.modules["pyodbc"]
+
+
+class _NamesOnly(types.ModuleType):
+    version = "5.2.0"
+    Error = type("Error", (Exception,), {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("SQL_"):
+            return name
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (self.Error,), {})

@@ -1,0 +1,70 @@
+"""`migrate` makes the missing tables: once, in the right database, and only if it is asked to."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from sqlqueue_app import after_migrate
+from sqlqueue_app.messages.errors import AddressError
+from sqlqueue_app.tables.installation import install_tables
+from tests.installation.shop import ENDPOINTS, NAMES, TABLES
+from tests.support.databases import QueueDatabase
+
+
+def migrate(database: QueueDatabase, verbosity: int = 1) -> str:
+    out = StringIO()
+    call_command("migrate", database=database.alias, verbosity=verbosity, interactive=False, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def tables_in(database: QueueDatabase) -> set[str]:
+    return set(database.connection.introspection.table_names()) & NAMES
+
+
+def test_missing_tables_are_made(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS=ENDPOINTS)
+    said = migrate(queue_database)
+    assert tables_in(queue_database) == NAMES
+    assert said.count("  Created ") == len(TABLES)
+    assert "Created" not in migrate(queue_database)
+
+
+def test_verbosity_0_is_quiet(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS=ENDPOINTS)
+    assert migrate(queue_database, verbosity=0) == ""
+    assert tables_in(queue_database) == NAMES
+
+
+def test_it_can_be_switched_off(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS=ENDPOINTS, INSTALL_AFTER_MIGRATE=False)
+    migrate(queue_database)
+    assert tables_in(queue_database) == set()
+
+
+def test_other_databases_get_no_queues(postgresql_database: QueueDatabase) -> None:
+    postgresql_database.configure(ENDPOINTS=ENDPOINTS, DATABASE="default")
+    migrate(postgresql_database)
+    assert tables_in(postgresql_database) == set()
+
+
+def test_it_runs_once_a_migrate(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(alias: str, *arguments: Any, **options: Any) -> Any:
+        calls.append(alias)
+        return install_tables(alias, *arguments, **options)
+
+    monkeypatch.setattr(after_migrate, "install_tables", counted)
+    sqlite_database.configure(ENDPOINTS=ENDPOINTS)
+    migrate(sqlite_database)
+    assert calls == ["default"]
+
+
+def test_a_name_that_is_too_long_stops_it_by_name(postgresql_database: QueueDatabase) -> None:
+    postgresql_database.configure(ENDPOINTS={"Sales": {"INSTANCE": "x" * 60}})
+    with pytest.raises(AddressError, match=r"Sales\.xxx"):
+        call_command("migrate", database="postgresql", verbosity=0, skip_checks=True, stdout=StringIO())

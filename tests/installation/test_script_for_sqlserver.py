@@ -1,0 +1,122 @@
+"""The script for a DBA: the DDL of the first documents, without server and without driver."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.installation.shop import ENDPOINTS, TABLES
+from tests.support.databases import ROOT
+
+# The DDL as the transport's own design document gives it ("Queue table structure").
+DOCUMENTED = """
+CREATE TABLE [schema].[queuename](
+	[Id] [uniqueidentifier] NOT NULL,
+	[CorrelationId] [varchar](255),
+	[ReplyToAddress] [varchar](255),
+	[Recoverable] [bit] NOT NULL,
+	[Expires] [datetime],
+	[Headers] [varchar](max) NOT NULL,
+	[Body] [varbinary](max),
+	[RowVersion] [bigint] IDENTITY(1,1) NOT NULL
+)
+ON [PRIMARY];
+
+CREATE CLUSTERED INDEX [Index_RowVersion]
+ON [schema].[queuename]
+(
+	[RowVersion] ASC
+)
+
+CREATE NONCLUSTERED INDEX [Index_Expires]
+ON [schema].[queuename]
+(
+	[Expires] ASC
+)
+INCLUDE
+(
+	[Id],
+	[RowVersion]
+)
+"""
+SQLITE: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": "/nonexistent/shop.sqlite3"}
+NOWHERE: dict[str, dict[str, Any]] = {
+    "a SQLite file that is not there": SQLITE,
+    "a PostgreSQL server that is not there": {"ENGINE": "django.db.backends.postgresql", "NAME": "shop", "HOST": "db.invalid"},
+    "a SQL Server that is not there": {"ENGINE": "mssql", "NAME": "shop", "HOST": "db.invalid"},
+}
+# As on a machine where none of these is installed, and where no socket can be opened.
+PROGRAM = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"psycopg", "psycopg2", "pyodbc", "mssql", "mssql_python"}:
+            raise ModuleNotFoundError(f"{name} is blocked in this test", name=name)
+
+def audit(event, arguments):
+    if event in ("socket.connect", "socket.getaddrinfo", "sqlite3.connect"):
+        raise RuntimeError(f"{event} is blocked in this test")
+
+sys.meta_path.insert(0, Blocked())
+sys.addaudithook(audit)
+from django.core.management import execute_from_command_line
+execute_from_command_line(["manage.py", *sys.argv[1:]])
+"""
+
+
+def script(databases: dict[str, Any], settings: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    child = {"DATABASES": databases, "SQLQUEUE": {"ENDPOINTS": ENDPOINTS, **settings}}
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, "sqlqueue_install", "--sql", *arguments],
+        env={"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT), "SQLQUEUE_TEST_CHILD": json.dumps(child)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def normalised(sql: str) -> str:
+    """Without what an eye does not see: white space, and the semicolons between statements."""
+    return re.sub(r"\s+", "", sql).replace(";", "")
+
+
+@pytest.mark.parametrize("database", NOWHERE.values(), ids=NOWHERE)
+@pytest.mark.parametrize("dialect", ["sqlserver", "postgresql", "sqlite"])
+def test_it_needs_no_server_and_no_driver(database: dict[str, Any], dialect: str) -> None:
+    databases = {"default": SQLITE, "queues": database}
+    ended = script(databases, {"DATABASE": "queues"}, "--dialect", dialect)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("CREATE TABLE") == len(TABLES)
+
+
+def test_it_is_the_documented_ddl() -> None:
+    ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver")
+    start = ended.stdout.index("CREATE TABLE [dbo].[Sales](")
+    printed = ended.stdout[start : ended.stdout.index("END", start)]
+    documented = DOCUMENTED.replace("[schema].[queuename]", "[dbo].[Sales]")
+    assert normalised(printed) == normalised(documented)
+
+
+def test_names_are_real_and_rights_are_granted() -> None:
+    settings = {"TABLE_LAYOUT": "modern"}
+    ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver", "--grant", "shop ]'s")
+    for name in ("Sales", "Sales.Priority", "Sales.web1", "Sales.web1-2", "Sales.Delayed", "error", "SubscriptionRouting"):
+        assert f"IF OBJECT_ID(N'[dbo].[{name}]', N'U') IS NULL" in ended.stdout
+        assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON [dbo].[{name}] TO [shop ]]'s];\nGO\n" in ended.stdout
+    assert "ON [sqlqueue_app_instance] TO" in ended.stdout
+    assert "[nvarchar](max)" in ended.stdout
+    assert "schema" not in ended.stdout
+
+
+def test_a_name_that_no_script_can_hold() -> None:
+    settings = {"ENDPOINTS": {"two\nlines": {"CALLBACKS": False}}}
+    ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "has a line break" in ended.stderr

@@ -1,0 +1,44 @@
+"""Plain values are written by the standard encoder: to the letter as our own writer writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue_app.messages import json_writer
+from sqlqueue_app.messages.misfit import Misfit
+from tests.messages.play import OrderAccepted, RejectOrder
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3) | st.decimals(places=2)
+KEYS = st.text(max_size=3) | st.integers(0, 3)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner) | st.tuples(inner), max_leaves=20)
+
+
+def slowly(value: Any, as_pascal: bool) -> str | list[str]:
+    """What our own writer makes of it, or the path of the misfit that it finds."""
+    out: list[str] = []
+    try:
+        json_writer._write(value, out, as_pascal)
+    except Misfit as misfit:
+        return [str(misfit)]
+    return "".join(out)
+
+
+def as_sent(value: Any, names: str) -> str | list[str]:
+    try:
+        return json_writer.write_json(value, names)
+    except Misfit as misfit:
+        return [str(misfit)]
+
+
+@given(st.dictionaries(KEYS, VALUES) | st.lists(VALUES))
+def test_both_ways_give_the_same_text_and_the_same_errors(value: Any) -> None:
+    assert as_sent(value, "as_is") == slowly(value, False)
+
+
+@given(st.uuids(), st.none() | st.text(), st.sampled_from(["as_is", "pascal"]))
+def test_messages_are_written_alike(order_id: Any, reason: str | None, names: str) -> None:
+    for message in (RejectOrder(str(order_id), reason), RejectOrder(order_id, reason), OrderAccepted(order_id, 7)):  # type: ignore[arg-type]
+        assert as_sent(message, names) == slowly(message, names == "pascal")

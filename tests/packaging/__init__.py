@@ -1,0 +1,3 @@
+"""Tests of what is shipped."""
+
+from __future__ import annotations

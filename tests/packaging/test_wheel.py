@@ -1,0 +1,124 @@
+"""What is shipped works by itself: the wheel is built, installed into an empty environment and used by a bare Django project."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import ROOT
+
+NEEDED_SUFFIXES = {".py", ".sql", ".html", ".css", ".js", ".svg", ".typed"}
+
+SETTINGS_OF_A_USER = """
+INSTALLED_APPS += ["sqlqueue_app"]
+DATABASES["default"]["OPTIONS"] = {"transaction_mode": "IMMEDIATE", "timeout": 30}
+SQLQUEUE = {"ENDPOINTS": {"Sales": {}}}
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Runs a program that knows nothing of this checkout; returns what it printed, and shows it where the program fails."""
+    ours = {"DJANGO_SETTINGS_MODULE", "PYTHONPATH", "SQLQUEUE_TEST_CHILD", "VIRTUAL_ENV"}
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    answer = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert answer.returncode == 0, f"{command} ended with {answer.returncode}:\n{answer.stdout}\n{answer.stderr}"
+    return answer.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", target, ROOT, cwd=ROOT)
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python_of_a_user(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an empty environment with the wheel and what it depends on."""
+    environment = tmp_path_factory.mktemp("user") / "venv"
+    run(sys.executable, "-m", "venv", environment, cwd=environment.parent)
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=environment.parent)
+    return python
+
+
+def files_of_the_package() -> set[str]:
+    package = ROOT / "sqlqueue_app"
+    return {
+        path.relative_to(ROOT).as_posix()
+        for path in package.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix in NEEDED_SUFFIXES
+    }
+
+
+def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.startswith("sqlqueue_app/")}
+
+    assert files_of_the_package() - shipped == set()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "py.typed",
+        "databases/sql/sqlserver/*.sql",
+        "databases/sql/postgresql/*.sql",
+        "databases/sql/sqlite/*.sql",
+        "templates/**/*.html",
+        "static/**/*.css",
+    ],
+)
+def test_the_package_has_files_of_each_kind_to_carry(kind: str) -> None:
+    assert list((ROOT / "sqlqueue_app").glob(kind))
+
+
+def test_the_wheel_carries_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"sqlqueue_app"}
+
+
+def test_the_wheel_names_its_requirements_and_extras(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        described = message_from_bytes(archive.read(metadata))
+
+    assert described["Name"] == "django-sqlqueue"
+    assert described["Requires-Python"] == ">=3.11"
+    assert described.get_all("Provides-Extra") == ["metrics", "mssql", "postgres", "spark"]
+    always = [text for text in described.get_all("Requires-Dist", []) if "extra ==" not in text]
+    assert always == ["apscheduler<4,>=3.11", "django>=5.2"]
+
+
+def test_a_bare_project_can_add_it_and_migrate(python_of_a_user: Path, tmp_path: Path) -> None:
+    run(python_of_a_user, "-m", "django", "startproject", "site_of_a_user", tmp_path, cwd=tmp_path)
+    with (tmp_path / "site_of_a_user" / "settings.py").open("a", encoding="utf-8") as settings:
+        settings.write(SETTINGS_OF_A_USER)
+
+    run(python_of_a_user, "manage.py", "check", "--fail-level", "WARNING", cwd=tmp_path)
+    run(python_of_a_user, "manage.py", "migrate", "--verbosity", "0", cwd=tmp_path)
+
+    database = sqlite3.connect(tmp_path / "db.sqlite3")
+    try:
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    finally:
+        database.close()
+    assert {"Sales", "error"} <= tables
+
+
+def test_it_can_be_imported_without_configured_django(python_of_a_user: Path, tmp_path: Path) -> None:
+    said = run(python_of_a_user, "-c", "import sqlqueue_app; print(sqlqueue_app.__file__)", cwd=tmp_path)
+
+    assert Path(said.strip()).is_relative_to(python_of_a_user.parents[1])

@@ -1,0 +1,80 @@
+"""Failures that outlive their transaction: the last 10,000 of a receiver (transport reference 5.3)."""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue_app.policies.failure_memory import REMEMBERED_FAILURES, FailureMemory
+
+
+def row(number: int) -> uuid.UUID:
+    return uuid.UUID(int=number)
+
+
+def test_it_tells_attempts_and_the_last_cause() -> None:
+    memory: FailureMemory[str] = FailureMemory()
+    memory.failed(row(1), 1, "first")
+    memory.failed(row(1), 2, "second")
+
+    assert memory.recall(row(1)) == (2, "second")
+    assert memory.recall(row(2)) is None
+
+
+def test_what_is_done_is_forgotten() -> None:
+    memory: FailureMemory[str] = FailureMemory()
+    memory.failed(row(1), 1, "cause")
+
+    memory.forget(row(1))
+    memory.forget(row(2))
+
+    assert memory.recall(row(1)) is None
+
+
+def test_beyond_ten_thousand_the_oldest_is_forgotten() -> None:
+    assert REMEMBERED_FAILURES == 10_000
+    memory: FailureMemory[str] = FailureMemory()
+    for number in range(10_000):
+        memory.failed(row(number), 1, "cause")
+    assert memory.recall(row(0)) is not None
+
+    memory.failed(row(10_000), 1, "cause")
+
+    assert memory.recall(row(0)) is None
+    assert all(memory.recall(row(number)) for number in range(1, 10_001))
+
+
+def test_a_row_that_fails_again_is_the_newest() -> None:
+    memory: FailureMemory[str] = FailureMemory(size=2)
+    memory.failed(row(1), 1, "cause")
+    memory.failed(row(2), 1, "cause")
+    memory.failed(row(1), 2, "cause")
+
+    memory.failed(row(3), 1, "cause")
+
+    assert memory.recall(row(1)) == (2, "cause")
+    assert memory.recall(row(2)) is None
+
+
+@given(
+    size=st.integers(1, 5),
+    events=st.lists(st.tuples(st.sampled_from(["failed", "forget"]), st.integers(0, 8)), max_size=100),
+)
+def test_it_holds_the_last_so_many_that_failed_and_were_not_done(size: int, events: list[tuple[str, int]]) -> None:
+    memory: FailureMemory[int] = FailureMemory(size)
+    expected: OrderedDict[int, int] = OrderedDict()
+    for step, (event, number) in enumerate(events):
+        expected.pop(number, None)
+        if event == "failed":
+            memory.failed(row(number), step, -step)
+            expected[number] = step
+            while len(expected) > size:
+                expected.popitem(last=False)
+        else:
+            memory.forget(row(number))
+        assert {n: memory.recall(row(n)) for n in range(9)} == {
+            n: (expected[n], -expected[n]) if n in expected else None for n in range(9)
+        }

@@ -1,0 +1,75 @@
+"""The peek monitor of transports 3.0 and later (transport reference 4.3): what follows from a look, when the next is due."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue_app.policies.peek_monitor import FAULT_PAUSE_SECONDS, Batch, Look, look
+
+
+def test_one_receive_for_each_message_that_waits_and_no_pause() -> None:
+    assert look(17, 1.0) == Look(receives=17, wait_seconds=0.0)
+
+
+@pytest.mark.parametrize("waiting", [0, -3])
+def test_nothing_waits_so_the_peek_delay_passes(waiting: int) -> None:
+    assert look(waiting, 2.5) == Look(receives=0, wait_seconds=2.5)
+
+
+def test_the_delay_does_not_grow() -> None:
+    assert [look(0, 1.0).wait_seconds for _ in range(20)] == [1.0] * 20
+
+
+def test_a_batch_is_settled_when_every_started_receive_has_taken_its_row() -> None:
+    batch = Batch()
+    assert [batch.may_start() for _ in range(3)] == [True] * 3
+
+    settled = []
+    for _ in range(3):
+        settled.append(batch.settled)
+        batch.received_one(found=True)
+
+    assert settled == [False] * 3
+    assert batch.settled
+
+
+def test_the_first_that_finds_nothing_ends_the_batch() -> None:
+    batch = Batch()
+    batch.may_start()
+    batch.may_start()
+
+    batch.received_one(found=False)
+
+    assert batch.cancelled
+    assert batch.settled
+    assert not batch.may_start()
+
+
+def test_after_a_fault_it_waits_a_second() -> None:
+    assert FAULT_PAUSE_SECONDS == 1.0
+
+
+@given(peeked=st.integers(0, 50), there=st.integers(0, 50), at_once=st.integers(1, 10))
+def test_a_batch_takes_what_was_peeked_at_most_and_wastes_no_more_than_a_round_of_slots(
+    peeked: int, there: int, at_once: int
+) -> None:
+    """The peek is an estimate: fewer may be there (gaps in the numbers) or more (they came since)."""
+    batch = Batch()
+    running = found = missed = 0
+    remaining = look(peeked, 1.0).receives
+    while remaining or running:
+        while remaining and running < at_once and batch.may_start():
+            remaining -= 1
+            running += 1
+        if not running:
+            break
+        running -= 1
+        hit = found < there
+        found, missed = found + hit, missed + (not hit)
+        batch.received_one(found=hit)
+
+    assert found == min(peeked, there)
+    assert missed <= at_once
+    assert batch.settled

@@ -1,0 +1,85 @@
+"""Handlers and traps of worker processes that kill themselves at one point of a message's way, once.
+
+KILL_AT names the point, KILL_ONCE a file that says it has happened. The traps stand around the product's own methods.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django.db import connections
+
+from sqlqueue_app import handles
+from sqlqueue_app.receiving.error_queue import ErrorQueue
+from sqlqueue_app.receiving.non_transactional import NonTransactionalProcessor
+from sqlqueue_app.receiving.processing import MessageProcessor
+from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+
+MODULE = __name__
+KILL_AT = os.environ.get("KILL_AT", "")
+
+
+def die_at(point: str) -> None:
+    if point != KILL_AT:
+        return
+    once = Path(os.environ["KILL_ONCE"])
+    if not once.exists():
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def trap(owner: type, name: str, point: str, *, before: bool = False) -> None:
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def trapped(self: Any, *args: Any, **more: Any) -> Any:
+        if before:
+            die_at(point)
+        result = method(self, *args, **more)
+        if not before:
+            die_at(point)
+        return result
+
+    setattr(owner, name, trapped)
+
+
+def trap_outgoing(dispatcher: type[Dispatcher]) -> None:
+    """Behind the dispatch of the ordinary send: uncommitted in the atomic modes, committed in the others."""
+    method = dispatcher.dispatch
+
+    def dispatch(self: Dispatcher, messages: Any, **more: Any) -> None:
+        method(self, messages, **more)
+        types = {message.headers["NServiceBus.EnclosedMessageTypes"] for message in messages}
+        if "Kill.Out" in types:
+            die_at("after an outgoing insert")
+
+    dispatcher.dispatch = dispatch  # type: ignore[method-assign]
+
+
+@handles("Kill.Work")
+def work(message: Any, context: Any) -> None:
+    """A row of its own, an immediate send, an ordinary send; or a failure."""
+    alias = message["alias"]
+    assert (context.connection is None) == (message["mode"] == "none")
+    with connections[alias].cursor() as cursor:
+        cursor.execute("INSERT INTO handled (number, pid) VALUES (1, 0)")
+    die_at("in handler")
+    if message["fail"]:
+        raise ValueError("as asked")
+    context.send("Kill.Immediate", {}, to=message["immediate"], immediate=True)
+    die_at("in an immediate send")
+    context.send("Kill.Out", {}, to=message["out"])
+
+
+if KILL_AT:
+    trap(MessageProcessor, "process", "after the receive", before=True)
+    trap(NonTransactionalProcessor, "process", "after the receive", before=True)
+    for dispatcher in (Dispatcher, SeparateDispatcher):
+        trap_outgoing(dispatcher)
+    trap(ErrorQueue, "move", "in the move to the error queue")
+    trap(ReceiveTransaction, "commit", "before the commit", before=True)
+    trap(ReceiveTransaction, "commit", "after the commit")

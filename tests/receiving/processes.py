@@ -1,0 +1,68 @@
+"""Worker processes of a test: real ones, started and ended by it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlqueue_app.messages import QueueAddress
+from tests.receiving.conftest import Bench
+from tests.receiving.worker_app import MODULE
+from tests.support.waiting import read_until
+
+
+@contextmanager
+def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """`run_sqlqueue_worker` in a process of its own; killed at the end if it is still there.
+
+    Without a supervisor, so that the process is the worker itself, unless the arguments name `--processes`.
+    """
+    if "--processes" not in arguments:
+        arguments = ("--processes", "0", *arguments)
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
+        env=bench.database.child_environment(**environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        # its children, if it has any, end with it and so does their output
+        process.communicate(timeout=60)
+
+
+def prepare(bench: Bench, **endpoint: Any) -> None:
+    """The endpoint `Sales` with the handlers of worker_app, and the table `handled` that they write."""
+    bench.configure(**{"HANDLERS": [MODULE], **endpoint})
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE handled (number integer NOT NULL, pid integer NOT NULL)")
+
+
+def in_handler(process: subprocess.Popen[str]) -> None:
+    """Wait until the handler of `Worker.Hang` says that it was called."""
+    read_until(process, process.stdout, "in the handler\n".__eq__, what="the handler is called")
+
+
+def wait_for_event(process: subprocess.Popen[str], event: str, times: int = 1) -> None:
+    """Wait until a worker with `--log-format json` has logged the event so many times."""
+    for _ in range(times):
+        read_until(process, process.stderr, lambda line: json.loads(line).get("event") == event, what=f"the event {event}")
+
+
+def handled(bench: Bench) -> list[tuple[int, int]]:
+    """What handlers have committed: (number, process)."""
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("SELECT number, pid FROM handled ORDER BY number")
+        return [(int(number), int(pid)) for number, pid in cursor.fetchall()]
+
+
+def address(bench: Bench, name: str) -> str:
+    """The address text of a queue of the bench."""
+    return QueueAddress(name, form=bench.database.vendor).full(bench.table(name).address.schema)

@@ -1,0 +1,168 @@
+"""The adaptive model as running threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sqlqueue_app.messages.errors import ConnectionLost
+from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from tests.support.waiting import done_within, poll_until
+
+
+class ImpatientStop(StopSignal):
+    """A stop signal whose waits return at once: the clock of these tests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, seconds: float | None = None) -> bool:
+        if seconds is None:
+            return super().wait()
+        self.waited.append(seconds)
+        return self.is_set()
+
+
+class Script:
+    """Pollers that do what the test says; each poll is one call of `poll`."""
+
+    def __init__(self, poll: Callable[[], bool]) -> None:
+        self._poll = poll
+        self.closed = 0
+
+    def __call__(self) -> Script:
+        return self
+
+    def poll(self, received: Callable[[bool], None] | None = None) -> bool:
+        return self._poll()
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@contextmanager
+def receiver(poll: Callable[[], bool], *, maximum: int = 4) -> Iterator[tuple[AdaptiveReceiver, ImpatientStop, Script]]:
+    stop = ImpatientStop()
+    script = Script(poll)
+    made = AdaptiveReceiver("Sales", maximum=maximum, new_poller=script, stop=stop, name="sqlqueue-test")
+    try:
+        yield made, stop, script
+    finally:
+        stop.set()
+        done_within(made.join, what="the receiver ends")
+
+
+def test_threads_are_added_while_messages_come_up_to_the_maximum_and_all_end_at_the_stop() -> None:
+    with receiver(lambda: True) as (made, stop, script):
+        made.start()
+        poll_until(lambda: made.live_threads == 4, deadline=60)
+        stop.set()
+        done_within(made.join, what="the receiver ends")
+        assert made.live_threads == 0
+        assert script.closed == 4
+
+
+def test_an_idle_queue_keeps_one_thread_and_repeats_the_back_off() -> None:
+    polls = []
+    done = threading.Event()
+
+    def poll() -> bool:
+        polls.append(1)
+        if len(polls) >= 14:
+            done.set()
+        return False
+
+    with receiver(poll) as (made, stop, script):
+        made.start()
+        assert done.wait(60)
+        stop.set()
+        done_within(made.join, what="the receiver ends")
+        assert script.closed == 1
+    assert stop.waited[:14] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0] * 2
+
+
+def test_a_slow_message_brings_one_more_thread_at_the_second_tick() -> None:
+    release = threading.Event()
+    in_poll = threading.Semaphore(0)
+
+    def poll() -> bool:
+        in_poll.release()
+        release.wait(60)
+        return True
+
+    with receiver(poll) as (made, stop, _):
+        made.start()
+        assert in_poll.acquire(timeout=60)
+        made.tick()
+        assert made.live_threads == 1
+        made.tick()
+        assert made.live_threads == 2
+        assert in_poll.acquire(timeout=60)
+        for _ in range(2):
+            made.tick()
+        assert made.live_threads == 3  # one for the second slow thread, none again for the first
+        assert in_poll.acquire(timeout=60)
+        stop.set()
+        release.set()
+
+
+def test_an_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) -> None:
+    away = threading.Event()
+
+    def poll() -> bool:
+        if away.is_set():
+            raise ConnectionLost("gone")
+        return True
+
+    with receiver(poll) as (made, stop, _):
+        made.start()
+        poll_until(lambda: made.live_threads == 4, deadline=60)
+        away.set()
+        poll_until(lambda: made.live_threads == 1, deadline=60)
+        away.clear()
+        poll_until(lambda: made.live_threads == 4, deadline=60)
+    assert stop.waited[0] >= 1.0
+    assert [record.event for record in caplog.records if hasattr(record, "event") and record.levelname == "WARNING"] == [
+        "receive_failed"
+    ]
+
+
+def test_a_programming_error_stops_the_worker_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    with receiver(lambda: bool(1 / 0)) as (made, stop, script):
+        with _quiet_threads():
+            made.start()
+            done_within(made.join, what="the receiver ends")
+        assert stop.is_set()
+        assert script.closed == 1
+    assert "thread_died" in [getattr(record, "event", None) for record in caplog.records]
+
+
+@contextmanager
+def _quiet_threads() -> Iterator[None]:
+    kept, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        yield
+    finally:
+        threading.excepthook = kept
+
+
+def test_empty_means_that_every_queue_was_empty_while_nothing_was_handled() -> None:
+    empty = EmptyQueues(["a", "b"])
+    mark = empty.poll_begins()
+    assert not empty.poll_ends("a", mark, empty=True)
+    mark = empty.poll_begins()
+    empty.message_begins()
+    assert not empty.poll_ends("b", mark, empty=False)
+    overlapping = empty.poll_begins()
+    empty.message_ends()
+    assert not empty.poll_ends("a", overlapping, empty=True)
+    assert not empty.poll_ends("a", empty.poll_begins(), empty=True)
+    first, second = empty.poll_begins(), empty.poll_begins()
+    assert not empty.poll_ends("b", first, empty=True)  # the other poll may just have received something
+    assert not empty.poll_ends("a", second, empty=True)
+    assert empty.poll_ends("b", empty.poll_begins(), empty=True)

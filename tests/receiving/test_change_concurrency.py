@@ -1,0 +1,212 @@
+"""The number of receive threads changed while they run: what NServiceBus promises of its pumps (transport reference 12.1)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.policies.ramp_up import ThreadBudget
+from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.monitor import MonitorReceiver
+from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.receiving.slots import Slots
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.worker import Worker
+from tests.receiving.test_models import Script, running
+from tests.support.waiting import done_within, join_all, poll_until
+
+MODELS = [AdaptiveReceiver, FixedReceiver, MonitorReceiver]
+ENDLESS = 10**9
+
+
+class Handlers:
+    """Messages that all take until they are let go; counts how many are handled at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._go_on = threading.Semaphore(0)
+        self._all = threading.Event()
+        self.busy = 0
+        self.most = 0
+        self.finished = 0
+
+    def work(self) -> None:
+        with self._lock:
+            self.busy += 1
+            self.most = max(self.most, self.busy)
+        while not self._all.is_set() and not self._go_on.acquire(timeout=0.05):
+            pass
+        with self._lock:
+            self.busy -= 1
+            self.finished += 1
+
+    def finish(self, messages: int) -> None:
+        self._go_on.release(messages)
+
+    def finish_all(self) -> None:
+        self._all.set()
+
+
+def more(kind: type[Receiver]) -> dict[str, Any]:
+    return {"peek_delay_seconds": 1.0} if kind is MonitorReceiver else {}
+
+
+def settled(handlers: Handlers, receiver: Receiver, number: int) -> Callable[[], bool]:
+    return lambda: handlers.busy == number and receiver.live_threads == number
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_more_messages_are_handled_at_once_after_the_number_was_raised(kind: type[Receiver]) -> None:
+    handlers = Handlers()
+    with running(kind, Script(ENDLESS, work=handlers.work), maximum=2, **more(kind)) as (receiver, _):
+        try:
+            ramp_up(handlers, receiver, 2)
+            receiver.change_concurrency(5)
+            ramp_up(handlers, receiver, 5)
+            assert receiver.maximum == 5
+        finally:
+            handlers.finish_all()
+
+
+def ramp_up(handlers: Handlers, receiver: Receiver, number: int) -> None:
+    """Until so many are handled at once; the adaptive model wants to see successes first."""
+
+    def reached() -> bool:
+        if isinstance(receiver, AdaptiveReceiver) and handlers.busy < number:
+            handlers.finish(1)
+        return settled(handlers, receiver, number)()
+
+    poll_until(reached, deadline=60, what=f"{number} messages are handled at once")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_fewer_messages_are_handled_at_once_and_none_is_interrupted(kind: type[Receiver]) -> None:
+    handlers = Handlers()
+    with running(kind, Script(ENDLESS, work=handlers.work), maximum=6, **more(kind)) as (receiver, _):
+        try:
+            ramp_up(handlers, receiver, 6)
+            finished = handlers.finished
+            receiver.change_concurrency(2)
+            assert (handlers.busy, receiver.live_threads) == (6, 6), "all six messages are still at work"
+            handlers.finish(4)
+            poll_until(settled(handlers, receiver, 2), deadline=60, what="the threads that are too many have ended")
+            assert handlers.finished == finished + 4
+            handlers.most = 0
+            handlers.finish(50)
+            poll_until(lambda: handlers.finished == finished + 54 and handlers.busy == 2, deadline=60)
+            assert handlers.most == 2
+        finally:
+            handlers.finish_all()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_the_last_of_many_values_counts_whatever_thread_gave_it(kind: type[Receiver]) -> None:
+    handlers = Handlers()
+    with running(kind, Script(ENDLESS, work=handlers.work), maximum=4, **more(kind)) as (receiver, _):
+        try:
+            threads = [threading.Thread(target=receiver.change_concurrency, args=(number,)) for number in (1, 9, 2, 7, 5, 1, 8)]
+            for thread in threads:
+                thread.start()
+            join_all(threads)
+            receiver.change_concurrency(3)
+            handlers.finish(20)
+            ramp_up(handlers, receiver, 3)
+            assert receiver.maximum == 3
+        finally:
+            handlers.finish_all()
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_one_thread_goes_on_with_the_work_and_idle_ones_end(kind: type[Receiver]) -> None:
+    script = Script()
+    with running(kind, script, maximum=8, **more(kind)) as (receiver, _):
+        receiver.change_concurrency(1)
+        poll_until(lambda: receiver.live_threads <= 1, deadline=60)
+        script.messages = 30
+        poll_until(lambda: script.messages == 0, deadline=60)
+        assert receiver.live_threads == 1
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("number", [0, -1, True])
+def test_a_number_that_makes_no_sense_is_refused_and_changes_nothing(kind: type[Receiver], number: int) -> None:
+    with running(kind, Script(), maximum=2, **more(kind)) as (receiver, _):
+        with pytest.raises(ConfigurationError, match=rf"the concurrency of 'Sales' cannot be {number}: expected an integer"):
+            receiver.change_concurrency(number)
+        assert receiver.maximum == 2
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_number_given_before_the_start_or_after_the_stop_starts_no_thread(kind: type[Receiver]) -> None:
+    stop = StopSignal()
+    receiver: Receiver = kind("Sales", maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test", **more(kind))
+    receiver.change_concurrency(3)
+    assert (receiver.live_threads, receiver.maximum) == (0, 3)
+    receiver.start()
+    stop.set()
+    done_within(receiver.join, what="the receiver ends")
+    receiver.change_concurrency(5)
+    assert receiver.live_threads == 0
+
+
+def test_the_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="sqlqueue")
+    with running(FixedReceiver, Script(), maximum=2) as (receiver, _):
+        receiver.change_concurrency(4)
+        receiver.change_concurrency(4)
+    events = [(record.message, record.queue) for record in caplog.records if getattr(record, "event", "") == "concurrency_changed"]  # type: ignore[attr-defined]
+    assert events == [("at most 4 threads receive from Sales now, before it were 2", "Sales")]
+
+
+def test_a_worker_changes_one_of_its_queues_and_knows_no_other() -> None:
+    stop = StopSignal()
+    receivers = [
+        FixedReceiver(queue, maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test") for queue in ("Sales", "Sales.Fast")
+    ]
+    worker = Worker(receivers, [], stop)
+    with pytest.raises(ConfigurationError, match=r"does not receive from 'Billing'; its queues are 'Sales', 'Sales\.Fast'"):
+        worker.change_concurrency("Billing", 3)
+
+    def change() -> None:
+        worker.change_concurrency("Sales.Fast", 5)
+        assert [receiver.live_threads for receiver in receivers] == [2, 5]
+        stop.set()
+
+    worker.run(on_started=change)
+    assert [receiver.live_threads for receiver in receivers] == [0, 0]
+
+
+def test_a_budget_knows_when_there_are_too_many() -> None:
+    budget = ThreadBudget(3, live=3)
+    assert not budget.has_surplus
+    budget.maximum = 2
+    assert budget.has_surplus
+    assert not budget.may_start()
+    assert not budget.ended()
+    assert not budget.has_surplus
+
+
+def test_slots_that_became_fewer_come_back_before_one_is_given_out() -> None:
+    slots = Slots(3)
+    for _ in range(3):
+        slots.acquire()
+    slots.resize(1)
+    taken = threading.Event()
+
+    def take() -> None:
+        slots.acquire()
+        taken.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    slots.release()
+    slots.release()
+    assert not taken.wait(0.05)
+    slots.release()
+    assert taken.wait(60)
+    join_all([thread])

@@ -1,0 +1,79 @@
+"""Registering handlers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles
+from sqlqueue_app.messages.errors import ConfigurationError, HandlerError, MessageTypeError
+from sqlqueue_app.receiving.handlers import handlers_of, registry
+
+pytestmark = pytest.mark.usefixtures("handler_registry")
+
+
+def test_an_async_handler_is_refused_with_the_reason() -> None:
+    async def handler(message: Any, context: Any) -> None: ...
+
+    class AsyncCallable:
+        async def __call__(self, message: Any, context: Any) -> None: ...
+
+    for refused in (handler, AsyncCallable()):
+        with pytest.raises(HandlerError, match="is async: it could not share the receive transaction"):
+            handles("Test.Message")(refused)
+    assert registry.all() == []
+
+
+@pytest.mark.parametrize("wrong", [lambda: None, lambda message: None, lambda a, b, c: None, "text", None])
+def test_what_does_not_take_message_and_context_is_refused(wrong: Any) -> None:
+    with pytest.raises(HandlerError):
+        handles("Test.Message")(wrong)
+
+
+def test_a_class_that_is_no_message_type_and_no_type_at_all_are_refused() -> None:
+    @dataclass
+    class Plain:
+        a: int
+
+    with pytest.raises(MessageTypeError, match="no message type"):
+        handles(Plain)(lambda message, context: None)
+    with pytest.raises(HandlerError, match="names no message type"):
+        handles()
+    with pytest.raises(HandlerError, match="expected a message type name"):
+        handles(" ")(lambda message, context: None)
+
+
+def test_a_callable_object_and_a_function_with_defaults_are_handlers() -> None:
+    class Handler:
+        def __call__(self, message: Any, context: Any) -> None: ...
+
+    def with_default(message: Any, context: Any, more: int = 1) -> None: ...
+
+    handles("Test.Message")(Handler())
+    handles("Test.Message", "Test.Other")(with_default)
+    assert [handler.message_type for handler in registry.all()] == ["Test.Message", "Test.Message", "Test.Other"]
+
+
+def test_the_same_function_again_takes_its_own_place() -> None:
+    def handler(message: Any, context: Any) -> None: ...
+
+    handles("Test.Message")(handler)
+    handles("Test.Message")(handler)
+    assert len(registry.all()) == 1
+
+
+def test_handlers_are_those_of_the_modules_that_the_settings_name() -> None:
+    def here(message: Any, context: Any) -> None: ...
+
+    handles("Test.Message")(here)
+    assert [handler.function for handler in handlers_of([__name__])] == [here]
+    assert [handler.function for handler in handlers_of(["tests.receiving"])] == [here]
+    assert handlers_of(["tests.support"]) == []
+    assert here in [handler.function for handler in handlers_of(None)]
+
+
+def test_a_module_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"'tests\.nowhere\.handlers', which does not exist"):
+        handlers_of(["tests.nowhere.handlers"])

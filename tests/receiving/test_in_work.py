@@ -1,0 +1,258 @@
+"""The memory of rows in work, without processes: who is counted, what is forgotten, what it costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from sqlqueue_app.operations.death_counts import DeathCounts
+from sqlqueue_app.receiving.in_work import MAX_DEATHS, UNWATCHED, WatchedWork, way_of_ending
+from sqlqueue_app.receiving.in_work_memory import SLOTS, Deaths, InWorkMemory
+from tests.support.waiting import join_all, poll_until
+
+ONE, TWO, THREE, FOUR = (uuid.UUID(int=number) for number in range(1, 5))
+
+
+@pytest.fixture
+def memory() -> Iterator[InWorkMemory]:
+    made = InWorkMemory.create(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def counts(memory: InWorkMemory) -> DeathCounts:
+    return DeathCounts(memory)
+
+
+def held(memory: InWorkMemory, process: int = 0) -> set[uuid.UUID]:
+    return {uuid.UUID(bytes=row_id) for row_id in memory.held(process)}
+
+
+def die_at(memory: InWorkMemory, counts: DeathCounts, row_id: uuid.UUID, *, process: int = 0, exit_code: int = -9) -> int:
+    """A process that begins this row and dies."""
+    memory.hold(memory.slots(process).start, row_id.bytes)
+    return counts.died(process, exit_code)[row_id]
+
+
+def test_a_row_is_held_from_its_begin_to_its_end(memory: InWorkMemory) -> None:
+    work = WatchedWork(memory, 0)
+    assert work.begins(ONE) is None
+    assert held(memory) == {ONE}
+    assert held(memory, 1) == set()
+    work.ends()
+    assert held(memory) == set()
+    work.ends()
+
+
+def test_of_several_rows_in_one_transaction_only_the_one_that_is_being_handled_is_held(memory: InWorkMemory) -> None:
+    work = WatchedWork(memory, 0)
+    for row_id in (ONE, TWO, THREE):
+        work.begins(row_id)
+    assert held(memory) == {THREE}
+    assert DeathCounts(memory).died(0, -signal.SIGKILL) == {THREE: 1}
+
+
+def test_every_thread_has_a_slot_of_its_own_and_gives_it_back(memory: InWorkMemory) -> None:
+    work = WatchedWork(memory, 1)
+    both = threading.Barrier(3)
+
+    def handle(row_id: uuid.UUID) -> None:
+        for _ in range(SLOTS):
+            work.begins(row_id)
+            work.ends()
+        work.begins(row_id)
+        both.wait(60)
+        both.wait(60)
+        work.ends()
+
+    threads = [threading.Thread(target=handle, args=(row_id,)) for row_id in (ONE, TWO)]
+    for thread in threads:
+        thread.start()
+    both.wait(60)
+    assert held(memory, 1) == {ONE, TWO}
+    both.wait(60)
+    join_all(threads)
+    assert held(memory, 1) == set()
+
+
+def test_a_thread_that_finds_no_slot_is_not_watched_and_works_all_the_same(memory: InWorkMemory) -> None:
+    work = WatchedWork(memory, 0)
+    work._free.clear()
+    assert work.begins(ONE) is None
+    assert held(memory) == set()
+    work.ends()
+
+
+def test_the_third_death_is_the_last(memory: InWorkMemory, counts: DeathCounts) -> None:
+    for expected in range(1, MAX_DEATHS + 1):
+        work = WatchedWork(memory, 0)
+        assert work.begins(ONE) is None
+        assert counts.died(0, -signal.SIGSEGV) == {ONE: expected}
+        assert held(memory) == set()
+    again = WatchedWork(memory, 1)
+    died = again.begins(ONE)
+    assert str(died) == "the process died 3 times while it handled this message, the last time by SIGSEGV"
+    assert held(memory, 1) == set()
+    assert again.begins(TWO) is None
+
+
+def test_a_row_that_was_ended_after_all_is_forgotten_by_all(memory: InWorkMemory, counts: DeathCounts) -> None:
+    for _ in range(MAX_DEATHS):
+        die_at(memory, counts, ONE)
+    other = WatchedWork(memory, 1)
+    assert other.begins(ONE) is not None
+    other.ends()
+    # Retried from the error queue it is a message like any other, in each process.
+    assert WatchedWork(memory, 0).begins(ONE) is None
+    assert other.begins(ONE) is None
+    other.ends()
+    assert die_at(memory, counts, ONE) == 1
+
+
+def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory: InWorkMemory, counts: DeathCounts) -> None:
+    for _ in range(MAX_DEATHS):
+        die_at(memory, counts, ONE)
+    die_at(memory, counts, TWO)
+    batch = (ONE, TWO, THREE)
+    work = WatchedWork(memory, 1)
+    assert [work.begins(row_id) is None for row_id in batch] == [False, True, True]
+    assert held(memory, 1) == {THREE}
+    # The third one kills the process: the move of the first one into the error queue is undone with it.
+    assert counts.died(1, -9) == {THREE: 1}
+    again = WatchedWork(memory, 1, suspect_wait_seconds=60)
+    assert [again.begins(row_id) is None for row_id in batch] == [False, True, True]
+    again.ends()
+    assert [die_at(memory, counts, row_id) for row_id in batch] == [1, 1, 1]
+
+
+def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InWorkMemory, counts: DeathCounts) -> None:
+    for row_id in (ONE, TWO):
+        die_at(memory, counts, row_id)
+    work = WatchedWork(memory, 1, suspect_wait_seconds=60)
+    work.begins(ONE)
+    begun = threading.Event()
+
+    def handle(row_id: uuid.UUID, is_begun: threading.Event) -> None:
+        work.begins(row_id)
+        is_begun.set()
+        work.ends()
+
+    second = threading.Thread(target=handle, args=(TWO, begun))
+    second.start()
+    passed = threading.Event()
+    third = threading.Thread(target=handle, args=(THREE, passed))
+    third.start()
+    assert passed.wait(60)
+    assert not begun.is_set()
+    assert held(memory, 1) == {ONE}
+    work.ends()
+    assert begun.wait(60)
+    join_all([second, third])
+
+
+def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InWorkMemory, counts: DeathCounts) -> None:
+    for row_id in (ONE, TWO):
+        die_at(memory, counts, row_id)
+    work = WatchedWork(memory, 1, suspect_wait_seconds=0.01)
+    work.begins(ONE)
+
+    def handle() -> None:
+        work.begins(TWO)
+        work.ends()
+
+    late = threading.Thread(target=handle)
+    late.start()
+    join_all([late])
+    work.ends()
+    assert work.begins(TWO) is None
+    work.ends()
+
+
+def test_an_end_on_purpose_leaves_nothing_to_count(memory: InWorkMemory, counts: DeathCounts) -> None:
+    work = WatchedWork(memory, 0)
+    work.begins(ONE)
+    work.abandon()
+    assert counts.died(0, 143) == {}
+    assert not memory.has_suspects()
+
+
+def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InWorkMemory) -> None:
+    counts = DeathCounts(memory, size=2)
+    die_at(memory, counts, ONE)
+    die_at(memory, counts, TWO)
+    assert die_at(memory, counts, ONE) == 2
+    die_at(memory, counts, THREE)
+    assert memory.has_suspects()
+    assert memory.deaths(TWO) is None
+    assert memory.deaths(ONE) == Deaths(2, -9)
+    # A row that was survived gives its place to a new one, before any is forgotten.
+    memory.forget(THREE)
+    die_at(memory, counts, FOUR)
+    assert memory.has_suspects()
+    assert memory.deaths(ONE) == Deaths(2, -9)
+    assert memory.deaths(FOUR) == Deaths(1, -9)
+
+
+def test_a_list_that_is_being_written_is_not_read(memory: InWorkMemory, counts: DeathCounts) -> None:
+    die_at(memory, counts, ONE)
+    reader = InWorkMemory(os.dup(memory.descriptor))
+    try:
+        assert reader.has_suspects()
+        # As if the supervisor had come as far as the new number, and not to the ids.
+        memory._mapped[:4] = (2).to_bytes(4, "little")
+        assert reader.has_suspects()
+        assert reader.deaths(ONE) == Deaths(1, -9)
+        assert reader.deaths(TWO) is None
+        die_at(memory, counts, TWO)
+        assert reader.has_suspects()
+        assert reader.deaths(TWO) == Deaths(1, -9)
+    finally:
+        reader.close()
+
+
+def test_another_process_sees_it_and_it_outlives_a_kill(memory: InWorkMemory, counts: DeathCounts) -> None:
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        WatchedWork(InWorkMemory(memory.descriptor), 1).begins(ONE)
+        os.write(writing, b"!")
+        while True:
+            signal.pause()
+    try:
+        assert os.read(reading, 1) == b"!"
+        poll_until(lambda: held(memory, 1) == {ONE}, what="the row is held")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+    assert counts.died(1, -signal.SIGKILL) == {ONE: 1}
+    assert held(memory, 1) == set()
+
+
+def test_without_memfd_an_unlinked_file_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    memory = InWorkMemory.create(1)
+    try:
+        assert os.fstat(memory.descriptor).st_nlink == 0
+        WatchedWork(memory, 0).begins(ONE)
+        assert held(memory) == {ONE}
+    finally:
+        memory.close()
+
+
+def test_without_a_supervisor_nobody_counts() -> None:
+    assert UNWATCHED.begins(ONE) is None
+    UNWATCHED.ends()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit code 0"), (137, "exit code 137"), (-40, "signal 40")]
+)
+def test_an_end_in_words(exit_code: int, said: str) -> None:
+    assert way_of_ending(exit_code) == said

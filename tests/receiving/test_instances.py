@@ -1,0 +1,112 @@
+"""Instances: the lease of a callback queue, taken, refused, taken over, given back (design §6.12)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.instances import InstanceLease, lease_instance
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import Instance
+from tests.receiving.conftest import Bench, Calls
+from tests.receiving.test_outages import Running
+from tests.support.waiting import join_all, poll_until
+
+
+def lease(bench: Bench, **endpoint: Any) -> InstanceLease:
+    bench.configure(**{"CALLBACKS": True, "INSTANCE": "here", "CALLBACK_QUEUES": 2, **endpoint})
+    return take(bench)
+
+
+def take(bench: Bench) -> InstanceLease:
+    return lease_instance(
+        get_settings().endpoint("Sales"), alias=bench.database.alias, concurrency=4, exists=lambda name: bench.table(name).exists()
+    )
+
+
+def rows(bench: Bench) -> list[Instance]:
+    return list(Instance.objects.using(bench.database.alias).order_by("callback_queue"))
+
+
+def test_each_process_leases_a_queue_of_its_own_and_gives_it_back(bench: Bench) -> None:
+    first = lease(bench)
+    second = take(bench)
+    assert [first.callback_queue, second.callback_queue] == ["Sales.here", "Sales.here-2"]
+    with pytest.raises(ConfigurationError, match="raise CALLBACK_QUEUES above 2"):
+        take(bench)
+    first.release()
+    assert take(bench).callback_queue == "Sales.here"
+
+
+def test_the_lease_of_a_dead_process_is_taken_over(bench: Bench) -> None:
+    dead = lease(bench, CALLBACK_QUEUES=1)
+    silent = timezone.now() - timedelta(seconds=41)
+    Instance.objects.using(bench.database.alias).update(heartbeat_at=silent, pid=os.getpid() + 1)
+    assert take(bench).callback_queue == "Sales.here"
+    assert len(rows(bench)) == 1
+    assert InstanceLease(dead.alias, dead.row_id, "Sales", "Sales.here").heartbeat({"Sales": 1})
+
+
+def test_a_heartbeat_tells_the_threads_and_notices_a_take_over(bench: Bench) -> None:
+    held = lease(bench)
+    assert held.heartbeat({"Sales": 3})
+    (row,) = rows(bench)
+    assert (row.threads, row.pid, row.concurrency, row.endpoint, row.name) == ({"Sales": 3}, os.getpid(), 4, "Sales", "here")
+    assert timezone.now() - row.heartbeat_at < timedelta(minutes=1)
+    Instance.objects.using(bench.database.alias).update(pid=os.getpid() + 1)
+    assert not held.heartbeat({})
+
+
+def test_an_instance_that_another_host_holds_is_an_error(bench: Bench) -> None:
+    lease(bench)
+    Instance.objects.using(bench.database.alias).update(host="elsewhere")
+    with pytest.raises(ConfigurationError, match=r"INSTANCE 'here'.*'elsewhere'.*give each host an INSTANCE of its own"):
+        take(bench)
+
+
+def test_without_installed_callback_queues_the_error_says_what_to_do(bench: Bench) -> None:
+    bench.configure(CALLBACKS=False)
+    bench.database.configure(ENDPOINTS={"Sales": {"INSTANCE": "new"}})
+    with pytest.raises(ConfigurationError, match=r"'Sales.new' does not exist; run sqlqueue_install.*--instance new"):
+        take(bench)
+
+
+def test_ten_threads_that_lease_at_once_get_ten_queues(postgresql_bench: Bench) -> None:
+    bench = postgresql_bench
+    bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=10)
+    taken: list[str | None] = []
+    together = threading.Barrier(10)
+
+    def work() -> None:
+        together.wait(60)
+        try:
+            taken.append(take(bench).callback_queue)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    assert sorted(str(name) for name in taken) == sorted(["Sales.here", *(f"Sales.here-{n}" for n in range(2, 11))])
+
+
+def test_a_worker_registers_itself_receives_from_its_callback_queue_and_leaves(
+    bench: Bench, counting: object, calls: Calls
+) -> None:
+    bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1, SATELLITES={"Sales.Priority": {"MAX_CONCURRENCY": 1}})
+    with Running(bench):
+        poll_until(lambda: any(row.threads.get("Sales.here") for row in rows(bench)), deadline=60, what="a heartbeat")
+        for queue in ("Sales", "Sales.here", "Sales.Priority"):
+            bench.put('{"NServiceBus.EnclosedMessageTypes":"Test.Message"}', b"{}", queue=queue)
+        poll_until(lambda: len(calls.seen) == 3, deadline=60)
+        (row,) = rows(bench)
+        assert row.callback_queue == "Sales.here"
+    assert rows(bench) == []

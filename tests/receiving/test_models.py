@@ -1,0 +1,219 @@
+"""The three concurrency models on real databases, and the fixed and the monitor model as running threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles, send_many
+from sqlqueue_app.messages.errors import ConnectionLost
+from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.monitor import MonitorReceiver
+from sqlqueue_app.receiving.receiver import Receiver
+from tests.receiving.conftest import Bench, Calls
+from tests.receiving.processes import address
+from tests.receiving.test_adaptive_receiver import ImpatientStop
+from tests.support.waiting import done_within, poll_until
+
+MODELS = ["fixed", "adaptive", "monitor"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_handles_every_message_once_and_knows_when_nothing_is_left(bench: Bench, calls: Calls, model: str) -> None:
+    bench.configure(MAX_CONCURRENCY=4, SATELLITES={"Sales.Priority": {"MAX_CONCURRENCY": 2}})
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(message["n"])
+        if message["n"] < 50:
+            context.send("Test.Message", {"n": message["n"] + 1000}, to=address(bench, "Sales.Priority"))
+
+    send_many("Test.Message", [{"n": n} for n in range(300)], to=address(bench, "Sales"))
+    bench.run(model=model)
+    assert sorted(calls.seen) == [*range(300), *range(1000, 1050)]
+    assert bench.rows("Sales") == bench.rows("Sales.Priority") == bench.rows("error") == []
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_failures_are_retried_and_moved_in_every_model(bench: Bench, calls: Calls, model: str) -> None:
+    bench.configure(IMMEDIATE_RETRIES=2, CONCURRENCY_MODEL=model, PEEK_DELAY=0.1)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add((message["n"], context.attempt))
+        raise ValueError("always")
+
+    send_many("Test.Message", [{"n": n} for n in range(5)], to=address(bench, "Sales"))
+    bench.run()
+    assert sorted(calls.seen) == [(n, attempt) for n in range(5) for attempt in (1, 2, 3)]
+    assert len(bench.rows("error")) == 5
+
+
+class Script:
+    """A queue in memory: `peek` sees what is there, `poll` takes one."""
+
+    def __init__(self, messages: int = 0, *, seen: int | None = None, work: Callable[[], None] = lambda: None) -> None:
+        self._lock = threading.Lock()
+        self.messages = messages
+        self.seen = seen
+        self.work = work
+        self.peeks: list[int] = []
+        self.empty_polls = 0
+        self.open: set[int] = set()
+        self.away = threading.Event()
+
+    def __call__(self) -> Script:
+        return self
+
+    def peek(self) -> int:
+        if self.away.is_set():
+            raise ConnectionLost("gone")
+        with self._lock:
+            shown = self.messages if self.seen is None or not self.messages else self.seen
+            self.peeks.append(shown)
+            return shown
+
+    def poll(self, received: Callable[[bool], None] | None = None) -> bool:
+        if self.away.is_set():
+            raise ConnectionLost("gone")
+        with self._lock:
+            found = self.messages > 0
+            self.messages -= found
+            self.empty_polls += not found
+        if received is not None:
+            received(found)
+        if found:
+            self.work()
+        return found
+
+    def close(self) -> None:
+        self.open.discard(threading.get_ident())
+
+
+@contextmanager
+def running(kind: type[Receiver], script: Script, *, maximum: int, **more: Any) -> Iterator[tuple[Receiver, ImpatientStop]]:
+    stop = ImpatientStop()
+    receiver = kind("Sales", maximum=maximum, new_poller=script, stop=stop, name="sqlqueue-test", **more)
+    receiver.start()
+    try:
+        yield receiver, stop
+    finally:
+        stop.set()
+        done_within(receiver.join, what="the receiver ends")
+        assert receiver.live_threads == 0
+
+
+def test_fixed_runs_all_its_threads_whether_there_is_work_or_not() -> None:
+    with running(FixedReceiver, Script(), maximum=10) as (receiver, stop):
+        assert receiver.live_threads == 10
+        poll_until(lambda: len(stop.waited) > 100)
+        assert receiver.live_threads == 10
+        assert set(stop.waited) <= {0.05, 0.1, 0.2, 0.4, 0.8, 1.0}
+
+
+def test_fixed_threads_sit_out_an_outage_ten_seconds_at_a_time() -> None:
+    script = Script()
+    with running(FixedReceiver, script, maximum=3) as (receiver, stop):
+        script.away.set()
+        poll_until(lambda: stop.waited.count(10.0) >= 6)
+        script.away.clear()
+        assert receiver.live_threads == 3
+
+
+def test_the_monitor_starts_no_more_threads_than_messages_and_never_more_than_the_maximum() -> None:
+    release = threading.Event()
+    script = Script(20, work=lambda: wait_for(release))
+    with running(MonitorReceiver, script, maximum=4, peek_delay_seconds=1.0) as (receiver, _):
+        poll_until(lambda: receiver.live_threads == 4)
+        poll_until(lambda: script.messages == 16)
+        release.set()
+        poll_until(lambda: script.messages == 0)
+        assert receiver.live_threads == 4
+
+
+def test_the_first_empty_receive_ends_the_batch() -> None:
+    script = Script(3, seen=1000)
+    with running(MonitorReceiver, script, maximum=4, peek_delay_seconds=1.0) as (_, stop):
+        poll_until(lambda: 1.0 in stop.waited)
+    # Three messages, and no more empty receives than there are threads to run into the end.
+    assert script.empty_polls <= 4
+    assert script.peeks[0] == 1000
+
+
+def test_an_idle_monitor_waits_the_peek_delay_and_has_no_receive_thread() -> None:
+    script = Script()
+    with running(MonitorReceiver, script, maximum=4, peek_delay_seconds=2.5) as (receiver, stop):
+        poll_until(lambda: len(script.peeks) > 10)
+        assert receiver.live_threads == 0
+        assert set(stop.waited) == {2.5}
+
+
+def test_a_message_that_comes_just_when_the_last_idle_thread_gives_up_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlqueue_app.receiving.monitor.IDLE_SECONDS", 0.05)
+    script = Script(1)
+    gave_up, asked_for_another = threading.Event(), threading.Event()
+
+    class Slow(MonitorReceiver):
+        """Its thread, done with waiting, is not gone before the monitor has been refused another one."""
+
+        def _next_task(self) -> Any:
+            task = super()._next_task()
+            if task is None and not self._stop.is_set() and not gave_up.is_set():
+                gave_up.set()
+                assert asked_for_another.wait(60)
+            return task
+
+        def _start_thread(self, reason: str) -> bool:
+            started = super()._start_thread(reason)
+            if gave_up.is_set() and not asked_for_another.is_set():
+                asked_for_another.set()
+                poll_until(lambda: not self.live_threads or not script.messages, 60, what="the thread goes, or takes the message")
+            return started
+
+    with running(Slow, script, maximum=1, peek_delay_seconds=1.0):
+        assert gave_up.wait(60)
+        script.messages = 1
+        poll_until(lambda: script.messages == 0, 20, what="the message is received")
+
+
+def test_a_monitor_sits_out_an_outage() -> None:
+    script = Script()
+    script.away.set()
+    with running(MonitorReceiver, script, maximum=2, peek_delay_seconds=2.5) as (_, stop):
+        poll_until(lambda: stop.waited.count(1.0) >= 3)
+        script.messages = 5
+        script.away.clear()
+        poll_until(lambda: script.messages == 0)
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(60)
+
+
+@pytest.mark.parametrize("kind", [AdaptiveReceiver, FixedReceiver, MonitorReceiver])
+def test_failures_that_go_on_are_a_critical_error_once(kind: type[Receiver], caplog: pytest.LogCaptureFixture) -> None:
+    script = Script()
+    script.away.set()
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    more: dict[str, Any] = {"peek_delay_seconds": 1.0} if kind is MonitorReceiver else {}
+    # One thread: of two, one may notice the outage when the other has seen its end.
+    with running(kind, script, maximum=1, circuit_breaker_seconds=5.0, clock=clock, **more) as (_, stop):
+        poll_until(lambda: now[0] > 20)
+        if kind is MonitorReceiver:
+            poll_until(lambda: 10.0 in stop.waited, what="the longer pause of a triggered breaker")
+        script.messages = 3
+        script.away.clear()
+        poll_until(lambda: script.messages == 0)
+    events = [getattr(record, "event", None) for record in caplog.records]
+    assert events.count("receive_failed") == 1
+    assert events.count("critical_error") == 1

@@ -1,0 +1,87 @@
+"""Signals reach a worker wherever its main thread is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from sqlqueue_app.operations.signals import stop_on_signals
+from sqlqueue_app.receiving.stopping import StopSignal
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sets_the_stop(number: signal.Signals) -> None:
+    stop = StopSignal()
+    before = signal.getsignal(number)
+    with stop_on_signals(stop):
+        os.kill(os.getpid(), number)
+        assert stop.wait(60)
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_comes_while_the_main_thread_holds_the_lock_of_the_stop_signal_is_no_deadlock() -> None:
+    stop = StopSignal()
+    with stop_on_signals(stop):
+        with stop._event._cond:  # type: ignore[attr-defined]  # as inside of its wait, where a signal may come at any step
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not stop.is_set()
+        assert stop.wait(60)
+
+
+def test_a_signal_that_another_thread_takes_stops_a_main_thread_that_waits() -> None:
+    """Python calls its handlers in the main thread alone, and a wait for a lock does not end for a signal that came elsewhere or a
+    moment before it began."""
+    stop = StopSignal()
+    with stop_on_signals(stop):
+        thread = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        thread.start()
+        # The main thread may be anywhere in the wait; without a timeout it would be there for ever.
+        assert stop.wait(60)
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_signal_to_a_forked_child_ends_the_child_and_stops_nobody_else() -> None:
+    stop = StopSignal()
+    reading, writing = os.pipe()
+    with stop_on_signals(stop):
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(60)
+                os.write(writing, b"ready")
+                signal.pause()
+            finally:
+                os._exit(1)
+        assert os.read(reading, 5) == b"ready"
+        os.kill(child, signal.SIGTERM)
+        assert os.waitpid(child, 0) == (child, signal.SIGTERM)
+        assert not stop.is_set()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_without_a_signal_its_thread_ends() -> None:
+    stop = StopSignal()
+    with stop_on_signals(stop):
+        assert "sqlqueue-signals" in {thread.name for thread in threading.enumerate()}
+    assert "sqlqueue-signals" not in {thread.name for thread in threading.enumerate()}
+    assert not stop.is_set()
+
+
+def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+
+    def run() -> None:
+        with stop_on_signals(StopSignal()):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert seen == [before]

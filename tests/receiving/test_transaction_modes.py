@@ -1,0 +1,185 @@
+"""The four transaction modes: what is atomic with what, proved by killing the process (transport reference 5.1, design §3)."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app import handles, send
+from tests.receiving.conftest import Bench, Calls
+from tests.receiving.kill_app import MODULE
+from tests.receiving.processes import address, handled, prepare, worker_process
+from tests.receiving.test_processing import write_instance, written
+
+MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
+
+
+class Left(NamedTuple):
+    """What is there after the kill and a second worker that empties the queue."""
+
+    rows: int  # of the handler's own
+    out: int  # ordinary sends
+    immediate: int  # immediate sends
+    error: int
+
+
+ATOMIC = {
+    "after the receive": Left(1, 1, 1, 0),
+    "in handler": Left(1, 1, 1, 0),
+    "in an immediate send": Left(1, 1, 2, 0),
+    "after an outgoing insert": Left(1, 1, 2, 0),
+    "before the commit": Left(1, 1, 2, 0),
+    "after the commit": Left(1, 1, 1, 0),
+    "in the move to the error queue": Left(0, 0, 0, 1),
+}
+# SQLite has one writer: immediate sends follow the receive transaction, and a kill right behind its commit loses them.
+ATOMIC_ON_SQLITE = {
+    **ATOMIC,
+    "in an immediate send": Left(1, 1, 1, 0),
+    "after an outgoing insert": Left(1, 1, 1, 0),
+    "before the commit": Left(1, 1, 1, 0),
+    "after the commit": Left(1, 1, 0, 0),
+}
+# Sends commit before the receive: a kill in between repeats them, and never the handler's rows.
+RECEIVE_ONLY = {**ATOMIC, "after an outgoing insert": Left(1, 2, 2, 0), "before the commit": Left(1, 2, 2, 0)}
+# The receive commits first: what a kill interrupts is not repeated, and not finished.
+NONE = {
+    "after the receive": Left(1, 1, 1, 0),
+    "before the commit": Left(1, 1, 1, 0),
+    "after the commit": Left(0, 0, 0, 0),
+    "in handler": Left(1, 0, 0, 0),
+    "in an immediate send": Left(1, 0, 1, 0),
+    "after an outgoing insert": Left(1, 1, 1, 0),
+    "in the move to the error queue": Left(1, 0, 0, 0),
+}
+NONE_ON_SQLITE = {**NONE, "in an immediate send": Left(1, 0, 0, 0), "after an outgoing insert": Left(1, 1, 0, 0)}
+
+
+def expected(vendor: str, mode: str, point: str) -> Left:
+    if mode == "none":
+        return (NONE_ON_SQLITE if vendor == "sqlite" else NONE)[point]
+    if vendor == "sqlite":
+        return ATOMIC_ON_SQLITE[point]
+    return (RECEIVE_ONLY if mode == "receive_only" else ATOMIC)[point]
+
+
+@pytest.mark.parametrize("point", list(ATOMIC))
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_kill_leaves(bench: Bench, tmp_path: Path, mode: str, point: str) -> None:
+    prepare(bench, CALLBACKS=False, TRANSACTION_MODE=mode, HANDLERS=[MODULE], SATELLITES={}, PURGE_EXPIRED_EVERY=0)
+    bench.install_queues("out", "immediate")
+    body = {
+        "alias": bench.database.alias,
+        "mode": mode,
+        "fail": point == "in the move to the error queue",
+        "out": address(bench, "out"),
+        "immediate": address(bench, "immediate"),
+    }
+    send("Kill.Work", body, to=address(bench, "Sales"))
+    trapped = {"KILL_AT": point, "KILL_ONCE": str(tmp_path / "killed")}
+    with worker_process(bench, "--until-empty", **trapped) as process:
+        assert process.wait(60) == -signal.SIGKILL, process.communicate()
+    with worker_process(bench, "--until-empty", **trapped) as process:
+        assert process.wait(60) == 0, process.communicate()
+    left = Left(len(handled(bench)), len(bench.rows("out")), len(bench.rows("immediate")), len(bench.rows("error")))
+    assert left == expected(bench.database.vendor, mode, point)
+    assert bench.rows("Sales") == []
+
+
+@pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only"])
+def test_a_failure_takes_the_ordinary_sends_with_it_and_leaves_the_immediate_ones(bench: Bench, mode: str) -> None:
+    bench.configure(TRANSACTION_MODE=mode)
+    bench.install_queues("out", "immediate")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.send("Test.Out", {}, to=address(bench, "out"))
+        send("Test.Out", {}, to=address(bench, "out"))
+        context.send("Test.Immediate", {}, to=address(bench, "immediate"), immediate=True)
+        write_instance(bench, "undone")
+        raise ValueError("after the sends")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert [len(bench.rows(name)) for name in ("out", "immediate", "error")] == [0, 1, 1]
+    assert written(bench) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_sends_are_seen_by_others_when_their_transaction_commits(postgresql_bench: Bench, calls: Calls, mode: str) -> None:
+    bench = postgresql_bench
+    bench.configure(TRANSACTION_MODE=mode)
+    bench.install_queues("out", "immediate")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.send("Test.Out", {}, to=address(bench, "out"))
+        context.send("Test.Immediate", {}, to=address(bench, "immediate"), immediate=True)
+        calls.add((len(bench.rows("out")), len(bench.rows("immediate")), connections[bench.database.alias].in_atomic_block))
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert calls.seen == [(0, 1, mode != "none")]
+    assert len(bench.rows("out")) == 1
+
+
+def test_mode_none_calls_once_outside_of_a_transaction_and_moves_the_failure(
+    bench: Bench, calls: Calls, events: Callable[[], list[str]]
+) -> None:
+    bench.configure(TRANSACTION_MODE="none")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add((context.attempt, context.connection, bench.rows("Sales")))
+        write_instance(bench, "stays")
+        context.send("Test.Out", {}, to=address(bench, "error"))
+        raise ValueError("once")
+
+    bench.put_message("Test.Message", {"a": 1})
+    bench.run()
+    assert calls.seen == [(1, None, [])]
+    assert written(bench) == ["stays"]
+    (headers,) = bench.headers("error")
+    assert headers["NServiceBus.ExceptionInfo.Message"] == "once"
+    assert "moved_to_error_queue" in events()
+
+
+def test_mode_none_may_drop_the_failure_as_the_seeds_have_it(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+    bench.configure(TRANSACTION_MODE="none", ON_FAILURE_WITHOUT_TRANSACTION="discard")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(1)
+        raise ValueError("once")
+
+    bench.put_message("Test.Message")
+    bench.put("not json", b"poison all the same", row_id="22222222-2222-3333-4444-555555555555")
+    bench.run()
+    assert calls.seen == [1]
+    assert [row.headers for row in bench.rows("error")] == ["not json"]
+    assert "message_discarded" in events()
+
+
+def test_mode_none_survives_an_atomic_block_left_open(bench: Bench, calls: Calls, caplog: pytest.LogCaptureFixture) -> None:
+    bench.configure(TRANSACTION_MODE="none")
+    caplog.set_level(logging.CRITICAL)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(1)
+        if len(calls.seen) == 1:
+            transaction.atomic(using=bench.database.alias).__enter__()
+            write_instance(bench, "undone")
+
+    bench.put_message("Test.Message")
+    bench.put('{"NServiceBus.EnclosedMessageTypes":"Test.Message"}', b"{}", row_id="22222222-2222-3333-4444-555555555555")
+    bench.run()
+    assert calls.seen == [1, 1]
+    assert written(bench) == []
+    assert len(bench.rows("error")) == 1

@@ -1,0 +1,272 @@
+"""New messages wake idle receivers on PostgreSQL: announced by our own sends and by the trigger, heard on one connection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from django.core import checks
+from django.core.management import call_command
+from django.db import connections, transaction
+
+from sqlqueue_app import handles, send, send_many
+from sqlqueue_app.databases.wake_up import wake_up_channel
+from sqlqueue_app.receiving.wake_up import WakeUp
+from sqlqueue_app.tables.listening import ListeningConnection
+from tests.contract.tables import execute
+from tests.receiving.conftest import Bench, Calls
+from tests.receiving.processes import address
+from tests.receiving.test_outages import Running
+from tests.support.waiting import poll_until
+
+NEVER = 3600.0
+HEADERS = json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Message"})
+
+
+@pytest.fixture
+def bench(postgresql_bench: Bench) -> Bench:
+    return postgresql_bench
+
+
+@pytest.fixture
+def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
+    """What the workers of the test wait on; once a queue has come to rest, nothing but a wake-up has it polled again."""
+    made: list[WakeUp] = []
+
+    def recorded(*arguments: Any) -> WakeUp:
+        made.append(WakeUp(*arguments, rest_seconds=NEVER))
+        return made[-1]
+
+    monkeypatch.setattr("sqlqueue_app.endpoint.WakeUp", recorded)
+    return made
+
+
+def prepare(bench: Bench, *, trigger: bool = True, **endpoint: Any) -> None:
+    bench.configure(WAKE_UP=True, **endpoint)
+    if trigger:
+        call_command("sqlqueue_install", "--wake-up", verbosity=0)
+
+
+def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
+    return lambda: bool(wake_ups) and all(each.covered and each.waiting == threads for each in wake_ups)
+
+
+def by_another_process(bench: Bench, number: int) -> None:
+    """Sent under settings that know nothing of WAKE_UP."""
+    seen = bench.database.settings.SQLQUEUE
+    bench.database.configure(ENDPOINTS={})
+    command = ["sqlqueue_send", address(bench, "Sales"), "--type", "Test.Message", "--body", json.dumps({"n": number})]
+    subprocess.run([sys.executable, "-m", "django", *command], env=bench.database.child_environment(), check=True)
+    bench.database.settings.SQLQUEUE = seen
+
+
+def by_insert(bench: Bench, number: int) -> None:
+    sql = "INSERT INTO \"Sales\" (id, headers, body) VALUES (gen_random_uuid(), %s, convert_to(%s, 'UTF8'))"
+    execute(bench.database, sql, HEADERS, json.dumps({"n": number}))
+
+
+def by_copy(bench: Bench, number: int) -> None:
+    with bench.database.connection.cursor() as cursor:
+        copy = 'COPY "Sales" (id, headers, body) FROM STDIN'
+        cursor.execute("SELECT gen_random_uuid()")
+        (row_id,) = cursor.fetchone()
+        with cursor.cursor.copy(copy) as target:
+            target.write_row((row_id, HEADERS, json.dumps({"n": number}).encode()))
+
+
+def by_own_send(bench: Bench, number: int) -> None:
+    send("Test.Message", {"n": number}, to=address(bench, "Sales"))
+
+
+@pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
+@pytest.mark.parametrize("sent", [by_another_process, by_insert, by_copy, by_own_send])
+def test_an_idle_worker_is_woken_by_any_sender(
+    bench: Bench,
+    calls: Calls,
+    counting: object,
+    wake_ups: list[WakeUp],
+    model: str,
+    sent: Callable[[Bench, int], None],
+) -> None:
+    prepare(bench, CONCURRENCY_MODEL=model, MAX_CONCURRENCY=2)
+    with Running(bench):
+        for number in (1, 2):
+            poll_until(at_rest(wake_ups, 2 if model == "fixed" else 1), 60)
+            sent(bench, number)
+            poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
+    assert calls.seen == [{"n": 1}, {"n": 2}]
+
+
+def test_without_the_trigger_nothing_rests_and_the_log_says_what_to_do(
+    bench: Bench, wake_ups: list[WakeUp], caplog: pytest.LogCaptureFixture, events: Callable[[], list[str]]
+) -> None:
+    prepare(bench, trigger=False)
+    with Running(bench):
+        poll_until(lambda: "wake_up_on" in events())
+        assert not wake_ups[0].covered
+        call_command("sqlqueue_install", "--wake-up", verbosity=0)
+    assert events().count("wake_up_without_trigger") == 1
+    assert "python manage.py sqlqueue_install --wake-up" in caplog.text
+
+
+def test_until_empty_polls_as_ever(bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]) -> None:
+    prepare(bench, SATELLITES={"Sales.Priority": {}})
+    send_many("Test.Message", [{"n": n} for n in range(20)], to=address(bench, "Sales"))
+    assert bench.run() == 20
+    assert wake_ups == []
+
+
+def test_a_worker_without_the_setting_listens_to_nothing(
+    bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]
+) -> None:
+    bench.configure()
+    with Running(bench):
+        poll_until(lambda: "worker_started" in events())
+    assert wake_ups == []
+    assert "wake_up_on" not in events()
+
+
+def listeners(bench: Bench) -> list[int]:
+    """The sessions that listen."""
+    where = "datname = current_database() AND query LIKE '%json_each_text%' AND pid <> pg_backend_pid()"
+    rows = execute(bench.database, f"SELECT pid FROM pg_stat_activity WHERE {where}")
+    return [int(pid) for (pid,) in rows]
+
+
+def test_the_queues_of_a_process_share_one_connection_that_ends_with_it(
+    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]
+) -> None:
+    endpoint = {"WAKE_UP": True, "CALLBACKS": False, "PURGE_EXPIRED_EVERY": 0}
+    bench.database.configure(ENDPOINTS={"Sales": {**endpoint, "SATELLITES": {"Sales.Priority": {}}}, "Billing": endpoint})
+    call_command("sqlqueue_install", "--wake-up", verbosity=0)
+    with Running(bench):
+        poll_until(at_rest(wake_ups), 60)
+        assert len(wake_ups) == 3
+        assert len(listeners(bench)) == 1
+        for number, queue in enumerate(("Billing", "Sales.Priority", "Sales"), start=1):
+            send("Test.Message", {"n": number}, to=address(bench, queue))
+            poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
+    poll_until(lambda: listeners(bench) == [], what="the connection is gone")
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlqueue")] == []
+
+
+def test_a_cut_connection_is_made_anew_and_what_was_sent_meanwhile_is_found(
+    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], events: Callable[[], list[str]]
+) -> None:
+    prepare(bench)
+    with Running(bench):
+        poll_until(at_rest(wake_ups), 60)
+        (pid,) = listeners(bench)
+        execute(bench.database, f"SELECT pg_terminate_backend({pid})")
+        by_insert(bench, 1)
+        poll_until(lambda: len(calls.seen) == 1, 60)
+        poll_until(lambda: events().count("wake_up_on") == 2, 60)
+        poll_until(at_rest(wake_ups), 60)
+        assert listeners(bench) != [pid]
+        by_insert(bench, 2)
+        poll_until(lambda: len(calls.seen) == 2, 60)
+    assert events().count("wake_up_lost") == 1
+
+
+# --- the listener by itself ---------------------------------------------------------------------------------------------------
+
+
+class Line:
+    """A listening connection to the bench's database, on the channels of these queues."""
+
+    def __init__(self, bench: Bench, *queues: str) -> None:
+        self.channels = {name: wake_up_channel(bench.table(name).qualified) for name in queues}
+        self.connection = ListeningConnection(bench.database.alias)
+
+    def __enter__(self) -> Line:
+        self.connection.open(self.channels.values())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.dispose()
+
+    def wait(self) -> set[str]:
+        """The queues that were announced next."""
+        heard = self.connection.wait(60)
+        return {name for name, channel in self.channels.items() if channel in heard}
+
+
+@pytest.mark.parametrize("trigger", [True, False])
+def test_a_rollback_announces_nothing(bench: Bench, trigger: bool) -> None:
+    prepare(bench, trigger=trigger, SATELLITES={"Sales.Priority": {}})
+    with Line(bench, "Sales", "Sales.Priority") as line:
+        with transaction.atomic(using=bench.database.alias):
+            by_own_send(bench, 1)
+            send_many("Test.Message", [{"n": n} for n in range(200)], to=address(bench, "Sales"))
+            transaction.set_rollback(True, using=bench.database.alias)
+        # Notifications come in the order of the commits.
+        send("Test.Message", {"n": 2}, to=address(bench, "Sales.Priority"))
+        assert line.wait() == {"Sales.Priority"}
+
+
+@pytest.mark.parametrize("many", [1, 3, 200])
+def test_our_own_sends_announce_with_their_commit(bench: Bench, many: int) -> None:
+    prepare(bench, trigger=False)
+    with Line(bench, "Sales") as line:
+        send_many("Test.Message", [{"n": n} for n in range(many)], to=address(bench, "Sales"))
+        assert line.wait() == {"Sales"}
+    assert len(bench.rows("Sales")) == many
+
+
+def test_what_a_handler_sends_is_announced(bench: Bench, wake_ups: list[WakeUp]) -> None:
+    prepare(bench, trigger=False)
+    target = address(bench, "error")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.send("Test.Other", {}, to=target)
+
+    with Line(bench, "error") as line:
+        bench.put_message("Test.Message")
+        bench.run()
+        assert line.wait() == {"error"}
+
+
+def test_settings_without_wake_up_announce_nothing(bench: Bench) -> None:
+    bench.configure(SATELLITES={"Sales.Priority": {}})
+    with Line(bench, "Sales", "Sales.Priority") as line:
+        by_own_send(bench, 1)
+        prepare(bench, trigger=False, SATELLITES={"Sales.Priority": {}})
+        send("Test.Message", {"n": 2}, to=address(bench, "Sales.Priority"))
+        assert line.wait() == {"Sales.Priority"}
+
+
+def test_a_transaction_is_announced_once_though_the_trigger_is_there_too(bench: Bench) -> None:
+    prepare(bench)
+    alias = bench.database.alias
+    parameters = connections[alias].get_connection_params()
+    conninfo = {key: parameters[key] for key in ("dbname", "user", "password", "host", "port") if key in parameters}
+    with psycopg.connect(**conninfo, autocommit=True) as listener:
+        listener.execute(f"LISTEN {wake_up_channel(bench.table('Sales').qualified)}")
+        with transaction.atomic(using=alias):
+            for number in range(5):
+                by_own_send(bench, number)
+            send_many("Test.Message", [{"n": n} for n in range(200)], to=address(bench, "Sales"))
+            by_insert(bench, 6)
+        listener.execute("LISTEN done")
+        listener.execute("NOTIFY done")
+        heard = [notification.channel for notification in listener.notifies(timeout=60, stop_after=2)]
+    assert heard == [wake_up_channel(bench.table("Sales").qualified), "done"]
+
+
+def test_on_sqlite_the_setting_is_a_warning_and_messages_are_polled_for(
+    sqlite_database: Any, handler_registry: None, calls: Calls, counting: object, events: Callable[[], list[str]]
+) -> None:
+    bench = Bench(sqlite_database)
+    bench.configure(WAKE_UP=True)
+    assert [message.id for message in checks.run_checks(tags=["sqlqueue"])] == ["sqlqueue.W004"]
+    with Running(bench):
+        by_own_send(bench, 1)
+        poll_until(lambda: len(calls.seen) == 1, 60)
+    assert "wake_up_on" not in events()

@@ -1,0 +1,340 @@
+"""The flag that ends idle waits, and the receivers of each model that wait on it; no database."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from sqlqueue_app.policies.resting import REST_SECONDS
+from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.monitor import MonitorReceiver
+from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.wake_up import WakeUp, Watch
+from tests.support.waiting import done_within, poll_until
+
+NEVER = 3600.0
+KINDS = [FixedReceiver, AdaptiveReceiver, MonitorReceiver]
+
+
+def flag(stop: StopSignal | None = None, *, covered: bool = True, kind: type[WakeUp] = WakeUp) -> WakeUp:
+    made = kind("Sales", '"public"."Sales"', stop or StopSignal(), rest_seconds=NEVER)
+    made.cover(covered)
+    return made
+
+
+class Waiting:
+    """Threads that wait, each once."""
+
+    def __init__(self, count: int, wait: Callable[[], None]) -> None:
+        self.ended: deque[int] = deque()
+        self.threads = [threading.Thread(target=self._run, args=(number, wait)) for number in range(count)]
+        for thread in self.threads:
+            thread.start()
+
+    def _run(self, number: int, wait: Callable[[], None]) -> None:
+        wait()
+        self.ended.append(number)
+
+    def join(self) -> None:
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_a_wake_up_that_came_before_the_wait_ends_it() -> None:
+    wake_up = flag()
+    wake_up.wake()
+    wake_up.wait(NEVER)
+    wake_up.wake()
+    wake_up.rest(NEVER)
+
+
+def test_a_wake_up_is_taken_once() -> None:
+    wake_up = flag()
+    wake_up.wake()
+    wake_up.wake()
+    wake_up.wait(NEVER)
+    wake_up.wait(0.001)  # ends by itself
+
+
+def test_one_notification_wakes_one_thread_and_that_one_the_next_if_there_was_something() -> None:
+    stop = StopSignal()
+    wake_up = flag(stop)
+    waiting = Waiting(4, lambda: wake_up.rest(1.0))
+    poll_until(lambda: wake_up.waiting == 4)
+    wake_up.wake()
+    poll_until(lambda: len(waiting.ended) == 1)
+    watch = Watch(wake_up)
+    received = watch.begin()
+    assert received is not None
+    received(False)
+    assert (watch.saw_nothing, wake_up.waiting) == (True, 3)
+    received(True)
+    assert not watch.saw_nothing
+    poll_until(lambda: len(waiting.ended) == 2)
+    assert wake_up.waiting == 2
+    stop.set()
+    waiting.join()
+
+
+def test_all_are_woken_after_a_gap() -> None:
+    wake_up = flag()
+    waiting = Waiting(5, lambda: wake_up.rest(1.0))
+    poll_until(lambda: wake_up.waiting == 5)
+    wake_up.wake_all()
+    waiting.join()
+
+
+def test_a_gap_while_every_thread_was_at_its_poll_has_one_look_again() -> None:
+    wake_up = flag()
+    wake_up.wake_all()
+    wake_up.wait(NEVER)
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_the_stop_ends_every_wait_before_and_after(covered: bool) -> None:
+    stop = StopSignal()
+    wake_up = flag(stop, covered=covered)
+    waiting = Waiting(3, lambda: wake_up.rest(NEVER))
+    poll_until(lambda: wake_up.waiting == 3)
+    stop.set()
+    waiting.join()
+    wake_up.wait(NEVER)
+    wake_up.rest(NEVER)
+    flag(stop).rest(NEVER)
+
+
+def test_a_subscriber_of_the_stop_is_told_whenever_it_came() -> None:
+    stop = StopSignal()
+    told: list[str] = []
+    stop.subscribe(lambda: told.append("before"))
+    stop.set()
+    stop.subscribe(lambda: told.append("after"))
+    assert told == ["before", "after"]
+
+
+class Recording(WakeUp):
+    """Waits end at once, and are noted: the clock of these tests."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.waited: list[float | None] = []
+
+    def _wait(self, seconds: float | None) -> None:
+        self.waited.append(seconds)
+        super()._wait(0.0)
+
+
+def test_without_the_trigger_a_rest_is_a_wait() -> None:
+    wake_up = flag(covered=False, kind=Recording)
+    assert isinstance(wake_up, Recording)
+    wake_up.rest(0.4)
+    wake_up.cover(True)
+    wake_up.rest(0.4)
+    assert wake_up.waited == [0.4, NEVER]
+
+
+def test_of_the_threads_that_rest_one_keeps_the_time() -> None:
+    seen: list[float | None] = []
+
+    class Noting(WakeUp):
+        def _wait(self, seconds: float | None) -> None:
+            seen.append(seconds)
+            super()._wait(seconds)
+
+    stop = StopSignal()
+    wake_up = flag(stop, kind=Noting)
+    waiting = Waiting(4, lambda: wake_up.rest(1.0))
+    poll_until(lambda: wake_up.waiting == 4)
+    assert sorted(seen, key=str) == [NEVER, None, None, None]
+    stop.set()
+    waiting.join()
+    stop.set()
+
+
+def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
+    """4 consumers whose waits never end by themselves, 2 producers: what is announced after it is there is found."""
+    stop = StopSignal()
+    wake_up = flag(stop)
+    queue: deque[int] = deque()
+    found: deque[int] = deque()
+    total = 20_000
+
+    def consume() -> None:
+        watch = Watch(wake_up)
+        while not stop.is_set():
+            received = watch.begin()
+            assert received is not None
+            try:
+                number = queue.popleft()
+            except IndexError:
+                received(False)
+                wake_up.rest(1.0)
+                continue
+            received(True)
+            found.append(number)
+
+    def produce(first: int) -> None:
+        for number in range(first, total, 2):
+            queue.append(number)
+            wake_up.wake()
+            if number % 50 < 2:
+                poll_until(lambda: not queue, 60)  # idle again and again
+
+    consumers = [threading.Thread(target=consume) for _ in range(4)]
+    producers = [threading.Thread(target=produce, args=(first,)) for first in (0, 1)]
+    for thread in [*consumers, *producers]:
+        thread.start()
+    for thread in producers:
+        thread.join(120)
+    try:
+        poll_until(lambda: len(found) == total, 60)
+    finally:
+        stop.set()
+        for thread in consumers:
+            thread.join(60)
+    assert sorted(found) == list(range(total))
+
+
+class Queue:
+    """A queue in memory for one receiver."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.messages = 0
+        self.handled = 0
+        self.polls = 0
+        self.work: Callable[[], None] = lambda: None
+        self.knows = True
+
+    def __call__(self) -> Queue:
+        return self
+
+    def peek(self) -> int:
+        with self._lock:
+            self.polls += 1
+            return self.messages
+
+    def poll(self, received: Callable[[bool], None] | None = None) -> bool:
+        with self._lock:
+            self.polls += 1
+            found = self.messages > 0
+            self.messages -= found
+        if received is not None and self.knows:
+            received(found)
+        if found:
+            self.work()
+            with self._lock:
+                self.handled += 1
+        return found
+
+    def close(self) -> None:
+        return None
+
+
+@contextmanager
+def running(kind: type[Receiver], queue: Queue, *, wake_up: WakeUp, stop: StopSignal, maximum: int = 4) -> Iterator[Receiver]:
+    more: dict[str, Any] = {"peek_delay_seconds": 2.5} if kind is MonitorReceiver else {}
+    made = kind("Sales", maximum=maximum, new_poller=queue, stop=stop, name="sqlqueue-test", wake_up=wake_up, **more)
+    made.start()
+    try:
+        yield made
+    finally:
+        stop.set()
+        done_within(made.join, what="the receiver ends")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resting_receiver_finds_each_message_through_its_wake_up(kind: type[Receiver]) -> None:
+    stop, queue = StopSignal(), Queue()
+    wake_up = flag(stop)
+    with running(kind, queue, wake_up=wake_up, stop=stop):
+        at_rest = 4 if kind is FixedReceiver else 1
+        for number in range(1, 6):
+            poll_until(lambda: wake_up.waiting == at_rest)
+            with queue._lock:
+                queue.messages += 1
+            wake_up.wake()
+            poll_until(lambda expected=number: queue.handled == expected)  # type: ignore[misc]
+
+
+def test_while_one_thread_is_busy_another_one_takes_the_rest_of_the_batch() -> None:
+    stop, queue = StopSignal(), Queue()
+    wake_up = flag(stop)
+    in_work, release = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        in_work.release()
+        assert release.wait(60)
+
+    with running(FixedReceiver, queue, wake_up=wake_up, stop=stop):
+        poll_until(lambda: wake_up.waiting == 4)
+        queue.work = work
+        with queue._lock:
+            queue.messages += 3
+        wake_up.wake()  # one notification, as for one transaction
+        for _ in range(3):
+            assert in_work.acquire(timeout=60)
+        poll_until(lambda: wake_up.waiting == 1)
+        release.set()
+        poll_until(lambda: queue.handled == 3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("covered", [True, False])
+def test_the_intervals_are_those_of_the_model_unless_everything_is_announced(kind: type[Receiver], covered: bool) -> None:
+    stop, queue = StopSignal(), Queue()
+    wake_up = Recording("Sales", '"public"."Sales"', stop)
+    wake_up.cover(covered)
+    with running(kind, queue, wake_up=wake_up, stop=stop, maximum=1):
+        poll_until(lambda: len(wake_up.waited) > 20)
+    model = {
+        FixedReceiver: [0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 9],
+        AdaptiveReceiver: [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0] * 2,
+        MonitorReceiver: [2.5] * 14,
+    }
+    assert wake_up.waited[:14] == ([REST_SECONDS] * 14 if covered else model[kind])
+
+
+@pytest.mark.parametrize("kind", [FixedReceiver, AdaptiveReceiver])
+def test_a_poll_that_learnt_nothing_does_not_bring_rest(kind: type[Receiver]) -> None:
+    """A receive that gave way to another session, or a row that was dropped: there may be more."""
+    stop, queue = StopSignal(), Queue()
+    queue.knows = False
+    wake_up = Recording("Sales", '"public"."Sales"', stop)
+    wake_up.cover(True)
+    with running(kind, queue, wake_up=wake_up, stop=stop, maximum=1):
+        poll_until(lambda: len(wake_up.waited) > 5)
+    assert wake_up.waited[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_long_rest_is_no_slow_message() -> None:
+    stop, queue = StopSignal(), Queue()
+    wake_up = flag(stop)
+    with running(AdaptiveReceiver, queue, wake_up=wake_up, stop=stop) as receiver:
+        poll_until(lambda: wake_up.waiting == 1)
+        for _ in range(4):
+            receiver.tick()
+        assert receiver.live_threads == 1
+
+
+def test_an_adaptive_queue_that_was_busy_comes_to_rest_with_one_thread() -> None:
+    stop, queue = StopSignal(), Queue()
+    wake_up = flag(stop)
+    with running(AdaptiveReceiver, queue, wake_up=wake_up, stop=stop) as receiver:
+        poll_until(lambda: wake_up.waiting == 1)
+        with queue._lock:
+            queue.messages += 5000
+        wake_up.wake()
+        poll_until(lambda: queue.handled == 5000, 60)
+        poll_until(lambda: receiver.live_threads == 1 and wake_up.waiting == 1, 60)
+        polls = queue.polls
+        wake_up.wake()
+        poll_until(lambda: queue.polls == polls + 1)

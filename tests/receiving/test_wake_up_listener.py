@@ -1,0 +1,161 @@
+"""The one connection on which a worker listens: servers that are away or silent, poolers, triggers that come and go."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+
+from sqlqueue_app.databases.wake_up import wake_up_channel
+from sqlqueue_app.messages.errors import ConnectionLost
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.wake_up import WakeUp, WakeUpListener, listening
+from sqlqueue_app.tables import listening as listening_module
+from sqlqueue_app.tables.listening import Interrupted, ListeningConnection
+from tests.contract.tables import execute
+from tests.receiving.conftest import Bench
+from tests.receiving.test_wake_up import NEVER, Line, by_insert, by_own_send, prepare
+from tests.support.postgresql import ThrowAwayServer
+from tests.support.waiting import poll_until
+
+
+@pytest.fixture
+def bench(postgresql_bench: Bench) -> Bench:
+    return postgresql_bench
+
+
+@pytest.fixture
+def listened(bench: Bench) -> Iterator[tuple[WakeUp, StopSignal]]:
+    prepare(bench, trigger=False)
+    stop = StopSignal()
+    yield WakeUp("Sales", bench.table("Sales").qualified, stop), stop
+    stop.set()
+
+
+def test_a_server_that_is_away_at_the_start_is_waited_for(
+    bench: Bench, postgresql_server: ThrowAwayServer, listened: tuple[WakeUp, StopSignal], events: Callable[[], list[str]]
+) -> None:
+    wake_up, stop = listened
+    connections.close_all()
+    postgresql_server.stop()
+    with listening(bench.database.alias, [wake_up, None], stop):
+        try:
+            poll_until(lambda: "wake_up_lost" in events())
+        finally:
+            postgresql_server.start()
+        wake_up.wait(NEVER)  # everybody looks once it listens
+        poll_until(lambda: "wake_up_on" in events(), 60)
+        by_own_send(bench, 1)
+        wake_up.wait(NEVER)
+
+
+def test_the_listener_sees_a_trigger_come_and_go(
+    bench: Bench, listened: tuple[WakeUp, StopSignal], events: Callable[[], list[str]]
+) -> None:
+    wake_up, stop = listened
+    listener = WakeUpListener(bench.database.alias, [wake_up], stop, look_seconds=0.05)
+    listener.start()
+    try:
+        poll_until(lambda: "wake_up_without_trigger" in events())
+        call_command("sqlqueue_install", "--wake-up", verbosity=0)
+        poll_until(lambda: wake_up.covered)
+        wake_up.wait(0.0)  # the wake-up that came with the listening
+        resting = threading.Thread(target=lambda: wake_up.rest(NEVER))
+        resting.start()
+        poll_until(lambda: wake_up.waiting == 1)
+        execute(bench.database, 'DROP TRIGGER sqlqueue_wake_up ON "Sales"')
+        resting.join(60)  # it must poll again
+        assert not resting.is_alive()
+        assert not wake_up.covered
+    finally:
+        stop.set()
+        listener.join()
+    assert events().count("wake_up_without_trigger") == 2
+
+
+def test_behind_a_pooler_nothing_rests(bench: Bench) -> None:
+    """A pooler gives its clients numbers of its own for their sessions."""
+    prepare(bench)
+
+    class Pooled:
+        def __init__(self, raw: Any) -> None:
+            self._raw = raw
+            self.backend_pid = 1
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._raw, name)
+
+    table = bench.table("Sales").qualified
+    with Line(bench, "Sales") as line:
+        assert line.connection.covered({table: wake_up_channel(table)}) == {wake_up_channel(table)}
+        line.connection._raw = Pooled(line.connection._raw)
+        assert line.connection.covered({table: wake_up_channel(table)}) == frozenset()
+
+
+def test_many_announcements_wake_without_an_answer_being_lost(bench: Bench) -> None:
+    """Notifications come in between the answers to the listener's own question."""
+    prepare(bench)
+    table = bench.table("Sales").qualified
+    with Line(bench, "Sales") as line:
+        for number in range(20):
+            by_insert(bench, number)
+            assert line.connection.covered({table: wake_up_channel(table)}) == {wake_up_channel(table)}
+            assert line.wait() == {"Sales"}
+
+
+@pytest.fixture
+def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody who takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        text = f"host=127.0.0.1 port={server.getsockname()[1]} sslmode=disable gssencmode=disable"
+        monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (text.encode(), 0.05))
+        yield
+
+
+def test_a_server_that_does_not_answer_is_given_up(bench: Bench, silent_server: None) -> None:
+    line = ListeningConnection(bench.database.alias)
+    with pytest.raises(ConnectionLost, match="does not answer"):
+        line.open(["sqlqueue_x"])
+    line.dispose()
+
+
+def test_the_stop_does_not_wait_for_a_server_that_does_not_answer(
+    bench: Bench, silent_server: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, _ = listening_module._conninfo(bench.database.alias)
+    monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (text, NEVER))
+    line = ListeningConnection(bench.database.alias)
+    interrupter = threading.Timer(0.05, line.interrupt)
+    interrupter.start()
+    with pytest.raises(Interrupted):
+        line.open(["sqlqueue_x"])
+    interrupter.join()
+    line.dispose()
+    line.interrupt()  # late, and harmless
+
+
+def test_parameters_that_cannot_be_had_count_as_a_lost_connection(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> dict[str, Any]:
+        raise RuntimeError("no token")
+
+    monkeypatch.setattr(connections[bench.database.alias], "get_connection_params", refuse)
+    line = ListeningConnection(bench.database.alias)
+    with pytest.raises(ConnectionLost, match="no token"):
+        line.open(["sqlqueue_x"])
+    line.dispose()
+
+
+def test_an_error_of_ours_stops_the_worker_loudly(
+    bench: Bench, listened: tuple[WakeUp, StopSignal], monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
+) -> None:
+    wake_up, stop = listened
+    monkeypatch.setattr(ListeningConnection, "open", lambda *_: 1 / 0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with listening(bench.database.alias, [wake_up], stop):
+        assert stop.wait(60)
+    assert "thread_died" in events()

@@ -1,0 +1,21 @@
+"""A handler of worker processes that says which threads its process has: names, and their numbers at the operating system."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from sqlqueue_app import handles
+
+MODULE = __name__
+
+
+@handles("Worker.Threads")
+def tell(message: Any, context: Any) -> None:
+    """One line: the process and its threads as Python knows them."""
+    threads = {thread.name: thread.native_id for thread in threading.enumerate()}
+    sys.stdout.write(json.dumps({"pid": os.getpid(), "threads": threads}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,71 @@
+"""Handlers of the worker processes that tests start: they write a row of their own for each message, in the receive transaction."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from sqlqueue_app import handles
+
+MODULE = __name__
+
+
+def lines(path: str) -> int:
+    return len(Path(path).read_text().splitlines()) if os.path.exists(path) else 0
+
+
+def note(path: str) -> int:
+    """Another line in a file, whatever becomes of the transaction; how many there are now."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    finally:
+        os.close(descriptor)
+    return lines(path)
+
+
+@handles("Worker.Count")
+def count(message: Any, context: Any) -> None:
+    """One row per message: number, process."""
+    with context.connection.cursor() as cursor:
+        cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
+
+
+@handles("Worker.Hang")
+def hang(message: Any, context: Any) -> None:
+    """Write a row, say so, and wait to be killed; or, the second time (the file is there then), go on."""
+    with context.connection.cursor() as cursor:
+        cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
+    if "tries" in message:
+        note(message["tries"])
+    if os.path.exists(message["released"]):
+        return
+    sys.stdout.write("in the handler\n")
+    sys.stdout.flush()
+    while not os.path.exists(message["released"]):
+        threading.Event().wait(0.01)
+
+
+@handles("Worker.Die")
+def die(message: Any, context: Any) -> None:
+    """Take the process down, once `beside` has as many lines as asked for."""
+    note(message["tries"])
+    while lines(message["beside"]) < message["wait_for"]:
+        threading.Event().wait(0.01)
+    way = message["way"]
+    if way.startswith("SIG"):
+        # To this very thread: another one might take its time, and this one go on.
+        signal.raise_signal(getattr(signal, way))
+    os._exit(int(way))
+
+
+@handles("Worker.Slow")
+def slow(message: Any, context: Any) -> None:
+    """A row, and some time: until the process dies if that was not seen yet, else three tenths of a second."""
+    with context.connection.cursor() as cursor:
+        cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
+    threading.Event().wait(60 if note(message["tries"]) == 1 else 0.3)

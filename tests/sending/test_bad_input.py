@@ -1,0 +1,114 @@
+"""What cannot be sent: one clear error at the call, and nothing written."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import send, send_many
+from sqlqueue_app.messages.errors import AddressError, MessageBodyError, MessageTypeError, SqlQueueError, WireFormatError
+from tests.sending.conftest import Desk
+from tests.sending.types import NotRegistered, PlaceOrder
+
+
+class Recursive(dict[str, Any]):
+    """A dictionary that contains itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["self"] = self
+
+
+CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "a class that is no message type": (
+        lambda: send(NotRegistered("1")),
+        MessageTypeError,
+        r"tests\.sending\.types\.NotRegistered is no message type; decorate it with @message_type\(\"Namespace\.NotRegistered\"\)",
+    ),
+    "a dictionary without a type": (
+        lambda: send({"order_id": "1"}),
+        MessageTypeError,
+        r"dict is no message type.*type name and a dict",
+    ),
+    "None": (lambda: send(None), MessageTypeError, "NoneType is no message type"),
+    "a class instead of its object": (lambda: send(PlaceOrder), MessageTypeError, "the class PlaceOrder: hand in an object of it"),
+    "a blank type": (lambda: send("  ", {}), MessageTypeError, r"'  ' is blank: expected a name such as"),
+    "an empty type": (lambda: send("", {}), MessageTypeError, "'' is blank"),
+    "a body beside an object": (
+        lambda: send(PlaceOrder("1"), {}),
+        MessageTypeError,
+        r"body was given beside the message PlaceOrder",
+    ),
+    "a body beside an object, many": (lambda: send_many([(PlaceOrder("1"), {})]), MessageTypeError, "PlaceOrder"),
+    "NaN": (lambda: send("Sending.A", {"price": math.nan}), MessageBodyError, r"no number for nan.*|\['price'\]"),
+    "infinity in a list": (lambda: send("Sending.A", {"a": [1, {"b": -math.inf}]}), MessageBodyError, r"a.*1.*b"),
+    "a value without a form": (lambda: send("Sending.A", {"when": object()}), MessageBodyError, r"when"),
+    "a key without a form": (lambda: send("Sending.A", {(1, 2): 3}), MessageBodyError, r"\(1, 2\) is tuple"),
+    "two keys of the same text": (lambda: send("Sending.A", {1: 1, "1": 2}), MessageBodyError, "both be written as '1'"),
+    "half of a surrogate pair": (lambda: send("Sending.A", {"a": "\ud800"}), MessageBodyError, "surrogate"),
+    "a text as the body": (lambda: send("Sending.A", "text"), MessageBodyError, "a dataclass, a dict or a list; got str"),
+    "a dictionary within itself": (lambda: send("Sending.A", Recursive()), MessageBodyError, "contains itself"),
+    "a header that is a number": (
+        lambda: send(PlaceOrder("1"), headers={"Count": 7}),  # type: ignore[dict-item]
+        WireFormatError,
+        r"the header 'Count' is int \(7\); expected str or None",
+    ),
+    "a header that is a number, many": (
+        lambda: send_many([PlaceOrder("1")], headers={"Count": 7}),  # type: ignore[dict-item]
+        WireFormatError,
+        r"the header 'Count' is int",
+    ),
+    "a header without a name": (
+        lambda: send(PlaceOrder("1"), headers={None: "x"}),  # type: ignore[dict-item]
+        WireFormatError,
+        "header name None is NoneType",
+    ),
+    "an empty address": (lambda: send(PlaceOrder("1"), to=""), AddressError, "no table"),
+    "an address that is no text": (lambda: send(PlaceOrder("1"), to=7), AddressError, "address as text, got 7"),  # type: ignore[arg-type]
+    "an address with NUL": (lambda: send(PlaceOrder("1"), to="a\0b"), AddressError, "NUL"),
+    "a lifetime in seconds": (
+        lambda: send(PlaceOrder("1"), time_to_be_received=20),  # type: ignore[arg-type]
+        WireFormatError,
+        r"time_to_be_received is int \(20\); expected a timedelta",
+    ),
+    "a lifetime beyond .NET": (
+        lambda: send(PlaceOrder("1"), time_to_be_received=timedelta.max),
+        WireFormatError,
+        r"longer than \.NET can hold",
+    ),
+    "a message id that is no text": (
+        lambda: send(PlaceOrder("1"), message_id=uuid.UUID(int=42)),  # type: ignore[arg-type]
+        WireFormatError,
+        r"message_id is UUID \(.*2a.*\); expected str: convert it first",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_refused_in_clear_words_and_nothing_is_written(sqlite_desk: Desk, case: str) -> None:
+    act, kind, words = CASES[case]
+
+    with pytest.raises(kind, match=words):
+        act()
+
+    assert sqlite_desk.rows() == []
+
+
+def test_a_name_that_is_too_long_for_the_database_is_told(postgresql_desk: Desk) -> None:
+    """PostgreSQL would cut it and look for another table."""
+    with pytest.raises(SqlQueueError, match=r"x{64}"):
+        send(PlaceOrder("1"), to="x" * 64)
+
+
+def test_a_message_that_cannot_be_encoded_does_not_break_the_next_one(desk: Desk) -> None:
+    with pytest.raises(MessageBodyError):
+        send("Sending.A", {"a": math.nan})
+
+    send("Sending.A", {"a": 1})
+
+    assert desk.bodies() == [{"a": 1}]

@@ -1,0 +1,70 @@
+"""The public names: there without Django's settings, and each under the name that `__all__` gives."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import sqlqueue_app
+from tests.support.databases import ROOT
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter without Django settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DJANGO")}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("name", [*sqlqueue_app.__all__, "__version__"])
+def test_each_name_is_importable_without_settings(name: str) -> None:
+    answer = python(f"import sqlqueue_app; sqlqueue_app.{name}; from sqlqueue_app import {name}")
+
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_the_package_alone_imports_no_django() -> None:
+    answer = python("import sys, sqlqueue_app; print([name for name in sys.modules if name.startswith('django')])")
+
+    assert answer.stdout.strip() == "[]"
+
+
+def test_a_star_import_gives_exactly_all() -> None:
+    found: dict[str, object] = {}
+    exec("from sqlqueue_app import *", found)
+
+    assert {name for name in found if not name.startswith("__")} == set(sqlqueue_app.__all__)
+
+
+def test_names_are_the_things_themselves() -> None:
+    from sqlqueue_app.messages.errors import Unrecoverable
+    from sqlqueue_app.messages.types import message_type
+    from sqlqueue_app.receiving.handlers import handles
+    from sqlqueue_app.sending.sender import send, send_many
+
+    expected = {
+        "Unrecoverable": Unrecoverable, "handles": handles, "message_type": message_type, "send": send, "send_many": send_many,
+    }  # fmt: skip
+    assert {name: getattr(sqlqueue_app, name) for name in sqlqueue_app.__all__} == expected
+    assert set(sqlqueue_app.__all__) <= set(dir(sqlqueue_app))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'sqlqueue_app' has no attribute 'sent'"):
+        sqlqueue_app.sent  # noqa: B018
+
+
+def test_sending_without_settings_says_so() -> None:
+    answer = python("import sqlqueue_app; sqlqueue_app.send('Sales.PlaceOrder', {})")
+
+    assert answer.returncode == 1
+    assert "ImproperlyConfigured" in answer.stderr

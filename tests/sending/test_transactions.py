@@ -1,0 +1,190 @@
+"""`send()` and transactions: with the caller's rows, at once, or after the commit of another database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connections, transaction
+
+from sqlqueue_app import send, send_many
+from sqlqueue_app.messages.errors import QueueNotFound
+from tests.contract.tables import elsewhere
+from tests.sending.conftest import Desk
+from tests.sending.types import PlaceOrder
+
+
+@contextmanager
+def rolled_back(alias: str) -> Iterator[None]:
+    """A block of atomic() that ends with an exception."""
+    with suppress(InterruptedError), transaction.atomic(using=alias):
+        yield
+        raise InterruptedError
+
+
+def send_one() -> None:
+    send(PlaceOrder("42"))
+
+
+def send_several() -> None:
+    send_many([PlaceOrder("42")])
+
+
+BOTH = pytest.mark.parametrize("sending", [send_one, send_several])
+Sending = Callable[[], None]
+
+
+def groups(desk: Desk) -> Any:
+    return Group.objects.using(desk.alias)
+
+
+@BOTH
+def test_outside_of_a_transaction_it_is_sent_at_once(desk: Desk, sending: Sending) -> None:
+    sending()
+
+    assert elsewhere(lambda: len(desk.rows())) == 1
+
+
+@BOTH
+def test_it_commits_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
+    with transaction.atomic(using=desk.alias):
+        groups(desk).create(name="order 42")
+        sending()
+        assert elsewhere(lambda: len(desk.rows())) == 0
+
+    assert elsewhere(lambda: (len(desk.rows()), groups(desk).count())) == (1, 1)
+
+
+@BOTH
+def test_it_rolls_back_with_the_callers_rows(desk: Desk, sending: Sending) -> None:
+    with rolled_back(desk.alias):
+        groups(desk).create(name="order 42")
+        sending()
+
+    assert (len(desk.rows()), groups(desk).count()) == (0, 0)
+
+
+@BOTH
+def test_a_savepoint_that_is_rolled_back_takes_its_messages_along(desk: Desk, sending: Sending) -> None:
+    with transaction.atomic(using=desk.alias):
+        sending()
+        with rolled_back(desk.alias):
+            sending()
+        sending()
+
+    assert len(desk.rows()) == 2
+
+
+@BOTH
+def test_on_commit_it_is_sent_at_once(desk: Desk, sending: Sending) -> None:
+    with transaction.atomic(using=desk.alias):
+        transaction.on_commit(sending, using=desk.alias)
+        assert desk.rows() == []
+
+    assert elsewhere(lambda: len(desk.rows())) == 1
+
+
+def test_a_missing_queue_leaves_the_callers_transaction_as_it_was(desk: Desk) -> None:
+    with transaction.atomic(using=desk.alias):
+        groups(desk).create(name="order 42")
+        with pytest.raises(QueueNotFound):
+            send(PlaceOrder("42"), to="Nowhere")
+        send(PlaceOrder("43"))
+
+    assert (len(desk.rows()), groups(desk).count()) == (1, 1)
+
+
+# --- another database ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(postgresql_desk: Desk) -> str:
+    """The alias of a database that holds no queues, beside `postgresql_desk`, which does."""
+    assert postgresql_desk.alias != "default"
+    return "default"
+
+
+@BOTH
+def test_while_only_another_database_is_in_a_transaction_it_waits_for_its_commit(
+    postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]], sending: Sending
+) -> None:
+    with transaction.atomic(using=other):
+        sending()
+        assert postgresql_desk.rows() == []
+
+    assert elsewhere(lambda: len(postgresql_desk.rows())) == 1
+    (warning,) = warnings()
+    assert "'default'" in warning
+    assert "transaction.atomic(using='postgresql')" in warning
+
+
+@BOTH
+def test_it_is_never_sent_if_the_other_database_rolls_back(postgresql_desk: Desk, other: str, sending: Sending) -> None:
+    with rolled_back(other):
+        sending()
+
+    assert postgresql_desk.rows() == []
+
+
+def test_it_waits_for_the_outermost_block_and_goes_with_the_savepoint(postgresql_desk: Desk, other: str) -> None:
+    with transaction.atomic(using=other):
+        with transaction.atomic(using=other):
+            send(PlaceOrder("kept"))
+        with rolled_back(other):
+            send(PlaceOrder("undone"))
+        assert postgresql_desk.rows() == []
+
+    assert [body["order_id"] for body in postgresql_desk.bodies()] == ["kept"]
+
+
+def test_it_warns_once(postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]]) -> None:
+    for _ in range(3):
+        with transaction.atomic(using=other):
+            send(PlaceOrder("42"))
+            send_many([PlaceOrder("42")])
+
+    assert len(warnings()) == 1
+    assert len(postgresql_desk.rows()) == 6
+
+
+def test_with_both_in_a_transaction_it_belongs_to_that_of_the_queues(
+    postgresql_desk: Desk, other: str, warnings: Callable[[], list[str]]
+) -> None:
+    with transaction.atomic(using=other):
+        with rolled_back(postgresql_desk.alias):
+            send(PlaceOrder("undone"))
+        with transaction.atomic(using=postgresql_desk.alias):
+            send(PlaceOrder("42"))
+        assert elsewhere(lambda: len(postgresql_desk.rows())) == 1
+
+    assert len(postgresql_desk.rows()) == 1
+    assert warnings() == []
+
+
+def test_a_mistake_is_told_where_it_is_made_and_not_at_the_commit(postgresql_desk: Desk, other: str) -> None:
+    postgresql_desk.configure(ROUTES={})
+
+    with transaction.atomic(using=other), pytest.raises(Exception, match="has no route"):
+        send(PlaceOrder("42"))
+
+
+def test_messages_for_after_the_commit_are_composed_before_it(postgresql_desk: Desk, other: str) -> None:
+    """What the caller does to the object later does not change what was sent."""
+    order = PlaceOrder("42")
+    with transaction.atomic(using=other):
+        message_id = send(order)
+        order.order_id = "changed"
+
+    assert [body["order_id"] for body in postgresql_desk.bodies()] == ["42"]
+    assert postgresql_desk.headers()[0]["NServiceBus.MessageId"] == message_id
+
+
+def test_a_connection_that_was_never_used_does_not_count_as_another(postgresql_desk: Desk, other: str) -> None:
+    connections[other].close()
+
+    send(PlaceOrder("42"))
+
+    assert len(postgresql_desk.rows()) == 1

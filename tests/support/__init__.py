@@ -1,0 +1,3 @@
+"""What the tests stand on: databases, waiting, leak checks."""
+
+from __future__ import annotations

@@ -1,0 +1,274 @@
+"""One clean database for each test on each product: a copied file, a copied PostgreSQL database, a swept SQL Server one.
+
+Each provider migrates once in a session and hands out clean databases from then on. All run in pytest's main thread, outside of
+transactions, with pytest-django's block on databases lifted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import psycopg
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.test.utils import override_settings
+from psycopg import sql
+
+from tests.support import leaks, postgresql, sqlserver
+from tests.support.waiting import poll_until
+
+
+class Provider(Protocol):
+    """Clean databases of one product under one alias."""
+
+    alias: str
+
+    def prepare(self) -> None:
+        """Points the alias at a clean, migrated database."""
+        ...
+
+    def discard(self) -> list[str]:
+        """Takes the test's database away; returns what was found left open in it, in words."""
+        ...
+
+    def end(self) -> None:
+        """Gives back everything of the session."""
+        ...
+
+
+def point(alias: str, **values: Any) -> None:
+    """Changes NAME, HOST and the like of an alias, for the connections that any thread opens from now on."""
+    connections[alias].close()
+    connections.settings[alias].update(values)
+
+
+def migrate(alias: str) -> None:
+    """Makes Django's and the app's managed tables, as `migrate` does where SQLQUEUE names this alias."""
+    with override_settings(SQLQUEUE={**settings.SQLQUEUE, "DATABASE": alias, "ENDPOINTS": {}}):
+        call_command("migrate", database=alias, verbosity=0, interactive=False)
+    connections[alias].close()
+
+
+class SqliteProvider:
+    """A file for each test, copied from one that was migrated once."""
+
+    alias = "default"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._template = directory / "template.sqlite3"
+        self._count = 0
+
+    def prepare(self) -> None:
+        if not self._template.exists():
+            unfinished = self._template.with_name("unfinished.sqlite3")
+            unfinished.unlink(missing_ok=True)
+            point(self.alias, NAME=str(unfinished))
+            # closing the last connection folds the write-ahead log into the file
+            migrate(self.alias)
+            unfinished.rename(self._template)
+        self._count += 1
+        file = self._directory / f"test-{self._count}.sqlite3"
+        shutil.copyfile(self._template, file)
+        point(self.alias, NAME=str(file))
+
+    def discard(self) -> list[str]:
+        connections[self.alias].close()
+        file = Path(connections.settings[self.alias]["NAME"])
+        open_files = leaks.open_files(file)
+        for path in self._directory.glob(file.name + "*"):
+            path.unlink()
+        return [f"the SQLite file is still open in this process {len(open_files)} times"] if open_files else []
+
+    def end(self) -> None:
+        connections[self.alias].close()
+
+
+class PostgresqlProvider:
+    """A database for each test, copied from one that was migrated once (about 30 ms)."""
+
+    alias = "postgresql"
+
+    def __init__(self, server: postgresql.GivenServer | postgresql.ThrowAwayServer) -> None:
+        self.server = server
+        session = secrets.token_hex(4)
+        self.template = f"sqlqueue_{session}_template"
+        self.database = f"sqlqueue_{session}_test"
+        self._roles: dict[str, str] = {}
+        self._ready = False
+        self._admin = server.connect()
+
+    def prepare(self) -> None:
+        if not self._ready:
+            # one of a preparation that failed
+            self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.template)
+            self._execute("CREATE DATABASE {}", self.template)
+            point(self.alias, **self.server.settings(self.template))
+            migrate(self.alias)
+            self._ready = True
+        # before 15 there is no other strategy, and no word for it
+        strategy = " STRATEGY file_copy" if self._admin.info.server_version >= 15_00_00 else ""
+        self._execute("CREATE DATABASE {} TEMPLATE {}" + strategy, self.database, self.template)
+        point(self.alias, **self.server.settings(self.database))
+
+    def discard(self) -> list[str]:
+        connections[self.alias].close()
+        self._reconnect()
+        left = self._sessions_left() + self._prepared_left()
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.database)
+        for role in self._roles:
+            self._execute("DROP ROLE IF EXISTS {}", role)
+        self._roles.clear()
+        return left
+
+    def end(self) -> None:
+        connections[self.alias].close()
+        self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.template)
+        self._admin.close()
+        self.server.close()
+
+    def create_role(self, name: str) -> str:
+        """Makes a role that may log in and has no right yet; returns its full name. Gone after the test."""
+        role = f"{self.database}_{name}"
+        password = secrets.token_urlsafe(12)
+        statement = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(role), sql.Literal(password))
+        self._admin.execute(statement)
+        self._roles[role] = password
+        return role
+
+    @contextmanager
+    def as_role(self, role: str) -> Iterator[None]:
+        """Inside, the alias logs in as a role of create_role()."""
+        before = {name: connections.settings[self.alias][name] for name in ("USER", "PASSWORD")}
+        point(self.alias, USER=role, PASSWORD=self._roles[role])
+        try:
+            yield
+        finally:
+            point(self.alias, **before)
+
+    def sessions(self) -> list[str]:
+        """The sessions of the test's database, those of the caller among them."""
+        rows = self._admin.execute(
+            "SELECT format('%%s %%s: %%s', application_name, state, left(query, 100)) FROM pg_stat_activity"
+            " WHERE datname = %s AND backend_type = 'client backend'",
+            [self.database],
+        )
+        return [str(row[0]) for row in rows]
+
+    def _sessions_left(self) -> list[str]:
+        try:
+            # a session that was closed a moment ago needs a moment to vanish from the view
+            poll_until(lambda: not self.sessions(), 2)
+        except AssertionError:
+            return [f"a PostgreSQL session is still open: {session}" for session in self.sessions()]
+        return []
+
+    def _prepared_left(self) -> list[str]:
+        found = self._admin.execute("SELECT gid FROM pg_prepared_xacts WHERE database = %s", [self.database])
+        names = [str(row[0]) for row in found]
+        if names:
+            # they would keep the database from being dropped, and can only be ended from inside of it
+            with self.server.connect(self.database) as inside:
+                for name in names:
+                    inside.execute(sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(name)))
+        return [f"a prepared transaction was left: {name!r}" for name in names]
+
+    def _reconnect(self) -> None:
+        """After a test that stopped the server and started it again our own session is gone too, unnoticed so far."""
+        try:
+            self._admin.execute("SELECT 1")
+        except psycopg.OperationalError:
+            self._admin.close()
+            self._admin = self.server.connect()
+
+    def _execute(self, statement: str, *names: str) -> None:
+        self._admin.execute(sql.SQL(cast(Any, statement)).format(*map(sql.Identifier, names)))
+
+
+class SqlServerProvider:
+    """One database for the session; after each test what the test made is dropped and the managed tables are emptied."""
+
+    alias = "mssql"
+    # filled by `migrate`, needed by the next test too
+    _KEPT = frozenset({"django_migrations", "django_content_type", "auth_permission"})
+
+    def __init__(self) -> None:
+        self._given = dict(connections.settings[self.alias])
+        self.database = f"sqlqueue_test_{secrets.token_hex(4)}"
+        self._tables: set[tuple[str, str]] | None = None
+
+    def prepare(self) -> None:
+        if self._tables is not None:
+            return
+        self._on_given_database(f"CREATE DATABASE [{self.database}]")
+        point(self.alias, NAME=self.database)
+        migrate(self.alias)
+        self._tables = self._list_tables()
+        connections[self.alias].close()
+
+    def discard(self) -> list[str]:
+        connection = connections[self.alias]
+        # what was open in the test may be broken: look with a fresh one
+        connection.close()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT program_name, status FROM sys.dm_exec_sessions"
+                " WHERE database_id = DB_ID() AND session_id <> @@SPID AND is_user_process = 1"
+            )
+            left = [f"a SQL Server session is still open: {row}" for row in cursor.fetchall()]
+        self._sweep(connection)
+        connection.close()
+        return left
+
+    def end(self) -> None:
+        if self._tables is not None:
+            point(self.alias, **self._given)
+            self._on_given_database(f"ALTER DATABASE [{self.database}] SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
+            self._on_given_database(f"DROP DATABASE [{self.database}]")
+
+    def _sweep(self, connection: BaseDatabaseWrapper) -> None:
+        managed = self._tables or set()
+        quote = connection.ops.quote_name
+        with connection.cursor() as cursor:
+            for schema, table in sorted(self._list_tables() - managed):
+                cursor.execute(f"DROP TABLE {_bracket(schema)}.{_bracket(table)}")
+            # 16384 and above are the fixed roles' own schemas; below 5 are dbo, guest, sys, INFORMATION_SCHEMA
+            cursor.execute("SELECT name FROM sys.schemas WHERE schema_id BETWEEN 5 AND 16383")
+            for (schema,) in cursor.fetchall():
+                cursor.execute(f"DROP SCHEMA {_bracket(schema)}")
+            emptied = [table for _, table in managed if table not in self._KEPT]
+            for table in emptied:
+                cursor.execute(f"ALTER TABLE {quote(table)} NOCHECK CONSTRAINT ALL")
+            for table in emptied:
+                cursor.execute(f"DELETE FROM {quote(table)}")
+            for table in emptied:
+                cursor.execute(f"ALTER TABLE {quote(table)} WITH CHECK CHECK CONSTRAINT ALL")
+
+    def _list_tables(self) -> set[tuple[str, str]]:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute("SELECT SCHEMA_NAME(schema_id), name FROM sys.tables")
+            return {(row[0], row[1]) for row in cursor.fetchall()}
+
+    def _on_given_database(self, statement: str) -> None:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(statement)
+        connections[self.alias].close()
+
+
+def _bracket(name: str) -> str:
+    return "[" + name.replace("]", "]]") + "]"
+
+
+def configured() -> dict[str, str]:
+    """The products that this session tests: dialect name → alias."""
+    aliases = {"sqlite": "default", "postgresql": "postgresql"}
+    if sqlserver.is_named():
+        aliases["sqlserver"] = "mssql"
+    return aliases

@@ -1,0 +1,293 @@
+"""The shape of the code: imports go one way, pure parts stay pure, nothing grows too long.
+
+The table of arrows is design §5; docs, code and this table change together.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import ROOT
+
+PACKAGE = "sqlqueue_app"
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 50
+
+# --- the arrows: a layer, and the layers that it may import -------------------------------------------------------------------
+
+_PURE = frozenset({"messages", "policies"})
+_DATABASES = _PURE | {"databases"}
+_TABLES = _DATABASES | {"tables"}
+_MODELS = _TABLES | {"conf", "queue_models", "models"}
+_INSTANCES = _MODELS | {"instances"}
+_SENDING = _TABLES | {"conf", "sending"}
+_RECEIVING = _SENDING | {"scheduler", "receiving"}
+_ENDPOINT = _RECEIVING | _INSTANCES | {"endpoint", "run"}
+_OPERATIONS = _ENDPOINT | {"operations"}
+
+ALLOWED: dict[str, frozenset[str]] = {
+    "messages": frozenset(),
+    "policies": frozenset({"messages"}),
+    "databases": _PURE,
+    "tables": _DATABASES,
+    "conf": frozenset({"messages"}),
+    "logs": frozenset({"messages"}),
+    "scheduler": frozenset({"messages", "policies"}),
+    "sending": _TABLES | {"conf"},
+    "receiving": _SENDING | _INSTANCES | {"scheduler"},
+    "endpoint": _RECEIVING | _INSTANCES,
+    "run": _RECEIVING | _INSTANCES | {"endpoint"},
+    "operations": _ENDPOINT,
+    # what Django finds by its place
+    "queue_models": _TABLES | {"conf"},
+    "models": _TABLES | {"conf", "queue_models"},
+    "instances": _MODELS,
+    "routers": frozenset({"conf", "messages", "queue_models"}),
+    "migration_operations": _TABLES | {"conf"},
+    "migrations": frozenset({"migration_operations"}),
+    "checks": _TABLES | {"conf", "operations"},
+    "after_migrate": _TABLES | {"conf", "operations"},
+    "apps": frozenset({"conf", "checks", "after_migrate", "queue_models", "models"}),
+    # Spark's executors have no Django
+    "spark": frozenset({"messages", "databases"}),
+    # what may look down on all of it; nobody looks up to these
+    "dashboard": _OPERATIONS,
+    "admin": _OPERATIONS | {"dashboard"},
+    "tasks": _OPERATIONS,
+    "management": _OPERATIONS | {"logs", "spark", "migration_operations"},
+    "testing": _OPERATIONS,
+    # the package itself: lazy exports of what users import
+    "__init__": _RECEIVING,
+}
+
+NO_DJANGO = frozenset({"messages", "policies", "databases", "spark"})
+NO_CLOCK_NO_THREAD = frozenset({"messages", "policies"})
+CLOCKS_AND_THREADS = frozenset(
+    {"time", "threading", "_thread", "asyncio", "concurrent", "multiprocessing", "sched", "queue", "signal"}
+)
+READINGS_OF_THE_CLOCK = frozenset({"now", "utcnow", "today"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach, printed as file:line."""
+
+    file: str
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One file of the package: where it belongs and what it says."""
+
+    path: Path
+    root: Path
+
+    @property
+    def layer(self) -> str:
+        return self.path.relative_to(self.root / PACKAGE).parts[0].removesuffix(".py")
+
+    @property
+    def name(self) -> str:
+        return self.path.relative_to(self.root).as_posix()
+
+    def tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text(encoding="utf-8"), filename=self.name)
+
+    def finding(self, node: ast.AST, what: str) -> Finding:
+        return Finding(self.name, getattr(node, "lineno", 1), what)
+
+
+def modules(root: Path) -> list[Module]:
+    return [Module(path, root) for path in sorted((root / PACKAGE).rglob("*.py"))]
+
+
+def imports(module: Module) -> Iterator[tuple[ast.AST, str]]:
+    """Every imported dotted name with its place, also inside functions and under TYPE_CHECKING.
+
+    `from a import b` gives `a.b`, for b may be a module; import_module("a.b") with a literal counts as well.
+    """
+    for node in ast.walk(module.tree()):
+        if isinstance(node, ast.Import):
+            yield from ((node, name.name) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node, f"{'.' * node.level}{node.module or ''}.{name.name}") for name in node.names)
+        elif isinstance(node, ast.Call) and _called(node) in {"import_module", "__import__"} and node.args:
+            target = node.args[0]
+            if isinstance(target, ast.Constant) and isinstance(target.value, str):
+                yield node, target.value
+
+
+def _called(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def layer_of_import(name: str, root: Path) -> str | None:
+    """The layer that an imported name belongs to; None for what is no arrow, "__init__" for what the package itself exports."""
+    parts = name.split(".")
+    if parts[0] != PACKAGE or name == f"{PACKAGE}.__version__":
+        return None
+    if len(parts) > 1 and ((root / PACKAGE / parts[1]).is_dir() or (root / PACKAGE / f"{parts[1]}.py").is_file()):
+        return parts[1]
+    return "__init__"
+
+
+def find_wrong_arrows(root: Path) -> Iterator[Finding]:
+    for module in modules(root):
+        for node, name in imports(module):
+            if name.startswith("."):
+                yield module.finding(node, f"imports {name!r} relatively: write the whole name")
+                continue
+            target = layer_of_import(name, root)
+            if target is None or target == module.layer:
+                continue
+            if module.layer not in ALLOWED:
+                yield module.finding(node, f"{module.layer!r} has no row in the table of arrows")
+            elif target not in ALLOWED[module.layer]:
+                yield module.finding(node, f"{module.layer!r} must not import {target!r} ({name})")
+
+
+def find_django(root: Path) -> Iterator[Finding]:
+    for module in modules(root):
+        if module.layer in NO_DJANGO:
+            for node, name in imports(module):
+                if name.split(".")[0] == "django":
+                    yield module.finding(node, f"{module.layer!r} must not import Django ({name})")
+
+
+def find_clocks_and_threads(root: Path) -> Iterator[Finding]:
+    for module in modules(root):
+        if module.layer not in NO_CLOCK_NO_THREAD:
+            continue
+        for node, name in imports(module):
+            if name.split(".")[0] in CLOCKS_AND_THREADS:
+                yield module.finding(node, f"{module.layer!r} has no clock and no thread ({name})")
+        for node in ast.walk(module.tree()):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READINGS_OF_THE_CLOCK:
+                yield module.finding(node, f"{module.layer!r} reads the clock ({node.func.attr}): have it handed in")
+
+
+def find_sleep(root: Path) -> Iterator[Finding]:
+    for module in modules(root):
+        for node in ast.walk(module.tree()):
+            if isinstance(node, ast.Call) and _called(node) == "sleep":
+                yield module.finding(node, "sleeps: wait for an event, so that a stop ends it at once")
+        for node, name in imports(module):
+            if name.split(".")[-1] == "sleep":
+                yield module.finding(node, "imports sleep")
+
+
+def find_too_long(root: Path) -> Iterator[Finding]:
+    for module in modules(root):
+        lines = len(module.path.read_text(encoding="utf-8").splitlines())
+        if lines > LONGEST_FILE:
+            yield Finding(module.name, lines, f"has {lines} lines, {LONGEST_FILE} are allowed")
+        for node in ast.walk(module.tree()):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LONGEST_FUNCTION:
+                    yield module.finding(node, f"{node.name}() has {length} lines, {LONGEST_FUNCTION} are allowed")
+
+
+RULES = [find_wrong_arrows, find_django, find_clocks_and_threads, find_sleep, find_too_long]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_code_keeps_the_rule(rule: object) -> None:
+    assert callable(rule)
+    assert [str(finding) for finding in rule(ROOT)] == []
+
+
+def test_every_layer_has_its_row() -> None:
+    assert {module.layer for module in modules(ROOT)} - set(ALLOWED) == set()
+
+
+def test_the_arrows_have_no_circle() -> None:
+    left = dict(ALLOWED)
+    while left:
+        bottom = [layer for layer, below in left.items() if not below & set(left)]
+        assert bottom, f"these import each other in a circle: {sorted(left)}"
+        for layer in bottom:
+            del left[layer]
+
+
+@pytest.mark.parametrize("outermost", ["dashboard", "tasks", "management", "testing"])
+def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
+    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer != "admin"] == []
+
+
+# --- the rules themselves, on a made-up tree ----------------------------------------------------------------------------------
+
+BREACHES = [
+    (find_wrong_arrows, "messages/a.py", "import sqlqueue_app.tables"),
+    (find_wrong_arrows, "messages/a.py", "from sqlqueue_app import tables"),
+    (find_wrong_arrows, "messages/a.py", "from sqlqueue_app.tables.queue import QueueTable"),
+    (find_wrong_arrows, "tables/a.py", "def f():\n    from sqlqueue_app.dashboard import views"),
+    (find_wrong_arrows, "tables/a.py", "if TYPE_CHECKING:\n    from sqlqueue_app.sending.sender import Sender"),
+    (find_wrong_arrows, "tables/a.py", "importlib.import_module('sqlqueue_app.endpoint')"),
+    (find_wrong_arrows, "tables/a.py", "from . import queue"),
+    (find_wrong_arrows, "operations/a.py", "from sqlqueue_app.management.commands import run"),
+    (find_wrong_arrows, "databases/a.py", "from sqlqueue_app import send"),
+    (find_wrong_arrows, "invented/a.py", "import sqlqueue_app.messages"),
+    (find_wrong_arrows, "spark/a.py", "import sqlqueue_app.conf"),
+    (find_django, "databases/a.py", "def f():\n    from django.db import connection"),
+    (find_django, "policies/a.py", "import django.utils.timezone"),
+    (find_clocks_and_threads, "policies/a.py", "import time"),
+    (find_clocks_and_threads, "messages/a.py", "from threading import Event"),
+    (find_clocks_and_threads, "policies/a.py", "from concurrent.futures import ThreadPoolExecutor"),
+    (find_clocks_and_threads, "messages/a.py", "stamp = datetime.now(UTC)"),
+    (find_clocks_and_threads, "messages/a.py", "stamp = datetime.datetime.utcnow()"),
+    (find_sleep, "receiving/a.py", "import time\ntime.sleep(1)"),
+    (find_sleep, "receiving/a.py", "from time import sleep as nap"),
+    (find_too_long, "tables/a.py", "x = 1\n" * (LONGEST_FILE + 1)),
+    (find_too_long, "tables/a.py", "def f():\n" + "    x = 1\n" * LONGEST_FUNCTION),
+]
+
+FINE = [
+    ("tables/a.py", "from sqlqueue_app import __version__"),
+    ("tables/a.py", "from sqlqueue_app.messages.errors import QueueNotFound"),
+    ("tables/a.py", "from sqlqueue_app.tables.queue import QueueTable"),
+    ("tables/a.py", "from django.db import connections\nimport threading"),
+    ("messages/a.py", "from datetime import datetime, timedelta"),
+    ("management/a.py", "from sqlqueue_app.spark import job"),
+    ("tables/a.py", "x = 1\n" * LONGEST_FILE),
+    ("tables/a.py", "def f():\n" + "    x = 1\n" * (LONGEST_FUNCTION - 1)),
+]
+
+
+def _tree_with(root: Path, file: str, text: str) -> None:
+    for layer in ("tables", "dashboard", "sending", "management", "messages", "spark"):
+        (root / PACKAGE / layer).mkdir(parents=True)
+    for layer in ("endpoint", "conf"):
+        (root / PACKAGE / f"{layer}.py").touch()
+    path = root / PACKAGE / file
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(("rule", "file", "text"), BREACHES)
+def test_a_breach_is_found(rule: object, file: str, text: str, tmp_path: Path) -> None:
+    _tree_with(tmp_path, file, text)
+
+    assert callable(rule)
+    found = list(rule(tmp_path))
+
+    assert [finding.file for finding in found] == [f"{PACKAGE}/{file}"]
+
+
+@pytest.mark.parametrize(("file", "text"), FINE)
+def test_what_is_allowed_is_not_found(file: str, text: str, tmp_path: Path) -> None:
+    _tree_with(tmp_path, file, text)
+
+    assert [str(finding) for rule in RULES for finding in rule(tmp_path)] == []

@@ -28,7 +28,8 @@ DIRECTORY = "SQLQUEUE_BENCH_TIMES"
 def _note(_message: Any, _context: Any) -> None:
     TIMES.append(time.perf_counter())
     for count, call in ENOUGH:
-        if len(TIMES) == count:
+        # >=: another thread may have appended in between; who is called bears to be called again
+        if len(TIMES) >= count:
             call()
 
 

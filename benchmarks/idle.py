@@ -24,6 +24,7 @@ import psycopg
 from benchmarks import messages
 from benchmarks.databases import QUEUE, PostgreSQL
 from benchmarks.series import Section, Series
+from tests.support.processes import end
 
 PAUSE_SECONDS = 0.15
 WATCHED_SECONDS = 30.0
@@ -110,8 +111,7 @@ def _worker(environment: dict[str, str], ready: str) -> Iterator[queue.Queue[tup
                 raise RuntimeError(f"the worker has not said {ready} within {_PATIENCE_SECONDS:g} s: {''.join(log)}")
             yield told
         finally:
-            worker.terminate()
-            worker.wait(_PATIENCE_SECONDS)
+            end(worker, _PATIENCE_SECONDS)
             for reader in readers:
                 reader.join()
 

@@ -29,10 +29,3 @@ def resident_megabytes(pid: int | str = "self") -> dict[str, float]:
         return {}
     found = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
     return {name: int(found[key].split()[0]) * 1024 / 1e6 for name, key in (("now", "VmRSS"), ("peak", "VmHWM")) if key in found}
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that a process has started and that are alive; none where there is no /proc."""
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text(encoding="ascii").split()
-    ]

@@ -13,8 +13,9 @@ from statistics import mean
 
 from benchmarks import handlers
 from benchmarks.databases import Database
-from benchmarks.measures import children_of, resident_megabytes
+from benchmarks.measures import resident_megabytes
 from benchmarks.series import Section, Series
+from tests.support.processes import children_of, end
 from tests.support.waiting import poll_until
 
 SAMPLES = 20
@@ -86,5 +87,4 @@ def _worker(database: Database) -> Iterator[Callable[[], int]]:
             try:
                 yield find
             finally:
-                worker.terminate()
-                worker.wait(60)
+                end(worker)

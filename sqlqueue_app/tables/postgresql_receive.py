@@ -192,8 +192,12 @@ class PostgresReceiveTransaction(ReceiveTransaction):
     def _commit_and_receive(self, atomic: Atomic, limit: Callable[[], int]) -> None:
         connection = self.connection
         raw = connection.unwatched
+        if (size := limit()) not in self._prepared:
+            # To prepare it here could fail, and take the work of the message with it; the next receive does that.
+            self._commit(atomic)
+            return
         try:
-            rows = self._ask(raw, "COMMIT; ", limit())
+            rows = self._ask(raw, "COMMIT; ", size)
         except psycopg.Error as error:
             if raw.closed or raw.pgconn.transaction_status != pq.TransactionStatus.INERROR:
                 self._mark_ended(connection)

@@ -6,16 +6,18 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
 
 from sqlqueue_app.conf import ConcurrencyModel, EndpointSettings, Settings
+from sqlqueue_app.conf.callables import load_callable
 from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.databases.scripts import PlannedTable
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.messages.resolution import AddressBook
-from sqlqueue_app.policies.recoverability import RecoverabilityConfig
+from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
 from sqlqueue_app.receiving.calling import HandlerTable
@@ -28,6 +30,7 @@ from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.monitor import MonitorReceiver
 from sqlqueue_app.receiving.poller import QueuePoller
 from sqlqueue_app.receiving.processor_config import ProcessorConfig, SharedFailures
+from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.routes_of_satellites import Destinations
 from sqlqueue_app.receiving.satellites import SatelliteProcessor, SatelliteRoutes
@@ -88,6 +91,9 @@ class Endpoint:
         self.handlers = HandlerTable(handlers_of(self.config.handlers), body_names=settings.body_names)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
         self.mode = TransactionMode(self.config.transaction_mode)
+        self._policy: Policy = default_policy
+        if self.config.recoverability is not None:
+            self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
         # SQLite has one writer: a second connection would wait for the receive for ever, so sends commit with it (design 6.11).
         is_sqlite = connection.vendor == "sqlite"
         self._separate = None if is_sqlite else SeparateDispatcher(self.alias, self.book, announces=settings.announces)
@@ -245,6 +251,12 @@ class Endpoint:
             now=utc_now,
         )
 
+    def _recoverability(self) -> RecoverabilityConfig:
+        config = self.config
+        retries = (config.immediate_retries, 0) if self.mode is not TransactionMode.NONE else (0, 0)
+        increase = timedelta(seconds=config.delayed_retry_increase_seconds)
+        return RecoverabilityConfig(retries[0], config.error_queue, retries[1], increase)
+
     def _processor_config(self, queue: ReceivingQueue, in_work: InWork) -> ProcessorConfig:
         return ProcessorConfig(
             endpoint=self.name,
@@ -253,7 +265,10 @@ class Endpoint:
             composer=self._composer,
             dispatcher=self._dispatcher,
             error_queue=self._error_queue_of(self.book.canonical(queue.table.address)),
-            recoverability=RecoverabilityConfig(self.config.immediate_retries, self.config.error_queue),
+            address=queue.table.address,
+            recoverability=self._recoverability(),
+            policy=self._policy,
+            rate_limit=RateLimit(queue.name, self.config.rate_limit_after),
             failures=SharedFailures(),
             mode=self.mode,
             batch_size=self.batch_size,

@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
-FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "job")
+FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
 
 
 class TextFormatter(logging.Formatter):

@@ -123,6 +123,7 @@ class OutgoingMessage:
     headers: Headers
     body: bytes
     time_to_be_received: timedelta | None = None
+    delay: timedelta | None = None
 
     @property
     def message_id(self) -> str | None:

@@ -28,7 +28,7 @@ class ErrorQueue:
         processor: Processor,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._alias = alias
+        self.alias = alias
         self._queue = address
         self._failed_queue = failed_queue
         self._processor = processor
@@ -38,6 +38,10 @@ class ErrorQueue:
     def address(self) -> str:
         """The error queue in words, for logs."""
         return str(self._queue)
+
+    def at(self, address: QueueAddress) -> ErrorQueue:
+        """The same for another queue that takes failed messages."""
+        return ErrorQueue(self.alias, address, failed_queue=self._failed_queue, processor=self._processor, now=self._now)
 
     def move(
         self,
@@ -73,7 +77,7 @@ class ErrorQueue:
         self.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
 
     def _send(self, row_id: uuid.UUID, headers: str, body: bytes, correlation_id: str | None, reply_to_address: str | None) -> None:
-        table = queue_table(self._alias, self._queue)
+        table = queue_table(self.alias, self._queue)
         # The row id is a primary key on PostgreSQL, and somebody may have copied rows: a new one, as NServiceBus writes there.
         new_id = uuid.uuid4() if table.dialect.name == "postgresql" else row_id
         table.send([NewRow(str(new_id), headers, body, correlation_id, reply_to_address)])

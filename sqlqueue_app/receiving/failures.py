@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import traceback
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
@@ -38,9 +39,11 @@ class Failure:
     source: str
     stack_trace: str
     unrecoverable: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else is known of the attempt, such as its handler; written as entries of the exception's data."""
 
 
-def failure_of(error: BaseException, *, unrecoverable: bool) -> Failure:
+def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str, str] | None = None) -> Failure:
     """The exception in words; never raises, whatever the exception's own `__str__` does."""
     inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     text = _text(error)
@@ -51,6 +54,7 @@ def failure_of(error: BaseException, *, unrecoverable: bool) -> Failure:
         source=_source(error),
         stack_trace=_stack_trace(error, text),
         unrecoverable=unrecoverable,
+        facts=facts or {},
     )
 
 
@@ -71,6 +75,8 @@ def failure_headers(
     kept[names.EXCEPTION_SOURCE] = failure.source
     kept[names.EXCEPTION_STACK_TRACE] = failure.stack_trace
     kept[names.TIME_OF_FAILURE] = format_time(at)
+    for name, value in failure.facts.items():
+        kept[names.EXCEPTION_DATA_PREFIX + name] = value
     return kept
 
 

@@ -11,8 +11,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
-from sqlqueue_app.receiving.failures import Failure, failure_of
-from sqlqueue_app.receiving.processing import UNRECOVERABLE, MessageProcessor, Outcome, logger
+from sqlqueue_app.policies.recoverability import Action, Discard, MoveToError
+from sqlqueue_app.receiving.failures import Failure
+from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
 from sqlqueue_app.tables.rows import ReceivedRow
 
 
@@ -29,10 +30,12 @@ class NonTransactionalProcessor(MessageProcessor):
                 self._config.dispatcher.dispatch(outgoing)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
             self._leave_no_transaction()
-            failure = failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE))
-            if self._config.discard_failures:
-                return self._discard(incoming, failure)
-            return self._move_to_error(row, incoming, failure)
+            failure = self._failed(incoming, error)
+            action = self._recovery.decide(incoming, 1, failure, error)
+            if self._config.discard_failures and isinstance(action, MoveToError):
+                action = Discard("ON_FAILURE_WITHOUT_TRANSACTION")
+            return self._settle(action, row, incoming, failure, 1)
+        self._config.rate_limit.succeeded()
         return Outcome.HANDLED
 
     def _connection_for_handlers(self) -> BaseDatabaseWrapper | None:
@@ -51,12 +54,10 @@ class NonTransactionalProcessor(MessageProcessor):
             connection.in_atomic_block = False
             connection.close()
 
-    def _write_to_error(
-        self, row: ReceivedRow, headers: dict[str, str | None], incoming: IncomingMessage, failure: Failure
-    ) -> None:
+    def _settle(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure, attempt: int) -> Outcome:
         try:
             with transaction.atomic(using=self._transaction.table.alias):
-                self._config.error_queue.move(row.id, headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
+                self._recovery.write(action, row, incoming, failure)
         except DatabaseError as error:
             logger.critical(
                 "message lost: it failed (%s) and could not be written to the error queue (%s)",
@@ -65,12 +66,5 @@ class NonTransactionalProcessor(MessageProcessor):
                 extra=self._extra("message_lost", incoming.message_id),
             )
             raise
-
-    def _discard(self, incoming: IncomingMessage, failure: Failure) -> Outcome:
-        logger.error(
-            "message failed and is dropped (ON_FAILURE_WITHOUT_TRANSACTION): %s\n%s",
-            failure.message,
-            failure.stack_trace,
-            extra=self._extra("message_discarded", incoming.message_id),
-        )
+        self._settled(action, row, incoming, failure, attempt)
         return Outcome.FAILED

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import enum
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from django.db import transaction as django_transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import (
     DatabaseError,
@@ -31,14 +28,12 @@ from sqlqueue_app.messages.errors import (
 )
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.batch_size import BatchSize
-from sqlqueue_app.policies.recoverability import FailureContext, MoveToError, default_policy
-from sqlqueue_app.policies.transaction_mode import TransactionMode
-from sqlqueue_app.receiving.calling import refuse_unrun
-from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryNow
 from sqlqueue_app.receiving.failures import Failure, failure_of
+from sqlqueue_app.receiving.invoking import Invoker
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import NullBody, read_message
-from sqlqueue_app.sending.current import Collect, Handling, handling
+from sqlqueue_app.receiving.recovering import Recovery
 from sqlqueue_app.tables.receive_transaction import Hooks, ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
 
@@ -80,7 +75,8 @@ class MessageProcessor:
         self._clock = clock
         self._size = BatchSize(config.batch_size if self.takes_batches else 1)
         self._alone = True
-        self._process_id = os.getpid()
+        self._invoker = Invoker(config, self._send_at_once)
+        self._recovery = Recovery(config)
         self._rows: Sequence[ReceivedRow] = ()
         self._immediate: list[OutgoingMessage] = []
         self._outgoing: list[OutgoingMessage] = []
@@ -215,55 +211,39 @@ class MessageProcessor:
 
     def _attempt(self, row: ReceivedRow, incoming: IncomingMessage) -> Outcome:
         if (died := self._config.in_work.begins(row.id)) is not None:
-            return self._move_to_error(row, incoming, failure_of(died, unrecoverable=True))
+            gives_up = MoveToError(self._config.recoverability.error_queue)
+            return self._settle(gives_up, row, incoming, failure_of(died, unrecoverable=True), 0)
         remembered = self._config.failures.recall(row)
         attempt = 1
         if remembered is not None:
             failed_attempts, failure = remembered
-            if self._gives_up(incoming, failed_attempts, failure):
-                return self._move_to_error(row, incoming, failure)
+            action = self._recovery.decide(incoming, failed_attempts, failure)
+            if not self._tries_again(action, incoming, failed_attempts, failure):
+                return self._settle(action, row, incoming, failure, failed_attempts)
             attempt = failed_attempts + 1
         while True:
             try:
                 hooks = self._finish(self._handle(incoming, attempt))
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
-                failure = failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE))
+                failure = self._failed(incoming, error)
                 if not self._undo(row, attempt, failure, error):
                     return Outcome.ROLLED_BACK
-                if self._gives_up(incoming, attempt, failure):
-                    return self._move_to_error(row, incoming, failure)
+                action = self._recovery.decide(incoming, attempt, failure, error)
+                if not self._tries_again(action, incoming, attempt, failure):
+                    return self._settle(action, row, incoming, failure, attempt)
                 attempt += 1
                 continue
             if attempt > 1:
                 self._when_committed(lambda: self._config.failures.forget(row))
+            self._config.rate_limit.succeeded()
             self._run_hooks(hooks, incoming.message_id)
             return Outcome.HANDLED
 
     def _handle(self, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
         """Call the handlers; what they sent and is not written yet."""
-        config = self._config
-        context = MessageContext(
-            incoming,
-            attempt=attempt,
-            composer=config.composer,
-            connection=self._connection_for_handlers(),
-            send_at_once=self._send_at_once,
-            allowed_destinations=config.allowed_destinations,
-        )
-        collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
-        try:
-            self._call(incoming, context, collect)
-        finally:
-            if os.getpid() != self._process_id:
-                _end_child()
+        outgoing = self._invoker.call(incoming, attempt, self._connection_for_handlers())
         self._check_handlers_left_it_usable()
-        return context.outgoing
-
-    def _call(self, incoming: IncomingMessage, context: MessageContext, collect: Collect | None) -> None:
-        with handling(Handling(incoming, self._config.endpoint, collect)):
-            for handler, message in self._config.handlers.calls(incoming):
-                if (result := handler.function(message, context)) is not None:
-                    refuse_unrun(result, handler)
+        return outgoing
 
     def _send_at_once(self, messages: Sequence[OutgoingMessage]) -> None:
         if self._config.immediate_dispatcher is None:
@@ -323,42 +303,26 @@ class MessageProcessor:
             extra=self._extra("transaction_ended", str(row.id)),
         )
 
-    def _gives_up(self, incoming: IncomingMessage, attempt: int, failure: Failure) -> bool:
-        context = FailureContext(attempt, failure.unrecoverable)
-        if isinstance(default_policy(self._config.recoverability, context), MoveToError):
-            return True
-        logger.info(
-            "attempt %s failed, trying again: %s: %s",
-            attempt,
-            failure.exception_type,
-            failure.message,
-            extra=self._extra("immediate_retry", incoming.message_id, attempt=attempt),
-        )
-        return False
+    def _failed(self, incoming: IncomingMessage, error: BaseException) -> Failure:
+        self._config.rate_limit.failed()
+        return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=self._invoker.facts(incoming))
 
-    def _move_to_error(self, row: ReceivedRow, incoming: IncomingMessage, failure: Failure) -> Outcome:
-        headers = dict(incoming.headers)
-        if not headers.get(names.MESSAGE_ID):
-            headers[names.MESSAGE_ID] = incoming.message_id
-        self._write_to_error(row, headers, incoming, failure)
-        self._when_committed(lambda: self._moved(row, incoming, failure))
+    def _tries_again(self, action: Action, incoming: IncomingMessage, attempt: int, failure: Failure) -> bool:
+        if not isinstance(action, RetryNow):
+            return False
+        self._recovery.say(action, incoming, failure, attempt)
+        return True
+
+    def _settle(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure, attempt: int) -> Outcome:
+        """The message is not handled: do what the policy says, and commit that with the receive."""
+        self._recovery.write(action, row, incoming, failure)
+        self._finish()
+        self._when_committed(lambda: self._settled(action, row, incoming, failure, attempt))
         return Outcome.FAILED
 
-    def _moved(self, row: ReceivedRow, incoming: IncomingMessage, failure: Failure) -> None:
+    def _settled(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure, attempt: int) -> None:
         self._config.failures.forget(row)
-        logger.error(
-            "message moved to the error queue %s: %s\n%s",
-            self._config.error_queue.address,
-            failure.message,
-            failure.stack_trace,
-            extra=self._extra("moved_to_error_queue", incoming.message_id),
-        )
-
-    def _write_to_error(
-        self, row: ReceivedRow, headers: dict[str, str | None], incoming: IncomingMessage, failure: Failure
-    ) -> None:
-        self._config.error_queue.move(row.id, headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
-        self._finish()
+        self._recovery.say(action, incoming, failure, attempt)
 
     def _run_hooks(self, hooks: Hooks, message_id: str) -> None:
         for hook in hooks:
@@ -378,9 +342,3 @@ class MessageProcessor:
             "message_id": message_id,
             **more,
         }
-
-
-def _end_child() -> NoReturn:
-    # A handler forked, and this is the child: it has one thread, and the connection in the middle of the parent's transaction.
-    os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
-    os._exit(1)

@@ -6,14 +6,16 @@ import threading
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.policies.failure_memory import FailureMemory
 from sqlqueue_app.policies.lower_bound import LowerBound
-from sqlqueue_app.policies.recoverability import RecoverabilityConfig
+from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
+from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -57,8 +59,11 @@ class ProcessorConfig:
     composer: Composer
     dispatcher: Dispatcher
     error_queue: ErrorQueue
+    address: QueueAddress
     recoverability: RecoverabilityConfig
     failures: SharedFailures
+    policy: Policy = default_policy
+    rate_limit: RateLimit = field(default_factory=RateLimit)
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
     allowed_destinations: tuple[str, ...] | None = None
     immediate_dispatcher: Dispatcher | None = None

@@ -18,6 +18,7 @@ from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import failure_of
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
+from sqlqueue_app.receiving.reading import headers_of_copy
 from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, route_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable
@@ -117,14 +118,9 @@ def _told(row: ReceivedRow, headers: Headers) -> Headers:
     """The headers of a timeout without what concerns its delay; what the columns said stands in the headers, for a delayed
     table has no such columns.
     """
-    told = {name: value for name, value in headers.items() if name not in _OF_THE_DELAY}
-    reply_to = headers.get(names.TIMEOUT_REPLY_TO_ADDRESS) or row.reply_to_address or headers.get(names.REPLY_TO_ADDRESS)
-    correlation_id = headers.get(names.CORRELATION_ID) or row.correlation_id
-    told[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or str(row.id)
-    if reply_to:
+    told = headers_of_copy(row, {name: value for name, value in headers.items() if name not in _OF_THE_DELAY})
+    if reply_to := headers.get(names.TIMEOUT_REPLY_TO_ADDRESS):
         told[names.REPLY_TO_ADDRESS] = reply_to
-    if correlation_id:
-        told[names.CORRELATION_ID] = correlation_id
     return told
 
 

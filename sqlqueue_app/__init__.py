@@ -13,15 +13,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlqueue_app.messages.errors import Unrecoverable
     from sqlqueue_app.messages.types import message_type
+    from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
     from sqlqueue_app.receiving.handlers import handles
     from sqlqueue_app.sending.sender import send, send_many
 
 __version__ = "0.1.0"
 
-__all__ = ["Unrecoverable", "handles", "message_type", "send", "send_many"]
+__all__ = [
+    "send",
+    "send_many",
+    "handles",
+    "message_type",
+    "Unrecoverable",
+    "RetryNow",
+    "RetryLater",
+    "MoveToError",
+    "Discard",
+    "default_policy",
+]
+
+_RECOVERABILITY = "sqlqueue_app.policies.recoverability"
 
 _HOMES = {
+    "Discard": _RECOVERABILITY,
+    "MoveToError": _RECOVERABILITY,
+    "RetryLater": _RECOVERABILITY,
+    "RetryNow": _RECOVERABILITY,
     "Unrecoverable": "sqlqueue_app.messages.errors",
+    "default_policy": _RECOVERABILITY,
     "handles": "sqlqueue_app.receiving.handlers",
     "message_type": "sqlqueue_app.messages.types",
     "send": "sqlqueue_app.sending.sender",

@@ -97,8 +97,8 @@ class Endpoint:
         # SQLite has one writer: a second connection would wait for the receive for ever, so sends commit with it (design 6.11).
         is_sqlite = connection.vendor == "sqlite"
         self._separate = None if is_sqlite else SeparateDispatcher(self.alias, self.book, announces=settings.announces)
-        joined = Dispatcher(self.alias, self.book, announces=settings.announces)
-        self._dispatcher = (self._separate or joined) if self.mode is TransactionMode.RECEIVE_ONLY else joined
+        self._joined = Dispatcher(self.alias, self.book, announces=settings.announces)
+        self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
     @property
     def name(self) -> str:
@@ -264,6 +264,7 @@ class Endpoint:
             handlers=self.handlers,
             composer=self._composer,
             dispatcher=self._dispatcher,
+            joined_dispatcher=self._joined,
             error_queue=self._error_queue_of(self.book.canonical(queue.table.address)),
             address=queue.table.address,
             recoverability=self._recoverability(),

@@ -21,10 +21,6 @@ class NotYet:
 
 NOT_YET: Final[Mapping[tuple[str, ...], NotYet]] = MappingProxyType(
     {
-        ("ENDPOINTS", "RATE_LIMIT_AFTER"): NotYet((None,)),
-        ("ENDPOINTS", "DELAYED_RETRIES"): NotYet((3, 0)),  # the default, and what happens
-        ("ENDPOINTS", "DELAYED_RETRY_INCREASE"): NotYet((10.0,)),
-        ("ENDPOINTS", "RECOVERABILITY"): NotYet((None,)),
         ("ENDPOINTS", "MIDDLEWARE"): NotYet(((),)),
         ("ENDPOINTS", "SLOW_HANDLER"): NotYet((10.0,)),
         ("ENDPOINTS", "DEDUPLICATE_FOR"): NotYet((None,)),

@@ -60,7 +60,7 @@ class RetryNow:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Put the message into its queue again after a delay (above zero), with a new round of attempts."""
+    """Put the message into its queue again after a delay of zero or more, with a new round of attempts."""
 
     delay: timedelta
 

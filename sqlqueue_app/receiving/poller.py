@@ -11,6 +11,7 @@ from django.conf import settings as django_settings
 from django.db import connections, reset_queries
 
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
+from sqlqueue_app.policies.rate_limit import WAIT_SECONDS
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.non_transactional import NonTransactionalProcessor
 from sqlqueue_app.receiving.processing import MessageProcessor
@@ -57,6 +58,17 @@ class QueuePoller:
 
         With `receives_ahead` a poll that found work may leave the next rows received: poll again at once, or `close`.
         """
+        limit = self._config.rate_limit
+        if not limit.limited:
+            return self._poll_in_turn(received)
+        self._give_back()
+        with limit.one_at_a_time():
+            found = self._poll_in_turn(received)
+            if found and limit.limited:
+                self._stop.wait(WAIT_SECONDS)
+            return found
+
+    def _poll_in_turn(self, received: Callable[[bool], None] | None) -> bool:
         with self._turn:
             if self._stop.is_set():
                 return False
@@ -136,7 +148,7 @@ class QueuePoller:
         return self._processor
 
     def _may_receive_ahead(self) -> bool:
-        return self._receives_ahead and not self._stop.is_set()
+        return self._receives_ahead and not self._stop.is_set() and not self._config.rate_limit.limited
 
     def _tidy(self) -> None:
         """What Django does at the end of a request: forget the query log, close connections that are broken or too old."""
@@ -148,12 +160,15 @@ class QueuePoller:
             if connection.alias != self._table.alias:
                 connection.close_if_unusable_or_obsolete()
 
+    def _give_back(self) -> None:
+        if self._processor is not None:
+            self._processor.give_back()
+        self._is_busy(False)
+
     def close(self) -> None:
         """Close every connection of the calling thread; rows that were received ahead are in their queue again."""
-        processor, self._processor = self._processor, None
-        if processor is not None:
-            processor.give_back()
-        self._is_busy(False)
+        self._give_back()
+        self._processor = None
         for dispatcher in (self._config.dispatcher, self._config.immediate_dispatcher):
             if dispatcher is not None:
                 dispatcher.close()

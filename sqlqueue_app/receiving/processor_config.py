@@ -58,6 +58,9 @@ class ProcessorConfig:
     handlers: HandlerTable
     composer: Composer
     dispatcher: Dispatcher
+    """Writes what handlers send, as the mode says."""
+    joined_dispatcher: Dispatcher
+    """Writes in the receive transaction, in every mode that has one: delayed retries."""
     error_queue: ErrorQueue
     address: QueueAddress
     recoverability: RecoverabilityConfig

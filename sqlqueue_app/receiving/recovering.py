@@ -59,7 +59,7 @@ class Recovery:
     def write(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure) -> None:
         """Write what the action says, on the connection and in the transaction of the caller. DatabaseError if that fails."""
         if isinstance(action, RetryLater):
-            self._config.dispatcher.dispatch([self._delayed_copy(action.delay, row, incoming)], begun=True)
+            self._config.joined_dispatcher.dispatch([self._delayed_copy(action.delay, row, incoming)], begun=True)
         elif isinstance(action, MoveToError):
             headers = dict(incoming.headers)
             headers[names.MESSAGE_ID] = incoming.message_id
@@ -143,8 +143,8 @@ class Recovery:
 def _check(action: object) -> None:
     if isinstance(action, RetryLater):
         delay: object = action.delay
-        if not isinstance(delay, timedelta) or delay <= timedelta(0):
-            raise ValueError(f"RetryLater({delay!r}): expected a timedelta above zero")
+        if not isinstance(delay, timedelta) or delay < timedelta(0):
+            raise ValueError(f"RetryLater({delay!r}): expected a timedelta of zero or more")
     elif not isinstance(action, (RetryNow, MoveToError, Discard)):
         raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")
 

@@ -125,10 +125,6 @@ def test_mode_none_without_retries_may_discard_failures() -> None:
 
 
 NOT_DEFAULT: dict[tuple[str, ...], object] = {
-    ("ENDPOINTS", "RATE_LIMIT_AFTER"): 5,
-    ("ENDPOINTS", "DELAYED_RETRIES"): 2,
-    ("ENDPOINTS", "DELAYED_RETRY_INCREASE"): 1,
-    ("ENDPOINTS", "RECOVERABILITY"): "shop.policy",
     ("ENDPOINTS", "MIDDLEWARE"): ["shop.timed"],
     ("ENDPOINTS", "SLOW_HANDLER"): 1,
     ("ENDPOINTS", "DEDUPLICATE_FOR"): 60,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
@@ -13,6 +14,7 @@ from sqlqueue_app.policies.recoverability import (
     FailureContext,
     MoveToError,
     RecoverabilityConfig,
+    RetryLater,
     RetryNow,
     default_policy,
 )
@@ -49,6 +51,43 @@ def test_more_failures_never_bring_a_retry_back(retries: int, failed: int) -> No
     action = default_policy(config, FailureContext(failed, unrecoverable=False))
 
     assert action == (RetryNow() if failed <= retries else MoveToError("error"))
+
+
+def rounds_until_error(config: RecoverabilityConfig) -> list[tuple[int, timedelta]]:
+    """The delayed retries of a message that always fails: after how many attempts of a round, and the delay."""
+    found: list[tuple[int, timedelta]] = []
+    failed = 0
+    while True:
+        failed += 1
+        action = default_policy(config, FailureContext(failed, unrecoverable=False, delayed_retries=len(found)))
+        if isinstance(action, RetryLater):
+            found.append((failed, action.delay))
+            failed = 0
+        elif action != RetryNow():
+            assert action == MoveToError("error")
+            assert failed == config.immediate_retries + 1
+            return found
+
+
+def test_delayed_retries_wait_longer_each_time_and_each_is_a_new_round_of_attempts() -> None:
+    config = RecoverabilityConfig(5, "error", 3, timedelta(seconds=10))
+
+    assert rounds_until_error(config) == [(6, timedelta(seconds=10)), (6, timedelta(seconds=20)), (6, timedelta(seconds=30))]
+
+
+@given(immediate=st.integers(0, 20), delayed=st.integers(0, 20))
+def test_a_message_that_always_fails_is_tried_so_often_in_all(immediate: int, delayed: int) -> None:
+    rounds = rounds_until_error(RecoverabilityConfig(immediate, "error", delayed))
+
+    assert sum(attempts for attempts, _ in rounds) + immediate + 1 == (immediate + 1) * (delayed + 1)
+
+
+@pytest.mark.parametrize(("ago", "again"), [(timedelta(days=1), True), (timedelta(days=1, seconds=1), False)])
+def test_a_day_after_the_last_delayed_retry_there_is_no_other(ago: timedelta, again: bool) -> None:
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    context = FailureContext(1, unrecoverable=False, delayed_retries=1, last_delayed_retry_at=now - ago, now=now)
+
+    assert isinstance(default_policy(RecoverabilityConfig(0, "error", 3), context), RetryLater) is again
 
 
 def test_the_modes_are_the_words_of_the_settings() -> None:

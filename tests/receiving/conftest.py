@@ -77,6 +77,11 @@ class Bench:
         text = json.dumps({"NServiceBus.EnclosedMessageTypes": message_type, **headers})
         self.put(text, json.dumps({} if body is None else body).encode())
 
+    def put_message_of(self, number: int, message_type: str, body: object = None) -> None:
+        """One of several messages: the number makes the id of its row."""
+        text = json.dumps({"NServiceBus.EnclosedMessageTypes": message_type})
+        self.put(text, json.dumps({} if body is None else body).encode(), row_id=f"00000000-0000-0000-0000-{number:012}")
+
     def run(self, stop: StopSignal | None = None, **options: Any) -> int:
         """Receive until nothing is left, in the calling thread and those of the worker; with `until_empty=False` until the stop."""
         chosen = RunOptions(**{"until_empty": True, **options})

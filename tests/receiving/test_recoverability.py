@@ -1,0 +1,171 @@
+"""What becomes of a message whose handler fails, through the settings: a policy of one's own, the facts in the error row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import Discard, MoveToError, RetryLater, RetryNow, Unrecoverable, default_policy, handles
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.times import parse_time
+from tests.receiving.conftest import Bench, Calls
+
+DATA = "NServiceBus.ExceptionInfo.Data."
+chosen: list[Any] = []
+
+
+def chosen_policy(config: Any, context: Any) -> Any:
+    """What the test at hand has put into `chosen`: an action, or a function that gives one."""
+    (policy,) = chosen
+    return policy(config, context) if callable(policy) else policy
+
+
+@pytest.fixture
+def policy(bench: Bench) -> Any:
+    """Sets the policy of the endpoint: an action or a function."""
+
+    def set_policy(given: Any, **endpoint: Any) -> None:
+        chosen[:] = [given]
+        bench.configure(RECOVERABILITY=f"{__name__}.chosen_policy", **endpoint)
+
+    yield set_policy
+    chosen.clear()
+
+
+@pytest.fixture
+def failing(calls: Calls) -> Calls:
+    """A handler for `Test.Message` that always fails."""
+
+    def fail(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        raise LookupError("always")
+
+    handles("Test.Message")(fail)
+    return calls
+
+
+def test_a_policy_sees_the_failure_and_the_settings(bench: Bench, policy: Any, failing: Calls) -> None:
+    seen: list[Any] = []
+
+    def look(config: Any, context: Any) -> Any:
+        seen.append((config, context))
+        return default_policy(config, context)
+
+    policy(look, IMMEDIATE_RETRIES=1)
+    bench.put_message("Test.Message", **{"NServiceBus.MessageId": "m-1", "x": "y"})
+    bench.run()
+
+    assert [context.failed_attempts for _, context in seen] == [1, 2]
+    config, context = seen[0]
+    assert (config.immediate_retries, config.delayed_retries, config.error_queue) == (1, 0, "error")
+    assert (context.endpoint, context.queue, context.message_id) == ("Sales", "Sales", "m-1")
+    assert (context.message_types, context.headers["x"]) == (("Test.Message",), "y")
+    assert (context.exception_type, context.exception_message, context.unrecoverable) == ("LookupError", "always", False)
+    assert isinstance(context.exception, LookupError)
+    assert [row["NServiceBus.MessageId"] for row in bench.headers("error")] == ["m-1"]
+
+
+def test_a_policy_may_discard(bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]]) -> None:
+    policy(Discard("nobody wants it"))
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert bench.rows("Sales") == bench.rows("error") == []
+    assert failing.seen == [1]
+    assert "message_discarded" in events()
+
+
+def test_a_policy_may_choose_another_queue(bench: Bench, policy: Any, failing: Calls) -> None:
+    bench.install_queues("cards")
+    policy(MoveToError("cards"))
+    bench.put_message("Test.Message")
+    bench.run()
+
+    (headers,) = bench.headers("cards")
+    assert headers["NServiceBus.ExceptionInfo.ExceptionType"] == "LookupError"
+    assert bench.rows("error") == []
+
+
+@pytest.mark.parametrize("queue", ["no-such-queue", ""])
+def test_a_queue_that_is_not_there_is_replaced_by_the_error_queue(
+    bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], queue: str
+) -> None:
+    policy(MoveToError(queue))
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert len(bench.rows("error")) == 1
+    assert bench.rows("Sales") == []
+    assert "recoverability_failed" in events()
+
+
+@pytest.mark.parametrize("broken", [None, "retry", RetryLater(timedelta(seconds=-1)), lambda config, context: 1 / 0])
+def test_of_a_broken_policy_the_default_takes_the_place(
+    bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], broken: Any
+) -> None:
+    policy(broken, IMMEDIATE_RETRIES=2)
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert failing.seen == [1, 2, 3]
+    assert len(bench.rows("error")) == 1
+    assert events().count("recoverability_failed") == 3
+
+
+def test_a_policy_may_try_again_what_is_said_to_be_unrecoverable(bench: Bench, policy: Any, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        if calls.add(context.attempt) == 1:
+            raise Unrecoverable("not yet")
+
+    policy(RetryNow())
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert calls.seen == [1, 2]
+    assert bench.rows("error") == []
+
+
+@pytest.mark.parametrize("action", [RetryNow(), RetryLater(timedelta(seconds=1))])
+def test_without_a_transaction_a_retry_is_the_error_queue(
+    bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], action: Any
+) -> None:
+    policy(action, TRANSACTION_MODE="none")
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert failing.seen == [1]
+    assert len(bench.rows("error")) == 1
+    assert "retry_refused" in events()
+
+
+def test_a_policy_that_is_not_there_is_an_error_that_names_it(bench: Bench) -> None:
+    bench.configure(RECOVERABILITY="tests.receiving.no_such.policy")
+
+    with pytest.raises(ConfigurationError, match=r"RECOVERABILITY of endpoint 'Sales' names 'tests.receiving.no_such.policy'"):
+        bench.run()
+
+
+def test_the_error_row_says_what_was_called_and_when(bench: Bench, failing: Calls) -> None:
+    bench.put_message("Test.Message", **{"NServiceBus.MessageId": "m-1"})
+    bench.run()
+
+    (headers,) = bench.headers("error")
+    assert headers[DATA + "Message ID"] == "m-1"
+    assert headers[DATA + "Transport message ID"] == "11111111-2222-3333-4444-555555555555"
+    assert headers[DATA + "Message type"] == "Test.Message"
+    assert headers[DATA + "Handler type"].endswith("failing.<locals>.fail")
+    began, failed = (parse_time(headers[f"{DATA}Handler {what} time"]) for what in ("start", "failure"))
+    assert began <= failed <= parse_time(headers["NServiceBus.TimeOfFailure"])
+
+
+def test_where_no_handler_was_called_none_is_named(bench: Bench) -> None:
+    bench.put_message("Test.Unknown")
+    bench.run()
+
+    (headers,) = bench.headers("error")
+    assert headers[DATA + "Message type"] == "Test.Unknown"
+    assert DATA + "Handler type" not in headers

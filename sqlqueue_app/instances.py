@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, router, transaction
-from django.db.models import Q, Value
+from django.db.models import Q, QuerySet, Value
 from django.db.models.functions import Now
 
 from sqlqueue_app import __version__
@@ -27,6 +27,14 @@ DEAD_AFTER_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operator asks of a process, by its row."""
+
+    concurrency: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceLease:
     """This process as the others see it. `callback_queue` is None where callbacks are off."""
 
@@ -35,22 +43,35 @@ class InstanceLease:
     endpoint: str
     callback_queue: str | None
 
-    def heartbeat(self, threads: dict[str, int]) -> bool:
+    def heartbeat(self, threads: dict[str, int], busy: dict[str, int] | None = None) -> bool:
         """Say that the process lives; False if its row is gone or taken over, because it was silent for too long."""
-        rows = Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())
-        return rows.update(heartbeat_at=Now(), threads=Value(threads, Instance._meta.get_field("threads"))) == 1
+        json = Instance._meta.get_field("threads")
+        return self._own().update(heartbeat_at=Now(), threads=Value(threads, json), busy=Value(busy or {}, json)) == 1
+
+    def asked(self) -> Asked | None:
+        """What the row asks of the process; None if it is gone."""
+        row = self._own().values_list("concurrency", "paused").first()
+        return None if row is None else Asked(*row)
 
     def concurrency(self) -> int | None:
         """What the row says about how many messages are handled at once; None if it is gone."""
-        return Instance.objects.using(self.alias).filter(pk=self.row_id).values_list("concurrency", flat=True).first()
+        asked = self.asked()
+        return None if asked is None else asked.concurrency
 
     def tell_concurrency(self, concurrency: int) -> None:
         """Write how many messages are handled at once, at most."""
-        Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host()).update(concurrency=concurrency)
+        self._own().update(concurrency=concurrency)
+
+    def tell_paused(self, paused: bool) -> None:
+        """Write that the process has paused now, or that it receives."""
+        self._own().update(paused_since=Now() if paused else None)
 
     def release(self) -> None:
         """Give the callback queue back: the process ends."""
-        Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host()).delete()
+        self._own().delete()
+
+    def _own(self) -> QuerySet[Instance]:
+        return Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())
 
 
 def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, exists: Callable[[str], bool]) -> InstanceLease:
@@ -69,7 +90,11 @@ def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, 
         "started_at": Now(),
         "heartbeat_at": Now(),
         "threads": {},
+        "busy": {},
         "concurrency": concurrency,
+        # The row may have been that of a process that is gone.
+        "paused": False,
+        "paused_since": None,
         "version": __version__,
     }
     pool = endpoint.callback_queue_names(name)

@@ -1,4 +1,4 @@
-"""Django models: the managed table of running instances, an anchor for permissions, and `queue_model` for queue tables."""
+"""Django models: the managed tables of instances, queue samples and schedules, an anchor for permissions, `queue_model`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db import models
 
 from sqlqueue_app.queue_models import queue_model, queue_models
 
-__all__ = ["Instance", "Queue", "queue_model", "queue_models"]
+__all__ = ["Claim", "Instance", "Queue", "QueueSample", "ScheduleTick", "queue_model", "queue_models"]
 
 
 class Instance(models.Model):
@@ -28,7 +28,10 @@ class Instance(models.Model):
     started_at = models.DateTimeField("started at")
     heartbeat_at = models.DateTimeField("last heartbeat")
     threads = models.JSONField("threads", default=dict, blank=True, help_text="live polling threads of each queue")
+    busy = models.JSONField("busy threads", default=dict, blank=True, help_text="threads of each queue that handle a message")
     concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
+    paused = models.BooleanField("paused", default=False, help_text="whether it is asked to receive nothing but replies")
+    paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process has followed")
     version = models.CharField("version", max_length=50, blank=True, default="")
 
     class Meta:
@@ -45,6 +48,74 @@ class Instance(models.Model):
 
     def __str__(self) -> str:
         return f"{self.endpoint} on {self.host} ({self.pid})"
+
+
+class Claim(models.Model):
+    """Up to when a piece of work that one process of the cluster does for all is done, or being done.
+
+    Who moves `until` forward by a conditional UPDATE does the work for the time in between; the others do nothing.
+    """
+
+    name = models.CharField("name", max_length=100, unique=True)
+    until = models.DateTimeField("until")
+
+    class Meta:
+        verbose_name = "claim"
+        verbose_name_plural = "claims"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class QueueSample(models.Model):
+    """How much was in a queue at a time, for charts: as it was counted every 10 seconds, or rolled up to longer times.
+
+    `waiting`, `expired` and `overdue` are means over `samples` counts, rounded; `most_waiting` and `head_age_seconds` are maxima.
+    Of a table of delayed messages `waiting` counts all its messages, `overdue` those that should have left it.
+    """
+
+    queue = models.CharField("queue", max_length=400)
+    taken_at = models.DateTimeField("taken at", help_text="the begin of its time, by the clock of the database")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
+    samples = models.PositiveIntegerField("samples", default=1)
+    waiting = models.PositiveBigIntegerField("waiting")
+    most_waiting = models.PositiveBigIntegerField("most waiting")
+    expired = models.PositiveBigIntegerField("expired", default=0)
+    overdue = models.PositiveBigIntegerField("overdue", default=0)
+    head_age_seconds = models.FloatField("age of the first message", null=True, blank=True)
+    exact = models.BooleanField("exact", default=True, help_text="False where a long queue was estimated")
+
+    class Meta:
+        verbose_name = "queue sample"
+        verbose_name_plural = "queue samples"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["queue", "seconds", "taken_at"], name="sqlqueue_sample_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["seconds", "taken_at"], name="sqlqueue_sample_time")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.taken_at:%Y-%m-%d %H:%M:%S}"
+
+
+class ScheduleTick(models.Model):
+    """A tick of a schedule whose message was sent. No two rows hold the same tick: who loses the race sends nothing.
+
+    The first row of a schedule has no `message_id`: a worker has seen the schedule then, and earlier ticks are not made up for.
+    """
+
+    schedule = models.CharField("schedule", max_length=255)
+    tick = models.DateTimeField("tick")
+    sent_at = models.DateTimeField("sent at")
+    message_id = models.CharField("message id", max_length=255, blank=True, default="")
+    endpoint = models.CharField("sent as", max_length=255, blank=True, default="")
+
+    class Meta:
+        verbose_name = "tick of a schedule"
+        verbose_name_plural = "ticks of schedules"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "tick"], name="sqlqueue_tick_once")]
+
+    def __str__(self) -> str:
+        return f"{self.schedule} at {self.tick:%Y-%m-%d %H:%M}"
 
 
 class Queue(models.Model):

@@ -14,7 +14,7 @@ from sqlqueue_app.dashboard.formats import duration
 from sqlqueue_app.dashboard.overview import instance_state
 from sqlqueue_app.instances import is_dead
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.instance_status import threads_of_row
+from sqlqueue_app.operations.instance_status import state_of, threads_of_row
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Instance]
@@ -49,8 +49,9 @@ class InstanceAdmin(_ModelAdmin):
 
     @admin.display(description=_("state"))
     def state(self, row: Instance) -> str:
-        """Alive or dead, in a word."""
-        return instance_state(alive=not is_dead(row, row.database_now)).word  # type: ignore[attr-defined]
+        """What the process does, in a word."""
+        alive = not is_dead(row, row.database_now)  # type: ignore[attr-defined]
+        return instance_state(state_of(alive=alive, paused=row.paused, followed=row.paused_since is not None)).word
 
     @admin.display(description=_("live threads"))
     def live_threads(self, row: Instance) -> str:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.formats import Number, Stamp, bounded_number, depth_number, duration, number, stamp
 from sqlqueue_app.operations.head_age import HeadAge, NoAge
-from sqlqueue_app.operations.instance_status import InstanceStatus
+from sqlqueue_app.operations.instance_status import InstanceState, InstanceStatus
 from sqlqueue_app.operations.known_queues import QueueKind
 from sqlqueue_app.operations.queue_problems import ProblemKind, QueueProblem
 from sqlqueue_app.operations.status import QueueStatus, Status, callback_queues, working_queues
@@ -104,6 +104,13 @@ KINDS = {
     QueueKind.ERROR: gettext_lazy("error"),
     QueueKind.AUDIT: gettext_lazy("audit"),
     QueueKind.CALLBACK: gettext_lazy("callback"),
+}
+_INSTANCE_STATES = {
+    InstanceState.ALIVE: (Level.OK, gettext_lazy("Alive")),
+    InstanceState.PAUSING: (Level.WARNING, gettext_lazy("Pausing")),
+    InstanceState.PAUSED: (Level.WARNING, gettext_lazy("Paused")),
+    InstanceState.RESUMING: (Level.INFO, gettext_lazy("Resuming")),
+    InstanceState.DEAD: (Level.ERROR, gettext_lazy("Dead")),
 }
 _PROBLEM_WORDS = {
     ProblemKind.MISSING: gettext_lazy("Missing"),
@@ -210,7 +217,7 @@ def _instance_row(status: Status, each: InstanceStatus, url_of: Callable[[str], 
         name=each.name,
         host=each.host,
         pid=each.pid,
-        state=instance_state(alive=each.alive),
+        state=instance_state(each.state),
         heartbeat=duration(each.heartbeat_age),
         started=stamp(each.started_at),
         threads=tuple(each.threads.items()),
@@ -222,9 +229,10 @@ def _instance_row(status: Status, each: InstanceStatus, url_of: Callable[[str], 
     )
 
 
-def instance_state(*, alive: bool) -> State:
-    """Alive or dead, in a word."""
-    return State(Level.OK, _("Alive")) if alive else State(Level.ERROR, _("Dead"))
+def instance_state(state: InstanceState) -> State:
+    """What the process does, in a word."""
+    level, word = _INSTANCE_STATES[state]
+    return State(level, str(word))
 
 
 def _summary(status: Status) -> tuple[State, ...]:

@@ -19,6 +19,7 @@ _INSTANCE_HEAD = (
     "STATE",
     "HEARTBEAT",
     "THREADS",
+    "BUSY",
     "AT ONCE",
     "CALLBACK QUEUE",
     "MESSAGES",
@@ -65,10 +66,13 @@ def _instance(status: Status, each: InstanceStatus) -> dict[str, Any]:
         "host": each.host,
         "pid": each.pid,
         "alive": each.alive,
+        "state": each.state.value,
         "heartbeat_age_seconds": each.heartbeat_age.total_seconds(),
         "started_at": each.started_at.isoformat(),
         "threads": dict(each.threads),
+        "busy": dict(each.busy),
         "concurrency": each.concurrency,
+        "paused_since": None if each.paused_since is None else each.paused_since.isoformat(),
         "version": each.version,
         "callback_queue": each.callback_queue,
         "callback_messages": None if depth is None else depth.waiting,
@@ -92,7 +96,7 @@ def status_lines(status: Status) -> Iterator[str]:
     yield ""
     if status.instances:
         rows = [_instance_cells(status, each) for each in status.instances]
-        yield from columns([_INSTANCE_HEAD, *rows], right=frozenset({3, 5, 6, 7, 9}))
+        yield from columns([_INSTANCE_HEAD, *rows], right=frozenset({3, 5, 6, 7, 8, 10}))
     elif status.instances_problem is None:
         yield "No instance has registered: start a worker with python manage.py run_sqlqueue_worker."
     problems = [(each.name, each.problem) for each in status.queues if each.problem is not None]
@@ -129,9 +133,10 @@ def _instance_cells(status: Status, each: InstanceStatus) -> tuple[str, ...]:
         each.name,
         each.host,
         str(each.pid),
-        "alive" if each.alive else "dead",
+        each.state.value,
         duration_text(each.heartbeat_age),
         str(each.live_threads),
+        str(each.busy_threads),
         str(each.concurrency),
         each.callback_queue or "-",
         "-" if depth is None else f"{'' if depth.exact else '≈'}{depth.waiting}",

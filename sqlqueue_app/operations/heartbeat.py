@@ -1,7 +1,7 @@
 """The heartbeat of an instance: says that the process lives and how many threads it has, and follows what its row asks for.
 
-The row's `concurrency` is how many messages are handled at once, at most. Who changes the number there, with `set_concurrency` or
-in any other way, changes the running worker at its next heartbeat.
+The row's `concurrency` is how many messages are handled at once, at most; its `paused` says whether to receive at all. Who changes
+them, with `set_concurrency`, `pause` and `resume` or in any other way, changes the running worker at its next heartbeat.
 """
 
 from __future__ import annotations
@@ -24,12 +24,21 @@ logger = logging.getLogger("sqlqueue.worker")
 class Heartbeat:
     """The heartbeats of one instance. `receivers` are those of its endpoint; `following` are those whose number is the
     endpoint's, the main queue's first: callback queues and satellites that were set apart keep their own.
+    `unpaused` are those that go on during a pause: the callback queue's, whose replies somebody waits for.
     """
 
-    def __init__(self, lease: InstanceLease, receivers: Sequence[Receiver], following: Sequence[Receiver]) -> None:
+    def __init__(
+        self,
+        lease: InstanceLease,
+        receivers: Sequence[Receiver],
+        following: Sequence[Receiver],
+        unpaused: Sequence[Receiver] = (),
+    ) -> None:
         self._lease = lease
         self._receivers = receivers
         self._following = following
+        self._pausing = [receiver for receiver in receivers if receiver not in unpaused]
+        self._told_paused = False
         self._told = following[0].maximum
 
     def job(self) -> BackgroundJob:
@@ -37,11 +46,12 @@ class Heartbeat:
         return BackgroundJob(f"heartbeat of {self._lease.endpoint}", HEARTBEAT_SECONDS, self.beat)
 
     def beat(self) -> None:
-        """Renew the row, then take over its number. Raises DatabaseError; a lock that was not granted is left to the next beat."""
+        """Renew the row, then do what it asks. Raises DatabaseError; a lock that was not granted is left to the next beat."""
+        busy = {receiver.queue: receiver.busy_threads for receiver in self._receivers}
         threads = {receiver.queue: receiver.live_threads for receiver in self._receivers}
         try:
             with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
-                alive = self._lease.heartbeat(threads)
+                alive = self._lease.heartbeat(threads, busy)
                 if alive:
                     self._follow()
         except LockTimeout:
@@ -55,14 +65,26 @@ class Heartbeat:
             )
 
     def _follow(self) -> None:
+        asked = self._lease.asked()
+        if asked is not None:
+            self._follow_pause(asked.paused)
+            self._follow_concurrency(asked.concurrency)
+
+    def _follow_pause(self, wanted: bool) -> None:
+        for receiver in self._pausing:
+            (receiver.pause if wanted else receiver.resume)()
+        if wanted is not self._told_paused:
+            self._lease.tell_paused(wanted)
+            self._told_paused = wanted
+
+    def _follow_concurrency(self, wanted: int) -> None:
         now = self._following[0].maximum
         if now != self._told:
             # The program itself has changed it: the row follows.
             self._lease.tell_concurrency(now)
             self._told = now
             return
-        wanted = self._lease.concurrency()
-        if wanted is None or wanted == self._told:
+        if wanted == self._told:
             return
         if wanted < 1:
             logger.error(
@@ -79,6 +101,21 @@ class Heartbeat:
         self._told = wanted
 
 
+def pause(endpoint: str, *, host: str | None = None, pid: int | None = None) -> int:
+    """Ask the running processes of an endpoint to receive nothing more until `resume`; returns how many were asked.
+
+    They follow at their next heartbeat, so within 10 seconds: messages that are being handled are finished, then main queue and
+    satellites are left alone. Callback queues are not: somebody waits for their replies. Background work goes on, schedules among
+    it. A process that is started later receives. `host` and `pid` choose among the processes; ConfigurationError if there is none.
+    """
+    return _ask(endpoint, host, pid, paused=True)
+
+
+def resume(endpoint: str, *, host: str | None = None, pid: int | None = None) -> int:
+    """Ask the processes of an endpoint to receive again; as `pause`."""
+    return _ask(endpoint, host, pid, paused=False)
+
+
 def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid: int | None = None) -> int:
     """Ask the running processes of an endpoint to handle at most `maximum` messages at once, each; returns how many were asked.
 
@@ -90,7 +127,11 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
             f"the concurrency of {endpoint!r} cannot be {maximum!r}: expected an integer of at least 1; "
             "to receive nothing, stop the worker"
         )
-    asked = _instances(endpoint, host, pid).update(concurrency=maximum)
+    return _ask(endpoint, host, pid, concurrency=maximum)
+
+
+def _ask(endpoint: str, host: str | None, pid: int | None, **fields: object) -> int:
+    asked = _instances(endpoint, host, pid).update(**fields)
     if not asked:
         which = "".join(f", {name} {value!r}" for name, value in (("host", host), ("process", pid)) if value is not None)
         raise ConfigurationError(f"no process of endpoint {endpoint!r}{which} is registered: see sqlqueue_status")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.db.models.functions import Now
@@ -13,6 +14,16 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import Instance
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_problems import MIGRATE_COMMAND, ProblemKind, QueueProblem
+
+
+class InstanceState(enum.StrEnum):
+    """What a process does. It follows a command at its next heartbeat: until then it is pausing, or resuming."""
+
+    ALIVE = "alive"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    RESUMING = "resuming"
+    DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +41,33 @@ class InstanceStatus:
     threads: Mapping[str, int]
     concurrency: int
     version: str
+    busy: Mapping[str, int] = field(default_factory=dict)
+    paused: bool = False
+    paused_since: datetime | None = None
 
     @property
     def live_threads(self) -> int:
         """The live polling threads of all its queues."""
         return sum(self.threads.values())
+
+    @property
+    def busy_threads(self) -> int:
+        """How many of them handle a message."""
+        return sum(self.busy.values())
+
+    @property
+    def state(self) -> InstanceState:
+        """What the process does, by its row."""
+        return state_of(alive=self.alive, paused=self.paused, followed=self.paused_since is not None)
+
+
+def state_of(*, alive: bool, paused: bool, followed: bool) -> InstanceState:
+    """The state of a process; `paused` is what it was asked, `followed` whether it has paused."""
+    if not alive:
+        return InstanceState.DEAD
+    if paused:
+        return InstanceState.PAUSED if followed else InstanceState.PAUSING
+    return InstanceState.RESUMING if followed else InstanceState.ALIVE
 
 
 def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
@@ -69,12 +102,18 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
         threads=threads_of_row(row),
         concurrency=row.concurrency,
         version=row.version,
+        busy=_counts(row.busy),
+        paused=row.paused,
+        paused_since=row.paused_since,
     )
 
 
 def threads_of_row(row: Instance) -> dict[str, int]:
     """The receive threads of each queue, as the process has told; nothing where the row was written by hand."""
-    value: object = row.threads
+    return _counts(row.threads)
+
+
+def _counts(value: object) -> dict[str, int]:
     if not isinstance(value, dict):
         return {}
     return {str(queue): count for queue, count in value.items() if isinstance(count, int)}

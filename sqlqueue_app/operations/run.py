@@ -145,7 +145,8 @@ def _when_reachable(
 
 def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue]) -> Heartbeat:
     following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
-    return Heartbeat(lease, receivers, following)
+    callbacks = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.is_callback_queue]
+    return Heartbeat(lease, receivers, following, unpaused=callbacks)
 
 
 def _release(lease: InstanceLease) -> None:

@@ -48,6 +48,9 @@ class AdaptiveReceiver(Receiver):
         watch = Watch(self.wake_up)
         outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
         while not self._stop.is_set():
+            if self._gate.is_closed:
+                self._sit_out(number, poller)
+                continue
             with self._lock:
                 if self._budget.has_surplus:
                     return
@@ -73,6 +76,12 @@ class AdaptiveReceiver(Receiver):
                 self._rest_alone(number, wait)
             elif wait:
                 self._wait(wait)
+
+    def _sit_out(self, number: int, poller: Poller) -> None:
+        with self._lock:
+            # A pause is no slow message.
+            self._slow_tasks.ended(number)
+        super()._sit_out(number, poller)
 
     def _rest_alone(self, number: int, wait: float) -> None:
         """What the last thread does at an empty queue; the others wait as ever, so that they end as ever."""

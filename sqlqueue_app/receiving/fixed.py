@@ -36,6 +36,9 @@ class FixedReceiver(Receiver):
         while not self._stop.is_set():
             if self._ends_as_surplus(number):
                 return
+            if self._gate.is_closed:
+                self._sit_out(number, poller)
+                continue
             try:
                 wait = policy.polled(succeeded=poller.poll(watch.begin()))
             except DatabaseError as error:

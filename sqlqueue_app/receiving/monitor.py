@@ -84,6 +84,11 @@ class MonitorReceiver(Receiver):
 
     def _monitor(self, poller: PeekingPoller) -> None:
         while not self._stop.is_set():
+            if self._gate.is_closed:
+                # The monitor is no receive thread; those of the pool end for want of work.
+                self._give_back(poller)
+                self._gate.wait()
+                continue
             try:
                 decision = look(poller.peek(), self._peek_delay_seconds)
             except DatabaseError as error:
@@ -103,7 +108,7 @@ class MonitorReceiver(Receiver):
             # A slot comes free when a message is done: a stop waits for those anyway.
             self._slots.acquire()
             with self._lock:
-                may_start = not self._stop.is_set() and batch.may_start()
+                may_start = not self._stop.is_set() and not self._gate.is_closed and batch.may_start()
             if not may_start:
                 self._slots.release()
                 break

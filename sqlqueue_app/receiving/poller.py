@@ -47,6 +47,7 @@ class QueuePoller:
         self._count = count
         self._receives_ahead = receives_ahead
         self._busy = False
+        self.handling = False
         self._new_processor = new_processor or _processor_of_mode
         self._processor: MessageProcessor | None = None
         self._gave_way = False
@@ -103,6 +104,7 @@ class QueuePoller:
         if not rows:
             return False
         self._is_busy(True)
+        self.handling = True
         try:
             found = processor.process(rows)
             if not found:
@@ -117,6 +119,7 @@ class QueuePoller:
             )
             raise
         finally:
+            self.handling = False
             for _ in rows:
                 self._count()
             # Rows that were received ahead are in no queue, so that an empty one proves nothing yet.

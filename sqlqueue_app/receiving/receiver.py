@@ -14,6 +14,7 @@ from typing import Protocol
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
 from sqlqueue_app.policies.circuit_breaker import CircuitBreaker
 from sqlqueue_app.policies.ramp_up import ThreadBudget
+from sqlqueue_app.receiving.pausing import PauseGate
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.wake_up import WakeUp
 
@@ -27,7 +28,10 @@ CIRCUIT_BREAKER_SECONDS = 30.0
 
 
 class Poller(Protocol):
-    """What one polling thread does; made, used and closed in that thread alone."""
+    """What one polling thread does; made, used and closed in that thread alone.
+
+    Other threads may read its attribute `handling`, where it has one: whether a message is being handled.
+    """
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
         """Receive and process one message; True if there was one. Raises DatabaseError when the database cannot be asked.
@@ -108,6 +112,9 @@ class Receiver(ABC):
         self._lock = threading.Lock()
         self._budget = ThreadBudget(maximum)
         self._threads: set[threading.Thread] = set()
+        self._pollers: set[Poller] = set()
+        self._gate = PauseGate(stop)
+        self._sitting_out = 0
         self._numbers = itertools.count(1)
         self._outage = Outage(queue, circuit_breaker_seconds=circuit_breaker_seconds, clock=clock)
 
@@ -118,9 +125,36 @@ class Receiver(ABC):
 
     @property
     def live_threads(self) -> int:
-        """The receive threads there are now."""
+        """The receive threads there are now; those that sit out a pause do not count."""
         with self._lock:
-            return self._budget.live
+            return self._budget.live - self._sitting_out
+
+    @property
+    def busy_threads(self) -> int:
+        """The receive threads that handle a message now."""
+        with self._lock:
+            return sum(getattr(poller, "handling", False) for poller in self._pollers)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has stopped it from receiving."""
+        return self._gate.is_closed
+
+    def pause(self) -> None:
+        """Receive nothing from now on; messages that are being handled are finished. Safe from any thread, and returns at once.
+
+        A thread that is just receiving may still get a message. The threads wait without a connection, for `resume` or the stop.
+        """
+        if self._gate.close():
+            logger.info("receiving from %s is paused", self.queue, extra={"event": "receiving_paused", "queue": self.queue})
+            if self.wake_up is not None:
+                # Who rests gives its connection back now.
+                self.wake_up.wake_all()
+
+    def resume(self) -> None:
+        """Receive again after a `pause`; every thread looks at once. Safe from any thread."""
+        if self._gate.open():
+            logger.info("receiving from %s again", self.queue, extra={"event": "receiving_resumed", "queue": self.queue})
 
     @abstractmethod
     def start(self) -> None:
@@ -188,6 +222,8 @@ class Receiver(ABC):
 
     def _run(self, number: int) -> None:
         poller = self._new_poller()
+        with self._lock:
+            self._pollers.add(poller)
         try:
             self._work(number, poller)
         except BaseException:
@@ -197,6 +233,8 @@ class Receiver(ABC):
             self._stop.set()
             raise
         finally:
+            with self._lock:
+                self._pollers.discard(poller)
             poller.close()
 
     @abstractmethod
@@ -215,6 +253,17 @@ class Receiver(ABC):
         """Give the thread's place back. Called under the lock."""
         self._budget.ended()
 
+    def _sit_out(self, number: int, poller: Poller) -> None:
+        """Wait until the pause or the worker ends, and hold nothing meanwhile. Called without the lock."""
+        self._give_back(poller)
+        with self._lock:
+            self._sitting_out += 1
+        try:
+            self._gate.wait()
+        finally:
+            with self._lock:
+                self._sitting_out -= 1
+
     def _wait(self, seconds: float) -> None:
         """Wait between two polls: so long, or until a new message is announced, or until the stop."""
         if self.wake_up is None:
@@ -231,6 +280,10 @@ class Receiver(ABC):
 
     def _noticed(self, error: DatabaseError, poller: Poller) -> None:
         """A poll failed: say so once, and start over with a new connection."""
+        self._give_back(poller)
+        self._outage.noticed(error)
+
+    def _give_back(self, poller: Poller) -> None:
+        """Close the thread's connections, whatever state they are in; rows received ahead are in their queue again."""
         with contextlib.suppress(Exception):
             poller.close()
-        self._outage.noticed(error)

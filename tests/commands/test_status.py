@@ -21,7 +21,7 @@ QUEUE_KEYS = {
 }  # fmt: skip
 INSTANCE_KEYS = {
     "endpoint", "name", "host", "pid", "alive", "heartbeat_age_seconds", "started_at", "threads", "concurrency", "version",
-    "callback_queue", "callback_messages", "callback_messages_exact",
+    "callback_queue", "callback_messages", "callback_messages_exact", "state", "busy", "paused_since",
 }  # fmt: skip
 
 

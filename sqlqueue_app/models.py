@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from django.apps import apps
 from django.db import models
 
 from sqlqueue_app.queue_models import queue_model, queue_models
+from sqlqueue_app.queue_models.fields import UtcInstantField
 
-__all__ = ["Claim", "Instance", "Queue", "QueueSample", "ScheduleTick", "queue_model", "queue_models"]
+__all__ = ["Claim", "Instance", "Queue", "QueueSample", "ScheduleTick", "managed_models", "queue_model", "queue_models"]
+
+
+def managed_models() -> list[type[models.Model]]:
+    """The models whose tables `migrate` makes; a worker reads and writes them."""
+    return [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]
 
 
 class Instance(models.Model):
@@ -28,9 +35,10 @@ class Instance(models.Model):
     started_at = models.DateTimeField("started at")
     heartbeat_at = models.DateTimeField("last heartbeat")
     threads = models.JSONField("threads", default=dict, blank=True, help_text="live polling threads of each queue")
-    busy = models.JSONField("busy threads", default=dict, blank=True, help_text="threads of each queue that handle a message")
+    # Nullable or with a default of the database: a worker of before the migration writes rows without it.
+    busy = models.JSONField("busy threads", default=dict, null=True, blank=True, help_text="threads of each queue at a message")
     concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
-    paused = models.BooleanField("paused", default=False, help_text="whether it is asked to receive nothing but replies")
+    paused = models.BooleanField("paused", default=False, db_default=False, help_text="asked to receive nothing but replies")
     paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process has followed")
     version = models.CharField("version", max_length=50, blank=True, default="")
 
@@ -57,7 +65,7 @@ class Claim(models.Model):
     """
 
     name = models.CharField("name", max_length=100, unique=True)
-    until = models.DateTimeField("until")
+    until = UtcInstantField("until")
 
     class Meta:
         verbose_name = "claim"
@@ -75,7 +83,7 @@ class QueueSample(models.Model):
     """
 
     queue = models.CharField("queue", max_length=400)
-    taken_at = models.DateTimeField("taken at", help_text="the begin of its time, by the clock of the database")
+    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
     seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
     samples = models.PositiveIntegerField("samples", default=1)
     waiting = models.PositiveBigIntegerField("waiting")
@@ -104,8 +112,8 @@ class ScheduleTick(models.Model):
     """
 
     schedule = models.CharField("schedule", max_length=255)
-    tick = models.DateTimeField("tick")
-    sent_at = models.DateTimeField("sent at")
+    tick = UtcInstantField("tick")
+    sent_at = UtcInstantField("sent at")
     message_id = models.CharField("message id", max_length=255, blank=True, default="")
     endpoint = models.CharField("sent as", max_length=255, blank=True, default="")
 

@@ -49,7 +49,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "instances": _MODELS,
     "routers": frozenset({"conf", "messages", "queue_models"}),
     "migration_operations": _TABLES | {"conf"},
-    "migrations": frozenset({"migration_operations"}),
+    "migrations": frozenset({"migration_operations", "queue_models"}),
     "checks": _TABLES | {"conf", "operations"},
     "after_migrate": _TABLES | {"conf", "operations"},
     "apps": frozenset({"conf", "checks", "after_migrate", "queue_models", "models"}),

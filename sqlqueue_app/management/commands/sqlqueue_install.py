@@ -14,7 +14,7 @@ from sqlqueue_app.databases.scripts import PlannedTable, installation_script
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, one_line
 from sqlqueue_app.management.migration_writer import write_queue_migration
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
-from sqlqueue_app.models import Instance
+from sqlqueue_app.models import managed_models
 from sqlqueue_app.operations.installation_plan import planned_tables, wake_up_tables
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.inspection import current_catalog
@@ -115,7 +115,7 @@ class Command(SqlQueueCommand):
         tables = planned_tables(settings, known.name, None, options["instance"])
         if not tables:
             self.stderr.write(_NO_ENDPOINTS)
-        managed = [Instance._meta.db_table]
+        managed = [model._meta.db_table for model in managed_models()]
         woken = wake_up_tables(settings, known.name, options["instance"]) if options["wake_up"] else []
         script = installation_script(known, tables, layout=settings.table_layout, role=role, managed=managed, woken=woken)
         self.stdout.write(script, ending="")

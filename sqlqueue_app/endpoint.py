@@ -96,8 +96,10 @@ class Endpoint:
             self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
         # SQLite has one writer: a second connection would wait for the receive for ever, so sends commit with it (design 6.11).
         is_sqlite = connection.vendor == "sqlite"
-        self._separate = None if is_sqlite else SeparateDispatcher(self.alias, self.book, announces=settings.announces)
-        self._joined = Dispatcher(self.alias, self.book, announces=settings.announces)
+        self._separate = (
+            None if is_sqlite else SeparateDispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
+        )
+        self._joined = Dispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
     @property

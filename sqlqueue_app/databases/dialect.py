@@ -72,6 +72,12 @@ class Dialect:
         template = self.statements["send"].template.replace("{rows}", ",\n".join([row] * rows))
         return Statement("send", template).render(table=table, columns=", ".join(layout.send_columns))
 
+    def delay_statement(self, table: str, rows: int) -> Rendered:
+        """The INSERT of so many rows into a table of delayed messages; the names of its values repeat row by row."""
+        row = self.statements["delay_row"].template
+        template = self.statements["delay"].template.replace("{rows}", ",\n".join([row] * rows))
+        return Statement("delay", template).render(table=table)
+
     def error_kind(self, error: BaseException) -> type[DatabaseError] | None:
         """Our kind of a driver's error by its code; None for one that has no kind of its own."""
         seen: BaseException | None = error

@@ -116,6 +116,8 @@ class IncomingMessage:
 class OutgoingMessage:
     """A message to be written as one row; ``time_to_be_received`` as the database shall count it, ``None``: for ever.
 
+    With ``delay`` (counted by the database's clock from the moment it is written) or ``deliver_at`` (aware) it waits in
+    the table of delayed messages of the endpoint that sends it. At most one of the three is given.
     The correlation and reply columns of SQL Server repeat the headers (reference §13), so they are read from those.
     """
 
@@ -124,6 +126,12 @@ class OutgoingMessage:
     body: bytes
     time_to_be_received: timedelta | None = None
     delay: timedelta | None = None
+    deliver_at: datetime | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it waits before it is delivered; also with a delay of nothing, or a time that has passed."""
+        return self.delay is not None or self.deliver_at is not None
 
     @property
     def message_id(self) -> str | None:

@@ -72,6 +72,9 @@ def _tables(settings: Settings, book: AddressBook, instance_names: Iterable[str]
         for text in (endpoint.error_queue, endpoint.audit_queue):
             if text is not None:
                 yield PlannedTable(TableKind.QUEUE, book.parse(text))
+    if settings.send_as is not None:
+        # A process that runs no endpoint delays its messages there.
+        yield PlannedTable(TableKind.DELAYED, delayed_address(book, settings.send_as))
     if settings.endpoints:
         yield PlannedTable(TableKind.SUBSCRIPTIONS, subscription_address(book))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import cached_property
 
@@ -70,16 +70,25 @@ class MessageContext:
         to: str | None = None,
         headers: Mapping[str, str | None] | None = None,
         time_to_be_received: timedelta | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         immediate: bool = False,
     ) -> str:
         """Send by route, or to an address, when the receive transaction commits; returns the message id.
 
         `immediate` sends at once, in a transaction of its own, whatever becomes of the message that is handled (on SQLite, which
-        has one writer, right after the receive transaction has ended).
+        has one writer, right after the receive transaction has ended). `delay` and `deliver_at` as in `send()`.
         MessageTypeError for a type without a route, AddressError for a bad address, MessageBodyError for a bad body.
         """
         outgoing = self._composer.compose(
-            message, body, to=to, headers=headers, time_to_be_received=time_to_be_received, incoming=self._incoming
+            message,
+            body,
+            to=to,
+            headers=headers,
+            time_to_be_received=time_to_be_received,
+            delay=delay,
+            deliver_at=deliver_at,
+            incoming=self._incoming,
         )
         if immediate:
             self._send_at_once([outgoing])

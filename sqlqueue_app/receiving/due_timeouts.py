@@ -40,7 +40,7 @@ class DueTimeouts:
         delayed = self._routes.delayed
         moved = 0
         try:
-            while delayed.any_due():
+            while (seconds := delayed.seconds_until_due()) is not None and seconds <= 0:
                 with transaction.atomic(using=delayed.alias):
                     rows = delayed.take_due(BATCH)
                     for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -30,6 +30,8 @@ class _Template:
     correlation_id: str | None
     reply_to_address: str | None
     time_to_be_received_ms: int | None
+    delay_ms: int | None
+    due: datetime | None
 
     def row(self, payload: object) -> NewRow:
         """The row of one message. Its id is the message id on every database: it is new, so no table can have it yet."""
@@ -41,6 +43,8 @@ class _Template:
             self.correlation_id or message_id,
             self.reply_to_address,
             self.time_to_be_received_ms,
+            self.delay_ms,
+            self.due,
         )
 
 
@@ -52,13 +56,16 @@ def compose_rows(
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
     time_to_be_received: timedelta | None = None,
+    delay: timedelta | None = None,
+    deliver_at: datetime | None = None,
     incoming: IncomingMessage | None = None,
 ) -> Iterator[tuple[QueueAddress, NewRow]]:
     """Each message, given as to `Composer.compose`, as a row with its queue; composed when it is asked for.
 
     Up to MESSAGES_PER_TEMPLATE messages of one type have the same time sent. Raises as `compose`, the message's place in `what`
-    before the text, and ConfigurationError for headers with a message id.
+    before the text, and ConfigurationError for headers with a message id; for the delay as `Composer.check_delay`, at once.
     """
+    composer.check_delay(delay, deliver_at, time_to_be_received)
     if names.MESSAGE_ID in (headers or {}):
         raise ConfigurationError(
             f"headers= of send_many() names {names.MESSAGE_ID!r}, which would give every message the same id; "
@@ -70,8 +77,9 @@ def compose_rows(
         destination, content = composer.envelope(
             message, to=to, headers=headers, time_to_be_received=time_to_be_received, message_id=mark, incoming=incoming
         )
-        composed = OutgoingMessage(destination, content, b"", time_to_be_received)
-        return _template(composed, mark, composer.spelling(message))
+        composed = OutgoingMessage(destination, content, b"", time_to_be_received, delay, deliver_at)
+        row = composer.delayed_row(composed) if composed.is_delayed else new_row(composed, keep_id=True)
+        return _template(destination, row, mark, composer.spelling(message))
 
     templates: dict[object, _Template] = {}
     for place, (message, body) in enumerate(messages):
@@ -91,21 +99,25 @@ def compose_rows(
         yield template.destination, row
 
 
-def _template(composed: OutgoingMessage, mark: str, spelling: str) -> _Template:
-    row = new_row(composed, keep_id=True)
+def _template(destination: QueueAddress, row: NewRow, mark: str, spelling: str) -> _Template:
     return _Template(
-        composed.destination,
+        destination,
         tuple(row.headers.split(mark)),
         spelling,
         None if row.correlation_id == mark else row.correlation_id,
         row.reply_to_address,
         row.time_to_be_received_ms,
+        row.delay_ms,
+        row.due,
     )
 
 
 def outgoing_of(destination: QueueAddress, row: NewRow) -> OutgoingMessage:
     """A composed row as the message that it came from, for handlers whose messages are collected."""
-    lifetime = row.time_to_be_received_ms
-    return OutgoingMessage(
-        destination, read_headers(row.headers), row.body, None if lifetime is None else timedelta(milliseconds=lifetime)
-    )
+    headers = read_headers(row.headers)
+    lifetime, delay = _duration(row.time_to_be_received_ms), _duration(row.delay_ms)
+    return OutgoingMessage(destination, headers, row.body, lifetime, delay, row.due)
+
+
+def _duration(milliseconds: int | None) -> timedelta | None:
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)

@@ -12,13 +12,16 @@ from functools import lru_cache
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.delays import check_delay, deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, new_message_id, outgoing_headers
 from sqlqueue_app.messages.errors import MessageTypeError, WireFormatError
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
 from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name
+from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
+from sqlqueue_app.tables.rows import NewRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Composer:
         to: str | None = None,
         headers: Mapping[str, str | None] | None = None,
         time_to_be_received: timedelta | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
         message_id: str | None = None,
         incoming: IncomingMessage | None = None,
         intent: Intent = Intent.SEND,
@@ -77,8 +82,9 @@ class Composer:
         """The message with its headers; the caller's headers win over ours.
 
         MessageTypeError for an unknown type or one without a route, AddressError, MessageBodyError, WireFormatError for a header,
-        id or lifetime of another kind.
+        id, lifetime or time of another kind, and as `check_delay` raises.
         """
+        self.check_delay(delay, deliver_at, time_to_be_received)
         payload = self.payload(message, body)
         destination, content = self.envelope(
             message,
@@ -89,7 +95,24 @@ class Composer:
             incoming=incoming,
             intent=intent,
         )
-        return OutgoingMessage(destination, content, serialize(payload, self.spelling(message)), time_to_be_received)
+        body_bytes = serialize(payload, self.spelling(message))
+        return OutgoingMessage(destination, content, body_bytes, time_to_be_received, delay, deliver_at)
+
+    def check_delay(self, delay: timedelta | None, deliver_at: datetime | None, time_to_be_received: timedelta | None) -> None:
+        """Raise what a send with this delay would fail with; nothing where there is none.
+
+        WireFormatError for another kind than a timedelta or an aware datetime, and for a time after the year 9999;
+        ConfigurationError for more than one of the three, and in a process that is no endpoint and has no SEND_AS.
+        """
+        if delay is None and deliver_at is None:
+            return
+        check_delay(delay, deliver_at, time_to_be_received)
+        deliver_at_header(delay, deliver_at, self._now())
+        check_can_delay(self.identity.endpoint)
+
+    def delayed_row(self, message: OutgoingMessage) -> NewRow:
+        """The row of a delayed message."""
+        return delayed_row(message, self._book, self._now())
 
     def envelope(
         self,

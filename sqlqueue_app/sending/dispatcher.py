@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import cached_property, lru_cache
 
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.headers import write_headers
 from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.sending.composer import utc_now
+from sqlqueue_app.sending.delaying import Soonest, delayed_row, own_delayed_table, tell_of_delay
 from sqlqueue_app.tables.announcing import announcing_table
 from sqlqueue_app.tables.connections import SecondConnections
+from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.writing import chunks_by_table, write_chunks
+from sqlqueue_app.tables.writing import Inserts, chunks_by_table, write_chunks
 
 _REMEMBERED_ADDRESSES = 1_000
 
@@ -22,11 +26,22 @@ _REMEMBERED_ADDRESSES = 1_000
 class Dispatcher:
     """Writes into the tables of one alias, on the calling thread's connection, inside its transaction if there is one.
 
-    With `announces`, receivers that wait for announcements wake up with the commit.
+    With `announces`, receivers that wait for announcements wake up with the commit. Delayed messages go into the table of
+    `endpoint`; without one they are refused. `now` is for the header that says when they shall arrive.
     """
 
-    def __init__(self, alias: str, book: AddressBook, *, announces: bool = False) -> None:
+    def __init__(
+        self,
+        alias: str,
+        book: AddressBook,
+        *,
+        announces: bool = False,
+        endpoint: str | None = None,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
         self.alias = alias
+        self.endpoint = endpoint
+        self._now = now
         self._table_of = announcing_table if announces else queue_table
         self.book = book
         # The same few queues again and again; bounded, for peers' reply-to addresses come here too.
@@ -36,19 +51,25 @@ class Dispatcher:
         """Insert the messages, those of each queue in the order given and with one statement for a few hundred: all or none.
 
         Two messages of the same id to the same queue are one: the later wins, in the place of the first (transport reference
-        5.1). QueueNotFound if a queue is missing: nothing is written then. With `begun` the caller is in a transaction that it
-        undoes on an error: several statements need no savepoint of their own.
+        5.1), but for two that wait for different times. QueueNotFound if a queue is missing, ConfigurationError for a delayed
+        message of no endpoint, WireFormatError for a time beyond the year 9999: nothing is written then. With `begun` the caller
+        is in a transaction that it undoes on an error: several statements need no savepoint of their own.
         """
-        if len(messages) == 1:
-            message = messages[0]
-            table = self._table(message.destination)
-            table.insert([new_row(message, keep_id=table.dialect.name != "postgresql")])
+        if len(messages) == 1 and not messages[0].is_delayed:
+            table, row = self._immediate(messages[0])
+            table.insert([row])
             return
-        unique: dict[tuple[QueueTable, str], OutgoingMessage] = {}
+        unique: dict[tuple[Hashable, ...], OutgoingMessage] = {}
         for message in messages:
-            unique[self._table(message.destination), message.message_id or new_message_id()] = message
-        rows = ((table, new_row(message, keep_id=table.dialect.name != "postgresql")) for (table, _), message in unique.items())
-        write_chunks(self.alias, chunks_by_table(rows), begun=begun)
+            place = self._table(message.destination), message.message_id or new_message_id(), message.delay, message.deliver_at
+            unique[place] = message
+        # Made before anything is written: a time that no table can hold is found here.
+        now = self._now()
+        waiting = {place: delayed_row(message, self.book, now) for place, message in unique.items() if message.is_delayed}
+        rows = (
+            (self._delayed, waiting[place]) if place in waiting else self._immediate(message) for place, message in unique.items()
+        )
+        self._write(rows, begun=begun)
 
     def dispatch_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool = False) -> list[str]:
         """Insert rows with new ids as they are made, all or none, and return the ids in order; few rows are in memory at a time.
@@ -57,14 +78,28 @@ class Dispatcher:
         the alias's own connection: they are asked for between the statements.
         """
         ids: list[str] = []
-        write_chunks(self.alias, chunks_by_table(self._with_tables(rows, ids)), begun=begun)
+        self._write(self._with_tables(rows, ids), begun=begun)
         return ids
 
-    def _with_tables(self, rows: Iterable[tuple[QueueAddress, NewRow]], ids: list[str]) -> Iterator[tuple[QueueTable, NewRow]]:
+    def _write(self, rows: Iterable[tuple[Inserts, NewRow]], *, begun: bool) -> None:
+        soonest = Soonest(self._now)
+        write_chunks(self.alias, chunks_by_table(soonest.of(rows)), begun=begun)
+        if soonest.seconds is not None:
+            tell_of_delay(self.alias, soonest.seconds)
+
+    def _with_tables(self, rows: Iterable[tuple[QueueAddress, NewRow]], ids: list[str]) -> Iterator[tuple[Inserts, NewRow]]:
         """Each row with its table; its id is noted on the way."""
         for destination, row in rows:
             ids.append(row.id)
-            yield self._table(destination), row
+            yield self._delayed if row.is_delayed else self._table(destination), row
+
+    def _immediate(self, message: OutgoingMessage) -> tuple[QueueTable, NewRow]:
+        table = self._table(message.destination)
+        return table, new_row(message, keep_id=table.dialect.name != "postgresql")
+
+    @cached_property
+    def _delayed(self) -> DelayedTable:
+        return own_delayed_table(self.alias, self.book, self.endpoint)
 
     def _table(self, destination: QueueAddress) -> QueueTable:
         return self._table_of(self.alias, self._resolve(destination))
@@ -78,8 +113,8 @@ class SeparateDispatcher(Dispatcher):
     of the transaction that the thread has open.
     """
 
-    def __init__(self, alias: str, book: AddressBook, *, announces: bool = False) -> None:
-        super().__init__(alias, book, announces=announces)
+    def __init__(self, alias: str, book: AddressBook, *, announces: bool = False, endpoint: str | None = None) -> None:
+        super().__init__(alias, book, announces=announces, endpoint=endpoint)
         self._second = SecondConnections(alias)
 
     def dispatch(self, messages: Sequence[OutgoingMessage], *, begun: bool = False) -> None:

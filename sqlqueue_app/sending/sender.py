@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 
 from django.core.signals import setting_changed
@@ -37,7 +37,7 @@ class Sender:
         book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
         self.alias = settings.database
         self.composer = Composer(settings, book, sender_identity(endpoint, book))
-        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces)
+        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces, endpoint=endpoint)
 
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
         """Write now, in the transaction of the queue's alias if there is one; if only another alias has one, when it commits."""
@@ -96,6 +96,8 @@ def send(
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
     time_to_be_received: timedelta | None = None,
+    delay: timedelta | None = None,
+    deliver_at: datetime | None = None,
     message_id: str | None = None,
 ) -> str:
     """Send a message and return its id: an object of a `message_type`, or a type name with its body.
@@ -103,7 +105,13 @@ def send(
     It goes where ROUTES says, or to the address `to`. Inside `atomic()` on the queue's database it commits and rolls back with your
     rows; outside it is committed on return. While only another database is in `atomic()`, it is sent when that one commits.
 
-    Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound; nothing is sent then.
+    With `delay` (a timedelta, counted by the database's clock from the moment it is written; 0 or less: at once) or `deliver_at`
+    (an aware datetime) it waits in the delayed table of the endpoint that sends it, until a worker that knows this endpoint moves
+    it. A process that runs none needs SEND_AS for that.
+
+    Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound, WireFormatError (an argument of
+    another kind, a time after the year 9999), ConfigurationError (a delay without SEND_AS, two of `delay`, `deliver_at` and
+    `time_to_be_received`); nothing is sent then.
     """
     handled = current_handling()
     chosen = sender()
@@ -113,6 +121,8 @@ def send(
         to=to,
         headers=headers,
         time_to_be_received=time_to_be_received,
+        delay=delay,
+        deliver_at=deliver_at,
         message_id=message_id,
         incoming=handled.incoming if handled is not None else None,
     )
@@ -127,6 +137,8 @@ def send_many(
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
     time_to_be_received: timedelta | None = None,
+    delay: timedelta | None = None,
+    deliver_at: datetime | None = None,
 ) -> list[str]:
     """Send many messages, all or none, a few hundred rows or more per statement; returns their ids in order.
 
@@ -147,6 +159,8 @@ def send_many(
         to=to,
         headers=headers,
         time_to_be_received=time_to_be_received,
+        delay=delay,
+        deliver_at=deliver_at,
         incoming=handled.incoming if handled is not None else None,
     )
     if handled is None or handled.collect is None:

@@ -18,7 +18,7 @@ from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.layouts import QueueLayout, layout_of
 from sqlqueue_app.databases.statements import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import DatabaseError, QueueNotFound
+from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.tables.connections import (
     connection_of,
     database_errors,
@@ -30,6 +30,7 @@ from sqlqueue_app.tables.connections import (
 from sqlqueue_app.tables.copying import can_copy, copy_rows
 from sqlqueue_app.tables.inspection import shape_of_table, table_exists
 from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, peeked_row, values_of
+from sqlqueue_app.tables.table_errors import TableErrors
 from sqlqueue_app.tables.writing import chunks_by_table, write_chunks
 
 # Depth is exact up to here; beyond, an estimate from the two ends of the index.
@@ -188,39 +189,9 @@ class QueueTable:
     def _read(self, name: str, connection: BaseDatabaseWrapper, **values: object) -> list[tuple[Any, ...]]:
         return fetch_all(connection, self.dialect.statement(name, table=self.qualified), **values)
 
-    def errors(self, doing: str) -> QueueErrors:
+    def errors(self, doing: str) -> TableErrors:
         """A context that turns the database's errors into our kinds; `doing` completes \"failed to\"."""
-        return QueueErrors(self, doing)
-
-
-class QueueErrors:
-    """`database_errors` for one table; SQLite has no code for a missing table, so there the database is asked."""
-
-    def __init__(self, table: QueueTable, doing: str) -> None:
-        self._table = table
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, DatabaseError):
-            return
-        table = self._table
-        # Whatever the statement ran into, the table may have been altered since its columns were looked up.
-        table.forget_layout()
-        if table.dialect.name == "sqlite" and table.dialect.error_kind(error) is None and self._is_missing():
-            raise QueueNotFound(f"failed to {self._doing}: the table does not exist; run sqlqueue_install") from error
-        with database_errors(table.dialect, self._doing):
-            raise error
-
-    def _is_missing(self) -> bool:
-        if self._table.connection().needs_rollback:
-            return False  # no question can be asked in this transaction any more
-        try:
-            return not self._table.exists()
-        except DatabaseError:
-            return False
+        return TableErrors(self, doing)
 
 
 _tables: dict[tuple[str, str], QueueTable] = {}

@@ -21,7 +21,11 @@ def clamped(time_to_be_received_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """A row to send. `time_to_be_received_ms` is clamped to 24.8 days; the database's clock adds it to now."""
+    """A row to send. `time_to_be_received_ms` is clamped to 24.8 days; the database's clock adds it to now.
+
+    `delay_ms` or `due` (aware) stand in rows of a delayed table, and in no others: the database's clock adds the one to now and
+    waits for the other.
+    """
 
     id: str
     headers: str
@@ -29,6 +33,28 @@ class NewRow:
     correlation_id: str | None = None
     reply_to_address: str | None = None
     time_to_be_received_ms: int | None = None
+    delay_ms: int | None = None
+    due: datetime | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether the row belongs into a table of delayed messages."""
+        return self.delay_ms is not None or self.due is not None
+
+
+def delayed_values_of(rows: Iterable[NewRow], names: Sequence[str]) -> list[Any]:
+    """The values of rows of a delayed table, one row after the other, each in the order of the names."""
+    values: list[Any] = []
+    for row in rows:
+        held = {
+            "headers": row.headers,
+            "body": row.body,
+            "delay_ms": row.delay_ms,
+            # ISO text in UTC: every session reads it alike, whatever its time zone.
+            "due": None if row.due is None else row.due.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
+        }
+        values += [held[name] for name in names]
+    return values
 
 
 def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> list[Any]:

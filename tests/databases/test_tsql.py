@@ -50,8 +50,11 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         [(TABLE, ("READPAST",))],
         ("DELETE FROM", "WHERE ROWVERSION IN ( SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
     ),
-    "delay": ([], ("INSERT INTO", "( HEADERS , BODY , DUE ) VALUES (", "CONVERT ( DATETIME ,", ", 126 ) )")),
-    "any_due": ([(TABLE, READ)], ("SELECT CASE WHEN EXISTS (", "WHERE DUE <", "= GETUTCDATE ( ) ) THEN 1 ELSE 0 END")),
+    "next_due": (
+        [(TABLE, READ)],
+        ("SELECT CASE WHEN", "DATEDIFF ( MS , GETUTCDATE ( ) ,", "SELECT TOP ( 1 ) DUE FROM", "ORDER BY DUE ASC"),
+    ),
+    "count_delayed": ([(TABLE, READ)] * 2, ("SELECT TOP (", "SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )")),
     "take_due": (
         RECEIVE_HINTS,
         ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC )", "DELETE FROM MESSAGE OUTPUT DELETED . HEADERS ,"),
@@ -90,6 +93,18 @@ def test_sends(columns: tuple[str, ...], rows: int) -> None:
     assert SQLSERVER.rows_per_send <= 1_000
     listed = " , ".join(columns).upper()
     check(statement.sql, [], (*WRAPPER, "INSERT INTO", f"( {listed} ) VALUES (", *RESTORED))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_delayed_rows(rows: int) -> None:
+    statement = SQLSERVER.delay_statement(TABLE, rows)
+    assert len(statement.names) // rows * SQLSERVER.rows_per_send < 2_100
+    check(
+        statement.sql,
+        [],
+        ("INSERT INTO", "( HEADERS , BODY , DUE ) VALUES (", "COALESCE ( CONVERT ( DATETIME ,", ", 126 ) ,", "DATEADD ( MS ,",
+         "DATEADD ( DAY ,", "GETUTCDATE ( )"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("correlation", [True, False])
@@ -179,7 +194,8 @@ MUTATIONS = {
     "purge by nothing": ("purge_expired", "WHERE RowVersion IN", "AND RowVersion IN"),
     "taking what is not due": ("take_due", "Due <= ", "Due > "),
     "taking with waits": ("take_due", "READPAST, ", ""),
-    "a look that waits": ("any_due", "READPAST, ", ""),
+    "a look that waits": ("next_due", "READPAST, ", ""),
+    "a count that waits": ("count_delayed", "READPAST, ", ""),
     "estimate of nothing": ("estimate", "MIN(RowVersion)", "MIN(RowVersion"),
 }  # fmt: skip
 

@@ -3,10 +3,26 @@
 
 -- name: delay
 INSERT INTO {table} (headers, body, due)
-VALUES (:headers, :body, CAST(:due AS timestamp without time zone) AT TIME ZONE 'UTC');
+VALUES {rows};
 
--- name: any_due
-SELECT CASE WHEN EXISTS (SELECT 1 FROM {table} WHERE due <= (SELECT clock_timestamp())) THEN 1 ELSE 0 END;
+-- name: delay_row
+-- A row with a time or a delay. Milliseconds and not days: a day of a timestamptz has 23 or 25 hours at times, by the session's zone.
+(:headers, :body, COALESCE(
+    CAST(:due AS timestamp without time zone) AT TIME ZONE 'UTC',
+    clock_timestamp() + CAST(:delay_ms AS bigint) * interval '1 millisecond'
+));
+
+-- name: next_due
+-- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index.
+SELECT CAST(EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1) - clock_timestamp()) AS double precision);
+
+-- name: count_delayed
+-- How many wait, and how many of them are due; neither beyond the limit.
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT CAST(:limit AS integer)) AS counted),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM {table} WHERE due <= (SELECT clock_timestamp()) LIMIT CAST(:limit AS integer)
+    ) AS overdue);
 
 -- name: take_due
 -- The array is built once, so its LIMIT holds; rows that another mover holds are stepped over.
@@ -18,4 +34,4 @@ WHERE id = ANY (ARRAY(
     LIMIT CAST(:limit AS integer)
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING headers, body;
+RETURNING headers, body, CAST(EXTRACT(EPOCH FROM due) AS double precision);

@@ -1,12 +1,25 @@
 -- Statements of a table of delayed messages on SQLite.
 
 -- name: delay
--- In the form that `now` is compared in.
 INSERT INTO {table} (Headers, Body, Due)
-VALUES (:headers, :body, strftime('%Y-%m-%d %H:%M:%f', :due));
+VALUES {rows};
 
--- name: any_due
-SELECT EXISTS (SELECT 1 FROM {table} WHERE Due <= strftime('%Y-%m-%d %H:%M:%f', 'now'));
+-- name: delay_row
+-- A row with a time or a delay, in the form that `now` is compared in.
+(:headers, :body, coalesce(
+    strftime('%Y-%m-%d %H:%M:%f', :due),
+    strftime('%Y-%m-%d %H:%M:%f', 'now', (CAST(:delay_ms AS INTEGER) / 1000.0) || ' seconds')
+));
+
+-- name: next_due
+-- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index.
+SELECT (julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('now')) * 86400.0;
+
+-- name: count_delayed
+-- How many wait, and how many of them are due; neither beyond the limit.
+SELECT
+    (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT :limit)),
+    (SELECT count(*) FROM (SELECT 1 FROM {table} WHERE Due <= strftime('%Y-%m-%d %H:%M:%f', 'now') LIMIT :limit));
 
 -- name: take_due
 DELETE FROM {table}
@@ -16,4 +29,4 @@ WHERE RowVersion IN (
     ORDER BY Due
     LIMIT :limit
 )
-RETURNING Headers, Body;
+RETURNING Headers, Body, Due;

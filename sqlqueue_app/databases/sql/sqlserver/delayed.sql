@@ -3,12 +3,40 @@
 
 -- name: delay
 INSERT INTO {table} (Headers, Body, Due)
-VALUES (:headers, :body, CONVERT(datetime, :due, 126));
+VALUES {rows};
 
--- name: any_due
-SELECT CASE WHEN EXISTS (
-    SELECT 1 FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE Due <= GETUTCDATE()
-) THEN 1 ELSE 0 END;
+-- name: delay_row
+-- A row with a time or a delay. DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.
+(:headers, CAST(:body AS varbinary(max)), COALESCE(
+    CONVERT(datetime, CAST(:due AS varchar(30)), 126),
+    DATEADD(
+        ms,
+        CAST(CAST(:delay_ms AS bigint) % 86400000 AS int),
+        DATEADD(day, CAST(CAST(:delay_ms AS bigint) / 86400000 AS int), GETUTCDATE())
+    )
+));
+
+-- name: next_due
+-- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index. DATEDIFF of milliseconds
+-- overflows after 24 days, so that of seconds counts what is far.
+SELECT CASE
+    WHEN ABS(CAST(DATEDIFF(day, GETUTCDATE(), MIN(Due)) AS bigint)) > 20
+    THEN CAST(DATEDIFF(day, GETUTCDATE(), MIN(Due)) AS float) * 86400.0
+    ELSE CAST(DATEDIFF(ms, GETUTCDATE(), MIN(Due)) AS float) / 1000.0
+END
+FROM (
+    SELECT TOP (1) Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due ASC
+) AS earliest;
+
+-- name: count_delayed
+-- How many wait, and how many of them are due; neither beyond the limit.
+SELECT
+    (SELECT COUNT(*) FROM (
+        SELECT TOP (CAST(:limit AS int)) 1 AS one FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+    ) AS counted),
+    (SELECT COUNT(*) FROM (
+        SELECT TOP (CAST(:limit AS int)) 1 AS one FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE Due <= GETUTCDATE()
+    ) AS overdue);
 
 -- name: take_due
 WITH message AS (
@@ -18,4 +46,4 @@ WITH message AS (
     ORDER BY Due ASC
 )
 DELETE FROM message
-OUTPUT deleted.Headers, deleted.Body;
+OUTPUT deleted.Headers, deleted.Body, deleted.Due;

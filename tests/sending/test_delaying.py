@@ -1,0 +1,277 @@
+"""Sending with a delay: what stands in the delayed table, when it is due, what is refused before anything is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app import send, send_many
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.envelope import OutgoingMessage
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError, WireFormatError
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.sending.delaying import told_of_delays
+from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.well_known import delayed_address
+from tests.messages.golden import rows as golden_rows
+from tests.sending.conftest import Desk
+from tests.sending.types import PlaceOrder
+
+DELIVER_AT = "NServiceBus.DeliverAt"
+FORWARD = "NServiceBus.SqlServer.ForwardDestination"
+
+
+@pytest.fixture
+def web(desk: Desk) -> Desk:
+    """A process that sends as Web; the installer has made its table of delayed messages."""
+    desk.configure(SEND_AS="Web")
+    install_tables(desk.alias, planned_tables(get_settings(), desk.database.vendor))
+    return desk
+
+
+def table(desk: Desk) -> DelayedTable:
+    return DelayedTable(desk.alias, delayed_address(get_settings().address_book(desk.database.vendor), "Web"))
+
+
+def delayed(desk: Desk) -> list[tuple[dict[str, Any], float]]:
+    """The headers of each delayed message and the seconds from the database's now until it is due, the earliest first."""
+    seconds = {
+        "sqlite": "(julianday(Due) - julianday('now')) * 86400.0",
+        "postgresql": "CAST(EXTRACT(EPOCH FROM due - clock_timestamp()) AS float)",
+        "sqlserver": "DATEDIFF(second, GETUTCDATE(), Due)",
+    }[desk.database.vendor]
+    with desk.database.connection.cursor() as cursor:
+        cursor.execute(f"SELECT headers, {seconds} FROM {table(desk).qualified} ORDER BY due")
+        return [(json.loads(headers), float(until)) for headers, until in cursor.fetchall()]
+
+
+def due_in(desk: Desk) -> float:
+    ((_, seconds),) = delayed(desk)
+    return seconds
+
+
+@contextmanager
+def session_in(desk: Desk, zone: str) -> Iterator[None]:
+    """PostgreSQL: what this thread sends comes from a session in this time zone."""
+    with desk.database.connection.cursor() as cursor:
+        cursor.execute(f"SET TIME ZONE '{zone}'")
+    yield
+    desk.database.connection.close()
+
+
+@contextmanager
+def rolled_back(desk: Desk) -> Iterator[None]:
+    with transaction.atomic(using=desk.alias):
+        yield
+        transaction.set_rollback(True, using=desk.alias)
+
+
+def test_a_delayed_message_waits_in_the_table_of_its_sender_with_the_headers_of_a_real_endpoint(web: Desk) -> None:
+    message_id = send(PlaceOrder("42"), delay=timedelta(minutes=5))
+
+    assert web.rows() == []
+    ((headers, seconds),) = delayed(web)
+    recorded = json.loads(next(row for row in golden_rows("json") if row["table"] == "Web.Delayed")["headers"])
+    recorded.pop("NServiceBus.OpenTelemetry.StartNewTrace")
+    assert list(headers) == list(recorded)
+    assert headers["NServiceBus.MessageId"] == message_id
+    assert 240 < seconds < 301
+    waits = parse_time(headers[DELIVER_AT]) - parse_time(headers["NServiceBus.TimeSent"])
+    assert timedelta(minutes=5) <= waits < timedelta(minutes=6)
+    book = get_settings().address_book(web.database.vendor)
+    assert headers[FORWARD] == book.canonical(book.of_queue("Sales"))
+
+
+def test_a_time_to_deliver_at_is_kept_as_it_is(web: Desk) -> None:
+    at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=3)
+    send(PlaceOrder("42"), deliver_at=at.astimezone(timezone(timedelta(hours=-7))))
+
+    ((headers, seconds),) = delayed(web)
+    assert parse_time(headers[DELIVER_AT]) == at
+    assert 10_000 < seconds < 10_801
+
+
+@pytest.mark.parametrize("days", [1, 24, 25, 400, 100_000])
+def test_a_long_delay_is_counted_to_the_end(web: Desk, days: int) -> None:
+    send(PlaceOrder("42"), delay=timedelta(days=days, milliseconds=1))
+    assert days * 86_400 - 60 < due_in(web) <= days * 86_400 + 1
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"delay": timedelta()},
+        {"delay": timedelta(seconds=-1)},
+        {"delay": timedelta.min},
+        {"deliver_at": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"deliver_at": datetime(1, 1, 1, tzinfo=UTC)},
+    ],
+)
+def test_what_is_due_already_is_due_at_once(web: Desk, when: dict[str, Any]) -> None:
+    send(PlaceOrder("42"), **when)
+    assert due_in(web) < 0.01  # SQLite counts in days, to some 40 microseconds
+
+
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York", "UTC"])
+def test_the_due_time_is_right_whatever_the_time_zone_of_the_session(postgresql_desk: Desk, zone: str) -> None:
+    postgresql_desk.configure(SEND_AS="Web")
+    install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
+    with session_in(postgresql_desk, zone):
+        send(PlaceOrder("1"), delay=timedelta(minutes=1))
+        send(PlaceOrder("2"), deliver_at=datetime.now(UTC) + timedelta(minutes=2))
+    assert [round(seconds / 60) for _, seconds in delayed(postgresql_desk)] == [1, 2]
+
+
+def test_a_day_of_summer_time_has_24_hours(postgresql_desk: Desk) -> None:
+    postgresql_desk.configure(SEND_AS="Web")
+    install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
+    with session_in(postgresql_desk, "America/New_York"):
+        send(PlaceOrder("1"), delay=timedelta(days=200))
+    assert round(due_in(postgresql_desk) / 3600) == 200 * 24
+
+
+def test_a_rollback_drops_it(web: Desk) -> None:
+    with rolled_back(web):
+        send(PlaceOrder("42"), delay=timedelta(hours=1))
+    assert delayed(web) == []
+
+
+def test_many_are_delayed_with_few_statements(web: Desk) -> None:
+    ids = send_many([PlaceOrder(str(number)) for number in range(1_000)], delay=timedelta(hours=1))
+
+    found = delayed(web)
+    assert {headers["NServiceBus.MessageId"] for headers, _ in found} == set(ids)
+    assert all(3_500 < seconds < 3_601 for _, seconds in found)
+    assert all(headers[FORWARD] for headers, _ in found)
+
+
+def test_many_are_all_delayed_or_none(web: Desk) -> None:
+    with pytest.raises(SqlQueueError, match=r"messages\[700\]"):
+        send_many([*(PlaceOrder(str(number)) for number in range(700)), object()], delay=timedelta(hours=1))
+    assert delayed(web) == []
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"delay": 5}, WireFormatError, r"delay is int \(5\); expected a timedelta"),
+    ({"delay": True}, WireFormatError, r"delay is bool \(True\); expected a timedelta"),
+    ({"deliver_at": "tomorrow"}, WireFormatError, r"deliver_at is str \('tomorrow'\); expected an aware datetime"),
+    ({"deliver_at": datetime(2026, 1, 1)}, WireFormatError, "has no time zone; expected an aware datetime"),  # noqa: DTZ001
+    ({"delay": timedelta.max}, WireFormatError, "ends after the year 9999"),
+    ({"delay": timedelta(days=365 * 8_000)}, WireFormatError, "ends after the year 9999"),
+    ({"deliver_at": datetime.max.replace(tzinfo=UTC)}, WireFormatError, "after the year 9999"),
+    ({"delay": timedelta(1), "deliver_at": datetime(2027, 1, 1, tzinfo=UTC)}, ConfigurationError, "leave one of them out"),
+    ({"delay": timedelta(1), "time_to_be_received": timedelta(2)}, ConfigurationError, "time_to_be_received .* with a delay"),
+    ({"deliver_at": datetime(2027, 1, 1, tzinfo=UTC), "time_to_be_received": timedelta(2)}, ConfigurationError, "with a delay"),
+]
+
+
+@pytest.mark.parametrize(("when", "error", "text"), REFUSED)
+def test_what_cannot_be_is_refused_before_anything_is_written(
+    web: Desk, when: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        send(PlaceOrder("42"), **when)
+    with pytest.raises(error, match=text):
+        send_many([PlaceOrder("42")], **when)
+    with pytest.raises(error, match=text):
+        send_many([], **when)
+    assert (web.rows(), delayed(web)) == ([], [])
+
+
+def test_a_process_that_is_no_endpoint_is_told_of_send_as(desk: Desk) -> None:
+    for call in (lambda: send(PlaceOrder("42"), delay=timedelta(1)), lambda: send_many([PlaceOrder("42")], delay=timedelta(1))):
+        with pytest.raises(ConfigurationError, match=r'SQLQUEUE\["SEND_AS"\]'):
+            call()
+    assert desk.rows() == []
+
+
+def test_a_missing_table_is_an_error_that_says_what_to_do(desk: Desk) -> None:
+    desk.configure(SEND_AS="Web")
+    with pytest.raises(QueueNotFound, match=r"Web\.Delayed"):
+        send(PlaceOrder("42"), delay=timedelta(1))
+
+
+def test_a_message_of_another_database_in_atomic_is_delayed_at_its_commit(postgresql_desk: Desk) -> None:
+    postgresql_desk.configure(SEND_AS="Web")
+    install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
+    with transaction.atomic(using="default"):
+        send(PlaceOrder("42"), delay=timedelta(hours=1))
+        assert delayed(postgresql_desk) == []
+    assert len(delayed(postgresql_desk)) == 1
+
+
+def message(desk: Desk, number: int, **when: Any) -> OutgoingMessage:
+    headers: dict[str, str | None] = {"NServiceBus.MessageId": f"id-{number}"}
+    return OutgoingMessage(get_settings().address_book(desk.database.vendor).of_queue("Sales"), headers, b"{}", **when)
+
+
+def dispatcher(desk: Desk, kind: type[Dispatcher] = Dispatcher) -> Dispatcher:
+    return kind(desk.alias, get_settings().address_book(desk.database.vendor), endpoint="Web")
+
+
+def test_a_dispatch_writes_delayed_and_other_messages_together_or_none(web: Desk) -> None:
+    mixed = [message(web, 1), message(web, 2, delay=timedelta(hours=1)), message(web, 3), message(web, 4, delay=timedelta(hours=2))]
+    with transaction.atomic(using=web.alias):
+        dispatcher(web).dispatch(mixed, begun=True)
+    assert [headers["NServiceBus.MessageId"] for headers in web.headers()] == ["id-1", "id-3"]
+    assert [headers["NServiceBus.MessageId"] for headers, _ in delayed(web)] == ["id-2", "id-4"]
+
+    web.drop("Sales")
+    with pytest.raises(QueueNotFound):
+        dispatcher(web).dispatch([message(web, 5, delay=timedelta(hours=1)), message(web, 6)])
+    assert len(delayed(web)) == 2
+
+
+def test_a_message_that_was_delayed_before_gets_the_headers_of_its_new_delay(web: Desk) -> None:
+    again = message(web, 1, delay=timedelta(hours=1))
+    again.headers.update({DELIVER_AT: "2020-01-01 00:00:00:000000 Z", FORWARD: "Elsewhere"})
+    dispatcher(web).dispatch([again])
+    ((headers, _),) = delayed(web)
+    assert parse_time(headers[DELIVER_AT]) > datetime.now(UTC)
+    assert "Sales" in headers[FORWARD]
+    assert again.headers[FORWARD] == "Elsewhere"
+
+
+def test_copies_that_wait_for_the_same_time_are_one(web: Desk) -> None:
+    hour, day = timedelta(hours=1), timedelta(days=1)
+    dispatcher(web).dispatch(
+        [message(web, 1, delay=hour), message(web, 1, delay=hour), message(web, 1, delay=day), message(web, 1)]
+    )
+    assert len(delayed(web)) == 2
+    assert len(web.rows()) == 1
+
+
+def test_a_separate_dispatcher_commits_on_its_own(postgresql_desk: Desk) -> None:
+    postgresql_desk.configure(SEND_AS="Web")
+    install_tables(postgresql_desk.alias, planned_tables(get_settings(), "postgresql"))
+    separate = dispatcher(postgresql_desk, SeparateDispatcher)
+    with rolled_back(postgresql_desk):
+        separate.dispatch([message(postgresql_desk, 1, delay=timedelta(hours=1))], begun=True)
+    separate.close()
+    assert len(delayed(postgresql_desk)) == 1
+
+
+def test_who_waits_for_due_times_hears_of_a_delay_when_it_is_committed(web: Desk) -> None:
+    heard: list[float] = []
+    with told_of_delays(web.alias, heard.append):
+        send(PlaceOrder("1"), delay=timedelta(seconds=7))
+        assert heard == [7.0]
+        with transaction.atomic(using=web.alias):
+            send_many([PlaceOrder("2"), PlaceOrder("3")], delay=timedelta(seconds=8))
+            assert heard == [7.0]
+        assert heard == [7.0, 8.0]
+        with rolled_back(web):
+            send(PlaceOrder("4"), delay=timedelta(seconds=9))
+        send(PlaceOrder("5"))
+    send(PlaceOrder("6"), delay=timedelta(seconds=10))
+    assert heard == [7.0, 8.0]
+    connections[web.alias].close()

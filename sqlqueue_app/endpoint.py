@@ -20,6 +20,7 @@ from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.due_timeouts import EVERY_SECONDS, DueTimeouts
 from sqlqueue_app.receiving.error_queue import ErrorQueue
@@ -27,6 +28,7 @@ from sqlqueue_app.receiving.failures import Processor
 from sqlqueue_app.receiving.fixed import FixedReceiver
 from sqlqueue_app.receiving.handlers import handlers_of
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
+from sqlqueue_app.receiving.middleware import around, load_middleware
 from sqlqueue_app.receiving.monitor import MonitorReceiver
 from sqlqueue_app.receiving.poller import QueuePoller
 from sqlqueue_app.receiving.processor_config import ProcessorConfig, SharedFailures
@@ -88,7 +90,10 @@ class Endpoint:
         self.model: ConcurrencyModel = model or self.config.concurrency_model
         self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
         self.batch_size = batch_size or self.config.batch_size
-        self.handlers = HandlerTable(handlers_of(self.config.handlers), body_names=settings.body_names)
+        setting = f"MIDDLEWARE of endpoint {name!r}"
+        middleware = load_middleware(self.config.middleware, setting=setting)
+        handlers = around(handlers_of(self.config.handlers), middleware, setting=setting)
+        self.handlers = HandlerTable(handlers, body_names=settings.body_names)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
         self.mode = TransactionMode(self.config.transaction_mode)
         self._policy: Policy = default_policy
@@ -202,6 +207,8 @@ class Endpoint:
         """Look at the tables before receiving: QueueNotFound names all that are missing; what is merely slow is a warning."""
         planned = [PlannedTable(TableKind.QUEUE, queue.table.address) for queue in queues]
         planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))
+        if (audit := self._audit_address()) is not None:
+            planned.append(PlannedTable(TableKind.QUEUE, audit))
         if self.config.legacy_satellites:
             planned.append(PlannedTable(TableKind.DELAYED, delayed_address(self.book, self.name)))
         findings = inspect_tables(self.alias, planned, layout=self.settings.table_layout)
@@ -232,6 +239,9 @@ class Endpoint:
 
     def _error_address(self) -> QueueAddress:
         return self.book.parse(self.config.error_queue)
+
+    def _audit_address(self) -> QueueAddress | None:
+        return None if self.config.audit_queue is None else self.book.parse(self.config.audit_queue)
 
     def _error_queue_of(self, failed_queue: str) -> ErrorQueue:
         identity = self._composer.identity
@@ -268,6 +278,7 @@ class Endpoint:
             dispatcher=self._dispatcher,
             joined_dispatcher=self._joined,
             error_queue=self._error_queue_of(self.book.canonical(queue.table.address)),
+            auditing=Auditing(self._audit_address(), self._composer, allowed_destinations=self.settings.allowed_destinations),
             address=queue.table.address,
             recoverability=self._recoverability(),
             policy=self._policy,

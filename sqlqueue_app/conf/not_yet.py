@@ -21,10 +21,8 @@ class NotYet:
 
 NOT_YET: Final[Mapping[tuple[str, ...], NotYet]] = MappingProxyType(
     {
-        ("ENDPOINTS", "MIDDLEWARE"): NotYet(((),)),
         ("ENDPOINTS", "SLOW_HANDLER"): NotYet((10.0,)),
         ("ENDPOINTS", "DEDUPLICATE_FOR"): NotYet((None,)),
-        ("ENDPOINTS", "AUDIT_QUEUE"): NotYet((None,)),
         ("SCHEDULES",): NotYet(({},)),
     }
 )

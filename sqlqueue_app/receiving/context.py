@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from functools import cached_property
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage
-from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError
+from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.receiving.allowed import check_allowed
+from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.sending.composer import Composer
 
 
@@ -39,6 +40,8 @@ class MessageContext:
         self._outgoing: list[OutgoingMessage] = []
         self.attempt = attempt
         """The number of this attempt, from 1."""
+        self.called: Handler | None = None
+        """Set by who calls the handlers."""
         self.connection = connection
         """Django's connection of the receive transaction; None in mode none, where there is none."""
 
@@ -51,6 +54,16 @@ class MessageContext:
     def message_id(self) -> str:
         """The header NServiceBus.MessageId, or the row's id where there is none."""
         return self._incoming.message_id
+
+    @property
+    def handler(self) -> str:
+        """The dotted path of the handler that is being called."""
+        return self.called.path if self.called is not None else ""
+
+    @property
+    def message_types(self) -> list[str]:
+        """The names of the message's types, the concrete one first."""
+        return self._incoming.message_types
 
     @property
     def endpoint(self) -> str:
@@ -107,7 +120,9 @@ class MessageContext:
                 f"message {self.message_id!r} has no reply-to address: its sender does not wait for a reply "
                 "(it is no endpoint and sets no SEND_AS)"
             )
-        self._check_allowed(address)
+        if self._allowed is not None:
+            destination = self._composer.destination(address)
+            check_allowed(destination, self._allowed, message_id=self.message_id, what="a reply")
         outgoing = self._composer.compose(message, body, to=address, headers=headers, incoming=self._incoming, intent=Intent.REPLY)
         self._outgoing.append(outgoing)
         return outgoing.message_id or ""
@@ -117,12 +132,3 @@ class MessageContext:
         destination = self._composer.destination(to)
         headers = {name: value for name, value in self._incoming.headers.items() if name != names.MESSAGE_ID or value}
         self._outgoing.append(OutgoingMessage(destination, {names.MESSAGE_ID: self.message_id, **headers}, self._incoming.body))
-
-    def _check_allowed(self, address: str) -> None:
-        if self._allowed is None:
-            return
-        table = self._composer.destination(address).table
-        if not any(fnmatchcase(table, pattern) for pattern in self._allowed):
-            raise ConfigurationError(
-                f"message {self.message_id!r} asks for a reply to {table!r}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow"
-            )

@@ -20,11 +20,15 @@ _Handler = TypeVar("_Handler", bound=HandlerFunction)
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A registered function. `target` is the class of its messages, or None where the body arrives as a dict."""
+    """A registered function. `target` is the class of its messages, or None where the body arrives as a dict.
+
+    `call` is what is called for a message, if not the function itself: the function with middleware around it.
+    """
 
     message_type: str
     function: HandlerFunction
     target: type | None
+    call: HandlerFunction | None = None
 
     @property
     def path(self) -> str:

@@ -52,7 +52,8 @@ class Invoker:
             with handling(Handling(incoming, config.endpoint, collect)):
                 for handler, message in config.handlers.calls(incoming):
                     self._called = handler, self._now()
-                    if (result := handler.function(message, context)) is not None:
+                    context.called = handler
+                    if (result := (handler.call or handler.function)(message, context)) is not None:
                         refuse_unrun(result, handler)
         finally:
             if os.getpid() != self._process_id:

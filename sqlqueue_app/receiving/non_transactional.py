@@ -26,7 +26,7 @@ class NonTransactionalProcessor(MessageProcessor):
     def _attempt(self, row: ReceivedRow, incoming: IncomingMessage) -> Outcome:
         self._transaction.commit()
         try:
-            if outgoing := self._handle(incoming, 1):
+            if outgoing := self._handle(row, incoming, 1):
                 self._config.dispatcher.dispatch(outgoing)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
             self._leave_no_transaction()

@@ -79,7 +79,7 @@ class MessageProcessor:
         self._recovery = Recovery(config)
         self._rows: Sequence[ReceivedRow] = ()
         self._immediate: list[OutgoingMessage] = []
-        self._outgoing: list[OutgoingMessage] = []
+        self._outgoing: list[Sequence[OutgoingMessage]] = []
         self._after_commit: list[Callable[[], None]] = []
         self.may_receive_ahead: Callable[[], bool] = lambda: False
         """Whether a commit may bring the next rows along; who says so receives again, or calls `give_back`."""
@@ -141,7 +141,7 @@ class MessageProcessor:
         """Write what the messages sent, with one statement for each queue, and commit. True if the batch was lost instead."""
         try:
             if self._outgoing:
-                self._config.dispatcher.dispatch(self._outgoing, begun=True)
+                self._config.dispatcher.dispatch_each(self._outgoing, begun=True)
             hooks = self._commit()
         except Exception as error:
             # Whatever it was, one of the messages is to blame, and alone it will show.
@@ -166,7 +166,8 @@ class MessageProcessor:
         """The message is done: what it sent is written and committed; with the batch, if there is one."""
         if not self._alone:
             self._transaction.end_message()
-            self._outgoing.extend(outgoing)
+            if outgoing:
+                self._outgoing.append(outgoing)
             return []
         if outgoing:
             # An error undoes the attempt, and what is written here with it.
@@ -189,11 +190,6 @@ class MessageProcessor:
             incoming = read_message(row)
         except PoisonMessage as poison:
             return self._move_poison(row, poison)
-        if not incoming.body:
-            # As NServiceBus does: a control message, or a message without content, is done when it arrives.
-            self._finish()
-            logger.info("message without a body, no handler called", extra=self._extra("message_empty", incoming.message_id))
-            return Outcome.HANDLED
         return self._attempt(row, incoming)
 
     def _move_poison(self, row: ReceivedRow, poison: PoisonMessage) -> Outcome:
@@ -223,7 +219,7 @@ class MessageProcessor:
             attempt = failed_attempts + 1
         while True:
             try:
-                hooks = self._finish(self._handle(incoming, attempt))
+                hooks = self._finish(self._handle(row, incoming, attempt))
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
                 failure = self._failed(incoming, error)
                 if not self._undo(row, attempt, failure, error):
@@ -239,10 +235,17 @@ class MessageProcessor:
             self._run_hooks(hooks, incoming.message_id)
             return Outcome.HANDLED
 
-    def _handle(self, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
-        """Call the handlers; what they sent and is not written yet."""
-        outgoing = self._invoker.call(incoming, attempt, self._connection_for_handlers())
-        self._check_handlers_left_it_usable()
+    def _handle(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
+        """Call the handlers; what they sent and is not written yet, with the copy for the audit queue."""
+        began = self._config.auditing.begins()
+        outgoing: list[OutgoingMessage] = []
+        if incoming.body:
+            outgoing = self._invoker.call(incoming, attempt, self._connection_for_handlers())
+            self._check_handlers_left_it_usable()
+        else:
+            # As NServiceBus does: a control message, or a message without content, is done when it arrives.
+            logger.info("message without a body, no handler called", extra=self._extra("message_empty", incoming.message_id))
+        outgoing += self._config.auditing.copies(row, incoming, began)
         return outgoing
 
     def _send_at_once(self, messages: Sequence[OutgoingMessage]) -> None:
@@ -286,7 +289,7 @@ class MessageProcessor:
         missing = [each for each in self._rows[self._rows.index(row) :] if not self._transaction.table.holds(each)]
         with django_transaction.atomic(using=self._transaction.table.alias):
             if missing and self._outgoing:
-                self._config.dispatcher.dispatch(self._outgoing)
+                self._config.dispatcher.dispatch_each(self._outgoing)
             for each in missing:
                 self._config.error_queue.rescue(each, failure)
         if row not in missing:

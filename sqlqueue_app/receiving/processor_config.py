@@ -11,6 +11,7 @@ from sqlqueue_app.policies.failure_memory import FailureMemory
 from sqlqueue_app.policies.lower_bound import LowerBound
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
+from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
@@ -62,6 +63,7 @@ class ProcessorConfig:
     joined_dispatcher: Dispatcher
     """Writes in the receive transaction, in every mode that has one: delayed retries."""
     error_queue: ErrorQueue
+    auditing: Auditing
     address: QueueAddress
     recoverability: RecoverabilityConfig
     failures: SharedFailures

@@ -55,14 +55,22 @@ class Dispatcher:
         message of no endpoint, WireFormatError for a time beyond the year 9999: nothing is written then. With `begun` the caller
         is in a transaction that it undoes on an error: several statements need no savepoint of their own.
         """
-        if len(messages) == 1 and not messages[0].is_delayed:
-            table, row = self._immediate(messages[0])
+        self.dispatch_each([messages], begun=begun)
+
+    def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:
+        """As `dispatch`, all groups at once; two messages of the same id are one within a group only.
+
+        A group is what was sent while one message of a batch was handled: that some are handled together changes nothing.
+        """
+        if len(groups) == 1 and len(groups[0]) == 1 and not groups[0][0].is_delayed:
+            table, row = self._immediate(groups[0][0])
             table.insert([row])
             return
         unique: dict[tuple[Hashable, ...], OutgoingMessage] = {}
-        for message in messages:
-            place = self._table(message.destination), message.message_id or new_message_id(), message.delay, message.deliver_at
-            unique[place] = message
+        for number, messages in enumerate(groups):
+            for message in messages:
+                name = message.message_id or new_message_id()
+                unique[number, self._table(message.destination), name, message.delay, message.deliver_at] = message
         # Made before anything is written: a time that no table can hold is found here.
         now = self._now()
         waiting = {place: delayed_row(message, self.book, now) for place, message in unique.items() if message.is_delayed}
@@ -117,10 +125,10 @@ class SeparateDispatcher(Dispatcher):
         super().__init__(alias, book, announces=announces, endpoint=endpoint)
         self._second = SecondConnections(alias)
 
-    def dispatch(self, messages: Sequence[OutgoingMessage], *, begun: bool = False) -> None:
-        """As Dispatcher.dispatch, but never inside the caller's transaction, whatever `begun` says."""
+    def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:
+        """As Dispatcher.dispatch_each, but never inside the caller's transaction, whatever `begun` says."""
         with self._second.used():
-            super().dispatch(messages)
+            super().dispatch_each(groups)
 
     def close(self) -> None:
         """Close the calling thread's second connection."""

@@ -114,6 +114,13 @@ def postgresql_bench(postgresql_database: QueueDatabase, handler_registry: None)
 
 
 @pytest.fixture
+def sqlite_bench(sqlite_database: QueueDatabase, handler_registry: None) -> Bench:
+    made = Bench(sqlite_database)
+    made.configure()
+    return made
+
+
+@pytest.fixture
 def handler_registry() -> Iterator[None]:
     """Handlers that the test registers are gone after it; others are not there meanwhile."""
     kept = registry.all()

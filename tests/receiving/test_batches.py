@@ -136,13 +136,13 @@ def test_what_a_batch_sends_goes_together_and_only_what_was_handled(bench: Bench
     bench.install_queues("Out")
     put_rows(bench, range(6))
     dispatched: list[int] = []
-    dispatch = Dispatcher.dispatch
+    dispatch = Dispatcher.dispatch_each
 
-    def counted(self: Dispatcher, messages: Any, **more: Any) -> None:
-        dispatched.append(len(messages))
-        dispatch(self, messages, **more)
+    def counted(self: Dispatcher, groups: Any, **more: Any) -> None:
+        dispatched.append(sum(map(len, groups)))
+        dispatch(self, groups, **more)
 
-    monkeypatch.setattr(Dispatcher, "dispatch", counted)
+    monkeypatch.setattr(Dispatcher, "dispatch_each", counted)
 
     def handle(message: Any, context: Any) -> None:
         context.send("Test.Out", {"number": message["number"]}, to="Out")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +26,29 @@ QUIET = "SQLQUEUE_BENCH_QUIET"
 DIRECTORY = "SQLQUEUE_BENCH_TIMES"
 """Names a directory where each process leaves its times at its end."""
 
+TOGETHER = "SQLQUEUE_BENCH_TOGETHER"
+"""How many processes wait in that directory for one another at their first message: a rate is that of all at work."""
+
+_SECONDS_TO_MEET = 60.0
+
+
+def _meet(directory: Path, processes: int) -> None:
+    (directory / f"{os.getpid()}.here").touch()
+    end = time.monotonic() + _SECONDS_TO_MEET
+    pause = threading.Event()
+    while len(list(directory.glob("*.here"))) < processes and time.monotonic() < end:
+        pause.wait(0.001)
+
+
+@functools.cache
+def _met() -> None:
+    if TOGETHER in os.environ:
+        _meet(Path(os.environ[DIRECTORY]), int(os.environ[TOGETHER]))
+
 
 def _note(_message: Any, _context: Any) -> None:
+    if not TIMES:
+        _met()
     TIMES.append(time.perf_counter())
     for count, call in ENOUGH:
         # >=: another thread may have appended in between; who is called bears to be called again

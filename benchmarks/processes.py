@@ -36,7 +36,7 @@ def run(database: Database, messages: int, *, processes: int, threads: int) -> M
     with tempfile.TemporaryDirectory(prefix="sqlq-times-") as directory:
         answer = subprocess.run(
             [sys.executable, "-m", "django", *command],
-            env=database.environment() | {handlers.DIRECTORY: directory},
+            env=database.environment() | {handlers.DIRECTORY: directory, handlers.TOGETHER: str(processes)},
             check=False,
             capture_output=True,
             text=True,

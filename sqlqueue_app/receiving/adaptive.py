@@ -60,16 +60,17 @@ class AdaptiveReceiver(Receiver):
                 return
             if step is Step.RAMP_UP_AND_POLL:
                 self._start_thread("ramp-up")
+            mark = self._outage.mark
             try:
                 succeeded = poller.poll(watch.begin())
             except DatabaseError as error:
-                self._noticed(error, poller)
+                self._noticed(error, poller, mark)
                 # One thread stays to look for the database, the others end.
                 if self.live_threads > 1:
                     return
                 self._stop.wait(outage.next_wait())
                 continue
-            self._outage.over()
+            self._outage.over(mark)
             outage.reset()
             wait = controller.polled(succeeded=succeeded)
             if watch.saw_nothing and self.live_threads == 1:

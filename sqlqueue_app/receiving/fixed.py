@@ -39,13 +39,14 @@ class FixedReceiver(Receiver):
             if self._gate.is_closed:
                 self._sit_out(number, poller)
                 continue
+            mark = self._outage.mark
             try:
                 wait = policy.polled(succeeded=poller.poll(watch.begin()))
             except DatabaseError as error:
-                self._noticed(error, poller)
+                self._noticed(error, poller, mark)
                 self._stop.wait(policy.faulted())
                 continue
-            self._outage.over()
+            self._outage.over(mark)
             if watch.saw_nothing:
                 self._rest(wait)
             elif wait:

@@ -60,8 +60,9 @@ class MonitorReceiver(Receiver):
 
     def _concurrency_changed(self) -> None:
         super()._concurrency_changed()
-        self._slots.resize(self.maximum)
         with self._task_came:
+            # Under the lock, so that of two changes at once the later one counts here too.
+            self._slots.resize(self._budget.maximum)
             # Threads without work end now; a busy one sees after its message that it is too many.
             self._tasks.extend([None] * (self._budget.live - self._budget.maximum))
             self._task_came.notify_all()
@@ -89,14 +90,15 @@ class MonitorReceiver(Receiver):
                 self._give_back(poller)
                 self._gate.wait()
                 continue
+            mark = self._outage.mark
             try:
                 decision = look(poller.peek(), self._peek_delay_seconds)
             except DatabaseError as error:
-                self._noticed(error, poller)
+                self._noticed(error, poller, mark)
                 self._stop.wait(TRIGGERED_PAUSE_SECONDS if self._outage.is_critical else FAULT_PAUSE_SECONDS)
                 continue
             if decision.wait_seconds:
-                self._outage.over()
+                self._outage.over(mark)
                 self._rest(decision.wait_seconds)
                 continue
             # While the breaker is triggered, one receive tries whether it works again (4.1 and later).
@@ -105,7 +107,10 @@ class MonitorReceiver(Receiver):
     def _run_batch(self, receives: int) -> None:
         batch = Batch()
         for _ in range(receives):
-            # A slot comes free when a message is done: a stop waits for those anyway.
+            # A task that was handed out just when the stop came may have found no thread: its slot never comes free.
+            if self._stop.is_set():
+                break
+            # Every other slot comes free when a message is done: a stop waits for those anyway.
             self._slots.acquire()
             with self._lock:
                 may_start = not self._stop.is_set() and not self._gate.is_closed and batch.may_start()
@@ -160,11 +165,12 @@ class MonitorReceiver(Receiver):
                 batch.received_one(found=found)
                 self._settled.notify_all()
 
+        mark = self._outage.mark
         try:
             poller.poll(received)
-            self._outage.over()
+            self._outage.over(mark)
         except DatabaseError as error:
-            self._noticed(error, poller)
+            self._noticed(error, poller, mark)
         finally:
             received(False)
             self._slots.release()

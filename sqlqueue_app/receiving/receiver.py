@@ -46,12 +46,16 @@ class Poller(Protocol):
 class Outage:
     """Says once that receiving fails, once that it has failed for too long, and once that it works again, whatever the number of
     threads that notice.
+
+    A poll brings the `mark` of its begin along: one that worked, but began before the outage was noticed, does not end it, and one
+    that failed, but began before the outage was over, is no new one.
     """
 
     def __init__(self, queue: str, *, circuit_breaker_seconds: float, clock: Callable[[], float]) -> None:
         self._queue = queue
         self._lock = threading.Lock()
         self._on = False
+        self._turns = 0
         self._breaker = CircuitBreaker(circuit_breaker_seconds)
         self._clock = clock
 
@@ -60,10 +64,18 @@ class Outage:
         """Whether the circuit breaker is triggered."""
         return self._breaker.triggered
 
-    def noticed(self, error: DatabaseError) -> None:
+    @property
+    def mark(self) -> int:
+        """To be asked before a poll: how many times an outage has begun or ended."""
+        return self._turns
+
+    def noticed(self, error: DatabaseError, mark: int) -> None:
         """A poll failed."""
         with self._lock:
+            if not self._on and mark != self._turns:
+                return
             first, self._on = not self._on, True
+            self._turns += first
             critical = self._breaker.failed(self._clock())
         if critical:
             logger.critical(
@@ -78,13 +90,16 @@ class Outage:
             text = "the database is away, looking for it again: %s" if lost else "receiving failed, trying again: %s"
             logger.warning(text, error, extra={"event": "receive_failed", "queue": self._queue})
 
-    def over(self) -> None:
+    def over(self, mark: int) -> None:
         """A poll worked."""
         if not self._on:
             return
         with self._lock:
-            back, self._on = self._on, False
-            self._breaker.succeeded()
+            back = mark == self._turns
+            if back:
+                self._on = False
+                self._turns += 1
+                self._breaker.succeeded()
         if back:
             logger.info("receiving again", extra={"event": "receive_recovered", "queue": self._queue})
 
@@ -278,10 +293,10 @@ class Receiver(ABC):
         else:
             self.wake_up.rest(seconds)
 
-    def _noticed(self, error: DatabaseError, poller: Poller) -> None:
-        """A poll failed: say so once, and start over with a new connection."""
+    def _noticed(self, error: DatabaseError, poller: Poller, mark: int) -> None:
+        """A poll failed that began at this mark of the outage: say so once, and start over with a new connection."""
         self._give_back(poller)
-        self._outage.noticed(error)
+        self._outage.noticed(error, mark)
 
     def _give_back(self, poller: Poller) -> None:
         """Close the thread's connections, whatever state they are in; rows received ahead are in their queue again."""

@@ -75,7 +75,7 @@ def test_on_a_terminal_the_name_is_asked_for(sqlite_database: QueueDatabase, typ
             stderr=subprocess.PIPE,
         ) as process:
             os.write(ours, f"{typed}\n".encode())
-            _out, err = process.communicate(timeout=60)
+            _out, err = process.communicate(timeout=120)
     finally:
         os.close(ours)
         os.close(theirs)

@@ -42,13 +42,13 @@ def held_elsewhere(queue: QueueTable, statement: str) -> Iterator[None]:
         with transaction.atomic(using=queue.alias):
             run(connection, statement)
             ready.set()
-            done.wait(30)
+            done.wait(60)
             transaction.set_rollback(True, using=queue.alias)
         connections.close_all()
 
     thread = threading.Thread(target=hold, name="holder")
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     try:
         yield
     finally:
@@ -171,10 +171,10 @@ def test_a_deadlock(postgresql_database: QueueDatabase) -> None:
         execute(postgresql_database, "SET LOCAL deadlock_timeout = '20ms'")
         execute(postgresql_database, "LOCK TABLE other")
         thread.start()
-        assert holding.wait(30)
+        assert holding.wait(60)
         # a session looks once in each wait: before its opponent waits too there is no deadlock to be found, and none later
         waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'other'::regclass AND NOT granted"
-        poll_until(lambda: execute(postgresql_database, waiting) == [(1,)], 30, what="the opponent waits for our lock")
+        poll_until(lambda: execute(postgresql_database, waiting) == [(1,)], 60, what="the opponent waits for our lock")
         fails(Deadlock, queue.purge)
         transaction.set_rollback(True, using=queue.alias)
     join_all([thread])

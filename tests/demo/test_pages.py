@@ -13,10 +13,11 @@ from urllib.request import urlopen
 import pytest
 
 from project.browser import Browser
-from project.processes import HOST, SITE_IS_UP, Line, Programs, free_port
+from project.processes import HOST, SITE_IS_UP, Line, Programs
 from project.security import POLICY
 from tests.demo.running import SECONDS, environment, manage
 from tests.support.databases import ROOT
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ def problem_of_sales() -> QueueProblem | None:
 
 def problem_seen() -> QueueProblem:
     # the statistics of a session come within a second
-    return poll_until(problem_of_sales, 30, what="the status names the dead rows")  # type: ignore[return-value]
+    return poll_until(problem_of_sales, 60, what="the status names the dead rows")  # type: ignore[return-value]
 
 
 def test_a_transaction_that_is_left_open_is_named_with_the_sql_that_ends_it(postgresql_database: QueueDatabase) -> None:
@@ -91,7 +91,7 @@ def test_a_transaction_that_is_left_open_is_named_with_the_sql_that_ends_it(post
         assert "dead rows" in out.getvalue()
         session.execute("ROLLBACK")
     vacuum(postgresql_database)
-    poll_until(lambda: problem_of_sales() is None, 30, what="nothing is wrong after vacuum")
+    poll_until(lambda: problem_of_sales() is None, 60, what="nothing is wrong after vacuum")
     assert check_dead_rows(databases=[postgresql_database.alias]) == []
 
 
@@ -141,7 +141,7 @@ def test_without_an_old_transaction_it_takes_more_dead_rows_and_the_advice_is_ab
         # the advice is SQL that runs
         for statement in problem.sql.split(";")[:-1]:
             session.execute(statement)
-    poll_until(lambda: problem_of_sales() is None, 30, what="nothing is wrong after vacuum")
+    poll_until(lambda: problem_of_sales() is None, 60, what="nothing is wrong after vacuum")
 
 
 def test_a_young_transaction_is_no_problem(postgresql_database: QueueDatabase) -> None:

@@ -252,7 +252,7 @@ def test_looking_neither_waits_for_a_receive_nor_disturbs_it(queue_database: Que
             receiving = receive_transaction(table(queue_database, "Sales"))
             seen.append(receiving.receive())
             received.set()
-            assert looked.wait(30)
+            assert looked.wait(60)
             receiving.commit()
         finally:
             received.set()
@@ -260,7 +260,7 @@ def test_looking_neither_waits_for_a_receive_nor_disturbs_it(queue_database: Que
 
     thread = threading.Thread(target=receive)
     thread.start()
-    assert received.wait(30)
+    assert received.wait(60)
     status = read_status()
     page = read_page(table(queue_database, "Sales"))
     looked.set()
@@ -292,7 +292,7 @@ def test_a_receive_in_another_transaction_is_not_blocked_by_a_look(postgresql_da
         read_page(table(postgresql_database, "Sales"))
         thread = threading.Thread(target=receive)
         thread.start()
-        thread.join(30)
+        thread.join(60)
         assert seen, "the receive waited for the look"
 
     assert count(postgresql_database, "Sales") == 0

@@ -12,7 +12,7 @@ from typing import Any
 from sqlqueue_app.messages import QueueAddress
 from tests.receiving.conftest import Bench
 from tests.receiving.worker_app import MODULE
-from tests.support.waiting import read_until
+from tests.support.waiting import poll_until, read_until
 
 
 @contextmanager
@@ -43,6 +43,26 @@ def prepare(bench: Bench, **endpoint: Any) -> None:
     bench.configure(**{"HANDLERS": [MODULE], **endpoint})
     with bench.database.connection.cursor() as cursor:
         cursor.execute("CREATE TABLE handled (number integer NOT NULL, pid integer NOT NULL)")
+
+
+def wait_until_given_back(bench: Bench) -> None:
+    """Wait until the server has noticed the end of killed processes: it rolls their transactions back, and the rows are free.
+
+    A worker that comes earlier steps over the rows, and one with `--until-empty` would end without them. On SQLite the operating
+    system has given the locks back when the process is gone.
+    """
+    if bench.database.vendor != "postgresql":
+        return
+
+    def others() -> bool:
+        with bench.database.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " AND backend_type = 'client backend'"
+            )
+            return bool(cursor.fetchone()[0])
+
+    poll_until(lambda: not others(), what="the sessions of the killed processes are gone")
 
 
 def in_handler(process: subprocess.Popen[str]) -> None:

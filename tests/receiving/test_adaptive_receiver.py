@@ -124,6 +124,7 @@ def test_an_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) ->
         poll_until(lambda: made.live_threads == 4, deadline=60)
         away.set()
         poll_until(lambda: made.live_threads == 1, deadline=60)
+        poll_until(lambda: stop.waited, what="the last one looks for the database")
         away.clear()
         poll_until(lambda: made.live_threads == 4, deadline=60)
     assert stop.waited[0] >= 1.0

@@ -34,6 +34,7 @@ class Handlers:
         self.busy = 0
         self.most = 0
         self.finished = 0
+        self.let_go = 0
 
     def work(self) -> None:
         with self._lock:
@@ -45,7 +46,13 @@ class Handlers:
             self.busy -= 1
             self.finished += 1
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether those that were let go have all finished: else the numbers may change at any moment."""
+        return self.finished == self.let_go
+
     def finish(self, messages: int) -> None:
+        self.let_go += messages
         self._go_on.release(messages)
 
     def finish_all(self) -> None:
@@ -57,7 +64,7 @@ def more(kind: type[Receiver]) -> dict[str, Any]:
 
 
 def settled(handlers: Handlers, receiver: Receiver, number: int) -> Callable[[], bool]:
-    return lambda: handlers.busy == number and receiver.live_threads == number
+    return lambda: handlers.at_rest and handlers.busy == number and receiver.live_threads == number
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -77,7 +84,7 @@ def ramp_up(handlers: Handlers, receiver: Receiver, number: int) -> None:
     """Until so many are handled at once; the adaptive model wants to see successes first."""
 
     def reached() -> bool:
-        if isinstance(receiver, AdaptiveReceiver) and handlers.busy < number:
+        if isinstance(receiver, AdaptiveReceiver) and handlers.at_rest and handlers.busy < number:
             handlers.finish(1)
         return settled(handlers, receiver, number)()
 
@@ -127,7 +134,7 @@ def test_one_thread_goes_on_with_the_work_and_idle_ones_end(kind: type[Receiver]
     with running(kind, script, maximum=8, **more(kind)) as (receiver, _):
         receiver.change_concurrency(1)
         poll_until(lambda: receiver.live_threads <= 1, deadline=60)
-        script.messages = 30
+        script.put(30)
         poll_until(lambda: script.messages == 0, deadline=60)
         assert receiver.live_threads == 1
 

@@ -118,7 +118,7 @@ def test_a_session_cut_by_idle_in_transaction_session_timeout_gives_the_message_
 ) -> None:
     bench = postgresql_bench
     bench.configure(IMMEDIATE_RETRIES=1)
-    set_on_alias(bench, monkeypatch, sets={"idle_in_transaction_session_timeout": "200ms"})
+    set_on_alias(bench, monkeypatch, sets={"idle_in_transaction_session_timeout": "1s"})
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:
@@ -141,7 +141,7 @@ def test_a_statement_timeout_fails_the_handler_and_not_the_receive(
 ) -> None:
     bench = postgresql_bench
     bench.configure(IMMEDIATE_RETRIES=1)
-    set_on_alias(bench, monkeypatch, sets={"statement_timeout": "200ms"})
+    set_on_alias(bench, monkeypatch, sets={"statement_timeout": "1s"})
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:

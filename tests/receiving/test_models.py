@@ -14,7 +14,8 @@ from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
 from sqlqueue_app.receiving.fixed import FixedReceiver
 from sqlqueue_app.receiving.monitor import MonitorReceiver
-from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.receiving.receiver import Outage, Receiver
+from sqlqueue_app.receiving.stopping import StopSignal
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address
 from tests.receiving.test_adaptive_receiver import ImpatientStop
@@ -69,6 +70,10 @@ class Script:
 
     def __call__(self) -> Script:
         return self
+
+    def put(self, messages: int) -> None:
+        with self._lock:
+            self.messages += messages
 
     def peek(self) -> int:
         if self.away.is_set():
@@ -177,8 +182,8 @@ def test_a_message_that_comes_just_when_the_last_idle_thread_gives_up_is_receive
 
     with running(Slow, script, maximum=1, peek_delay_seconds=1.0):
         assert gave_up.wait(60)
-        script.messages = 1
-        poll_until(lambda: script.messages == 0, 20, what="the message is received")
+        script.put(1)
+        poll_until(lambda: script.messages == 0, what="the message is received")
 
 
 def test_a_monitor_sits_out_an_outage() -> None:
@@ -186,9 +191,24 @@ def test_a_monitor_sits_out_an_outage() -> None:
     script.away.set()
     with running(MonitorReceiver, script, maximum=2, peek_delay_seconds=2.5) as (_, stop):
         poll_until(lambda: stop.waited.count(1.0) >= 3)
-        script.messages = 5
+        script.put(5)
         script.away.clear()
         poll_until(lambda: script.messages == 0)
+
+
+@pytest.mark.parametrize("messages", [1, 2, 5])
+def test_a_stop_just_when_a_message_is_handed_out_ends_the_monitor(messages: int) -> None:
+    """No thread starts any more, and the only slot is taken by what nobody will receive."""
+
+    class Late(MonitorReceiver):
+        def _start_thread(self, reason: str) -> bool:
+            self._stop.set()
+            return super()._start_thread(reason)
+
+    script = Script(messages)
+    with running(Late, script, maximum=1, peek_delay_seconds=1.0) as (_, stop):
+        assert StopSignal.wait(stop, 60)
+    assert script.messages == messages
 
 
 def wait_for(event: threading.Event) -> None:
@@ -211,9 +231,24 @@ def test_failures_that_go_on_are_a_critical_error_once(kind: type[Receiver], cap
         poll_until(lambda: now[0] > 20)
         if kind is MonitorReceiver:
             poll_until(lambda: 10.0 in stop.waited, what="the longer pause of a triggered breaker")
-        script.messages = 3
+        script.put(3)
         script.away.clear()
         poll_until(lambda: script.messages == 0)
     events = [getattr(record, "event", None) for record in caplog.records]
     assert events.count("receive_failed") == 1
     assert events.count("critical_error") == 1
+
+
+def test_a_poll_that_overlaps_the_begin_or_the_end_of_an_outage_makes_no_second_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="sqlqueue")
+    outage = Outage("Sales", circuit_breaker_seconds=60.0, clock=lambda: 0.0)
+    slow, failing = outage.mark, outage.mark
+    outage.noticed(ConnectionLost("gone"), failing)
+    outage.over(slow)  # it worked, but before the other one failed
+    looking, late = outage.mark, outage.mark
+    outage.noticed(ConnectionLost("gone"), looking)
+    outage.over(outage.mark)
+    outage.noticed(ConnectionLost("gone"), late)  # it failed, but before the other one worked
+    assert [record.event for record in caplog.records] == ["receive_failed", "receive_recovered"]  # type: ignore[attr-defined]
+    outage.noticed(ConnectionLost("gone again"), outage.mark)
+    assert [record.event for record in caplog.records][2:] == ["receive_failed"]  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def test_a_paused_receiver_does_not_look_and_one_that_goes_on_misses_nothing(kin
         threads = 4 if kind is FixedReceiver else 1  # of the monitor model the monitor itself
         poll_until(lambda: receiver._gate.waiting == threads, what="every thread sits out the pause")
         assert receiver.live_threads == 0
-        script.messages = 20
+        script.put(20)
         assert nothing_happens(lambda: looks(script))
         receiver.resume()
         poll_until(lambda: script.messages == 0, what="all is received")

@@ -53,7 +53,11 @@ def reason(bench: Bench) -> str:
     return str(said)
 
 
-def test_after_three_deaths_the_message_is_in_the_error_queue_and_the_others_are_handled(bench: Bench, tmp_path: Path) -> None:
+def test_after_three_deaths_the_message_is_in_the_error_queue_and_the_others_are_handled(
+    postgresql_bench: Bench, tmp_path: Path
+) -> None:
+    """By the command itself, with its pauses of 1, 2 and 4 seconds; the tests below have shorter ones, on every database."""
+    bench = postgresql_bench
     prepare(bench)
     send_many("Worker.Count", [{"number": number} for number in range(20)], to=address(bench, "Sales"))
     tries = send_deadly(bench, tmp_path, "SIGKILL")

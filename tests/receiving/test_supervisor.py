@@ -11,7 +11,15 @@ import pytest
 from sqlqueue_app import send, send_many
 from sqlqueue_app.models import Instance
 from tests.receiving.conftest import Bench
-from tests.receiving.processes import address, handled, in_handler, prepare, wait_for_event, worker_process
+from tests.receiving.processes import (
+    address,
+    handled,
+    in_handler,
+    prepare,
+    wait_for_event,
+    wait_until_given_back,
+    worker_process,
+)
 from tests.support.processes import children_of, is_gone
 from tests.support.waiting import poll_until
 
@@ -57,6 +65,7 @@ def test_the_children_end_with_a_supervisor_that_is_killed_and_lose_nothing(benc
         process.kill()
         process.wait(60)
         poll_until(lambda: all(is_gone(pid) for pid in children), what="the children are gone")
+    wait_until_given_back(bench)
     assert handled(bench) == []
     released.touch()
     with worker_process(bench, "--until-empty") as process:
@@ -74,7 +83,8 @@ def test_a_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int
         wait_for_event(process, "worker_draining")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
-    poll_until(lambda: len(bench.rows("Sales")) == 1, what="the message is in its queue again")
+    wait_until_given_back(bench)
+    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from sqlqueue_app import handles, send
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.kill_app import MODULE
-from tests.receiving.processes import address, handled, prepare, worker_process
+from tests.receiving.processes import address, handled, prepare, wait_until_given_back, worker_process
 from tests.receiving.test_processing import write_instance, written
 
 MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
@@ -85,6 +85,7 @@ def test_what_a_kill_leaves(bench: Bench, tmp_path: Path, mode: str, point: str)
     trapped = {"KILL_AT": point, "KILL_ONCE": str(tmp_path / "killed")}
     with worker_process(bench, "--until-empty", **trapped) as process:
         assert process.wait(60) == -signal.SIGKILL, process.communicate()
+    wait_until_given_back(bench)
     with worker_process(bench, "--until-empty", **trapped) as process:
         assert process.wait(60) == 0, process.communicate()
     left = Left(len(handled(bench)), len(bench.rows("out")), len(bench.rows("immediate")), len(bench.rows("error")))

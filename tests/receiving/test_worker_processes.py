@@ -10,7 +10,15 @@ import pytest
 
 from sqlqueue_app import send, send_many
 from tests.receiving.conftest import Bench
-from tests.receiving.processes import address, handled, in_handler, prepare, wait_for_event, worker_process
+from tests.receiving.processes import (
+    address,
+    handled,
+    in_handler,
+    prepare,
+    wait_for_event,
+    wait_until_given_back,
+    worker_process,
+)
 from tests.support.waiting import poll_until
 
 
@@ -22,8 +30,9 @@ def test_kill_9_in_the_middle_of_a_handler_loses_nothing_and_repeats_no_row(benc
         in_handler(process)
         process.send_signal(signal.SIGKILL)
         process.wait(60)
+    wait_until_given_back(bench)
     assert handled(bench) == []
-    poll_until(lambda: len(bench.rows("Sales")) == 1, what="the message is in its queue again")
+    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
     released.touch()
     with worker_process(bench, "--until-empty") as process:
         assert process.wait(60) == 0, process.communicate()
@@ -56,8 +65,9 @@ def test_a_second_signal_aborts_and_the_message_is_in_its_queue_again(bench: Ben
         wait_for_event(process, "worker_draining")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
+    wait_until_given_back(bench)
     assert handled(bench) == []
-    poll_until(lambda: len(bench.rows("Sales")) == 1, what="the message is in its queue again")
+    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
 
 
 def test_two_processes_empty_20_000_messages_exactly_once_and_share_them(postgresql_bench: Bench) -> None:

@@ -9,8 +9,12 @@ import threading
 from typing import Any
 
 from sqlqueue_app import handles
+from sqlqueue_app.operations import heartbeat
 
 MODULE = __name__
+
+if "HEARTBEAT_SECONDS" in os.environ:
+    heartbeat.HEARTBEAT_SECONDS = float(os.environ["HEARTBEAT_SECONDS"])  # type: ignore[attr-defined]
 
 
 @handles("Worker.Threads")

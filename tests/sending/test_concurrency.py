@@ -28,7 +28,7 @@ def test_ten_threads_send_at_once(desk: Desk) -> None:
 
     def work(thread: int) -> None:
         try:
-            together.wait(30)
+            together.wait(60)
             for number in range(EACH):
                 try:
                     with transaction.atomic(using=desk.alias):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS_TO_START = 60
-SECONDS_TO_STOP = 20
+SECONDS_TO_STOP = 60
 # More than either of pg_ctl's own, for a pg_ctl that hangs itself, and for initdb.
 SECONDS_FOR_A_PROGRAM = 120
 

@@ -10,7 +10,6 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 
 from tests.support import postgresql_programs
+from tests.support.ports import free_port
 
 URL_VARIABLE = "SQLQUEUE_TEST_POSTGRES_URL"
 
@@ -113,7 +113,7 @@ class ThrowAwayServer:
         self.directory = Path(tempfile.mkdtemp(prefix="sqlq-pg-"))
         self.password = secrets.token_urlsafe(12)
         (self.directory / "password").write_text(self.password)
-        self.port = _free_port()
+        self.port = free_port()
         user = self._hand_over() if os.geteuid() == 0 else None
         order = {
             "bin": str(self._programs.directory),
@@ -188,13 +188,6 @@ class ThrowAwayServer:
         if not _can_run(self._programs.directory / "postgres", user):
             self._programs = _copy_to(self.directory / "programs", self._programs)
         return user.pw_name
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _ordinary_user() -> pwd.struct_passwd:

@@ -95,6 +95,8 @@ class PostgresqlProvider:
     """A database for each test, copied from one that was migrated once (about 30 ms)."""
 
     alias = "postgresql"
+    # A session that was closed, or whose process was killed, vanishes in a moment; on a busy machine that may be long.
+    seconds_to_vanish = 30.0
 
     def __init__(self, server: postgresql.GivenServer | postgresql.ThrowAwayServer) -> None:
         self.server = server
@@ -164,8 +166,7 @@ class PostgresqlProvider:
 
     def _sessions_left(self) -> list[str]:
         try:
-            # a session that was closed a moment ago needs a moment to vanish from the view
-            poll_until(lambda: not self.sessions(), 2)
+            poll_until(lambda: not self.sessions(), self.seconds_to_vanish)
         except AssertionError:
             return [f"a PostgreSQL session is still open: {session}" for session in self.sessions()]
         return []

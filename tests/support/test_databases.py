@@ -108,8 +108,9 @@ def test_a_failure_of_the_fixture_itself_leaves_nothing_for_the_next_test(
         cursor.execute("SELECT count(*) FROM django_migrations")
 
 
-def test_a_session_left_open_is_found(postgresql_database: QueueDatabase) -> None:
+def test_a_session_left_open_is_found(postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     provider = postgresql_database._postgresql()
+    monkeypatch.setattr(provider, "seconds_to_vanish", 0.1)
     forgotten = provider.server.connect(provider.database)
 
     left = provider.discard()
@@ -138,12 +139,12 @@ def test_a_file_left_open_is_found(sqlite_database: QueueDatabase) -> None:
         with sqlite_database.connection.cursor() as cursor:
             cursor.execute("SELECT 1")
         opened.set()
-        stop.wait(30)
+        stop.wait(60)
         connections.close_all()
 
     thread = threading.Thread(target=forget)
     thread.start()
-    assert opened.wait(30)
+    assert opened.wait(60)
     try:
         assert "still open" in sqlite_database.provider.discard()[0]
     finally:
@@ -166,7 +167,7 @@ def test_a_transaction_left_open_is_found(queue_database: QueueDatabase) -> None
 def test_a_thread_left_running_is_found(name: str, daemon: bool, found: bool) -> None:
     before = set(threading.enumerate())
     stop = threading.Event()
-    thread = threading.Thread(target=stop.wait, args=[30], name=name, daemon=daemon)
+    thread = threading.Thread(target=stop.wait, args=[60], name=name, daemon=daemon)
     thread.start()
 
     left = leaks.running_threads(before)

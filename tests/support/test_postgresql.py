@@ -29,8 +29,8 @@ def test_a_killed_session_leaves_no_server_behind() -> None:
 
         session.kill()
 
-    poll_until(lambda: not directory.exists(), 30, what=f"{directory} to be removed")
-    poll_until(lambda: is_gone(server), 30, what=f"server {server} to end")
+    poll_until(lambda: not directory.exists(), 60, what=f"{directory} to be removed")
+    poll_until(lambda: is_gone(server), 60, what=f"server {server} to end")
 
 
 def test_a_folder_without_the_programs_is_passed_over(tmp_path: Path) -> None:

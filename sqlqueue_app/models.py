@@ -111,7 +111,9 @@ class ScheduleTick(models.Model):
     The first row of a schedule has no `message_id`: a worker has seen the schedule then, and earlier ticks are not made up for.
     """
 
+    # Several projects on one database may each have a "nightly" of their own.
     schedule = models.CharField("schedule", max_length=255)
+    message_type = models.CharField("message type", max_length=255)
     tick = UtcInstantField("tick")
     sent_at = UtcInstantField("sent at")
     message_id = models.CharField("message id", max_length=255, blank=True, default="")
@@ -120,7 +122,7 @@ class ScheduleTick(models.Model):
     class Meta:
         verbose_name = "tick of a schedule"
         verbose_name_plural = "ticks of schedules"
-        constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "tick"], name="sqlqueue_tick_once")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "message_type", "tick"], name="sqlqueue_tick_once")]
 
     def __str__(self) -> str:
         return f"{self.schedule} at {self.tick:%Y-%m-%d %H:%M}"

@@ -9,6 +9,7 @@ from django.db import connections
 
 from sqlqueue_app.conf import Code, current_problems, dialect_of, get_settings, is_configured
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.operations.schedules import schedules_without_route
 
 TAG: Final = "sqlqueue"
 
@@ -17,6 +18,7 @@ def register() -> None:
     """Register the checks of this module under the tag "sqlqueue"."""
     checks.register(check_settings, TAG)
     checks.register(check_sqlite_transaction_mode, TAG)
+    checks.register(check_schedules, TAG)
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
@@ -46,3 +48,17 @@ def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:
     )
     hint = f'add DATABASES["{alias}"]["OPTIONS"] = {{"transaction_mode": "IMMEDIATE"}}'
     return [checks.Warning(message, hint=hint, id=str(Code.SQLITE_TRANSACTION_MODE))]
+
+
+def check_schedules(**_: Any) -> list[checks.CheckMessage]:
+    """Warn of recurring messages that no route sends anywhere."""
+    if not is_configured() or any(problem.is_error for problem in current_problems()):
+        return []
+    return [
+        checks.Warning(
+            f'SQLQUEUE["SCHEDULES"]["{schedule.name}"]["SEND"] is {schedule.send!r}, which has no route: nothing will be sent',
+            hint=f'add {schedule.send!r}: "<endpoint>" to SQLQUEUE["ROUTES"]',
+            id=str(Code.SCHEDULE_WITHOUT_ROUTE),
+        )
+        for schedule in schedules_without_route(get_settings())
+    ]

@@ -1,4 +1,4 @@
-"""The five fields of a crontab line, checked without a scheduler.
+"""The five fields of a crontab line, checked and read without a scheduler.
 
 APScheduler's own reading counts weekdays from Monday as 0; crontab, and so `SCHEDULES`, counts 0 and 7 as Sunday.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
+
+from sqlqueue_app.conf.cron_times import CronTimes
 
 _ITEM: Final = re.compile(r"(?P<first>\*|[0-9]+|[a-z]{3})(?:-(?P<last>[0-9]+|[a-z]{3}))?(?:/(?P<step>[0-9]+))?")
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -81,3 +83,23 @@ def cron_fault(text: str) -> str | None:
     if parts[4] == "*" and all(min(values[2]) > _LONGEST.get(month, 31) for month in values[3]):
         return "expected a day that the month has; this one never comes"
     return None
+
+
+def cron_times(text: str) -> CronTimes:
+    """The times of a crontab line; ValueError where `cron_fault` finds a fault."""
+    fault = cron_fault(text)
+    if fault is not None:
+        raise ValueError(f"{text!r}: {fault}")
+    parts = text.split()
+    minutes, hours, days, months, weekdays = (field.values(part) or frozenset() for field, part in zip(_FIELDS, parts, strict=True))
+    # As cron itself tells the stars: by the first character of the field.
+    stars = [part.startswith("*") for part in parts]
+    return CronTimes(
+        minutes=minutes,
+        hours=hours,
+        days=days,
+        months=months,
+        weekdays=frozenset(day % 7 for day in weekdays),
+        days_must_both_fit=stars[2] or stars[4],
+        fixed=not (stars[0] or stars[1]),
+    )

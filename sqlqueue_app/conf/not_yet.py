@@ -23,6 +23,5 @@ NOT_YET: Final[Mapping[tuple[str, ...], NotYet]] = MappingProxyType(
     {
         ("ENDPOINTS", "SLOW_HANDLER"): NotYet((10.0,)),
         ("ENDPOINTS", "DEDUPLICATE_FOR"): NotYet((None,)),
-        ("SCHEDULES",): NotYet(({},)),
     }
 )

@@ -42,6 +42,7 @@ class Code(StrEnum):
     NO_EFFECT_YET = "sqlqueue.W002"
     SQLITE_TRANSACTION_MODE = "sqlqueue.W003"
     WAKE_UP_OFF_POSTGRESQL = "sqlqueue.W004"
+    SCHEDULE_WITHOUT_ROUTE = "sqlqueue.W005"
 
 
 @dataclass(frozen=True, slots=True)

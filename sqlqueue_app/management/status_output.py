@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
+
+from django.utils import timezone
 
 from sqlqueue_app.management.queue_arguments import columns, duration_text, terminal_line
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.queue_problems import QueueProblem
+from sqlqueue_app.operations.schedules import ScheduleStatus
 from sqlqueue_app.operations.status import QueueStatus, Status
 
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
+_SCHEDULE_HEAD = ("SCHEDULE", "CRON", "SENDS", "NEXT", "LAST", "AS")
 _INSTANCE_HEAD = (
     "ENDPOINT",
     "INSTANCE",
@@ -34,6 +39,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "queues": [_queue(status, each) for each in status.queues],
         "instances": [_instance(status, each) for each in status.instances],
         "instances_problem": _problem(status.instances_problem),
+        "schedules": [_schedule(each) for each in status.schedules],
     }
 
 
@@ -72,12 +78,29 @@ def _instance(status: Status, each: InstanceStatus) -> dict[str, Any]:
         "threads": dict(each.threads),
         "busy": dict(each.busy),
         "concurrency": each.concurrency,
-        "paused_since": None if each.paused_since is None else each.paused_since.isoformat(),
+        "paused_since": _iso(each.paused_since),
         "version": each.version,
         "callback_queue": each.callback_queue,
         "callback_messages": None if depth is None else depth.waiting,
         "callback_messages_exact": None if depth is None else depth.exact,
     }
+
+
+def _schedule(each: ScheduleStatus) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "cron": each.cron,
+        "send": each.send,
+        "next_tick": _iso(each.next_tick),
+        "last_tick": _iso(each.last_tick),
+        "last_sent_at": _iso(each.last_sent_at),
+        "last_message_id": each.last_message_id,
+        "last_endpoint": each.last_endpoint,
+    }
+
+
+def _iso(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()
 
 
 def _problem(problem: QueueProblem | None) -> dict[str, Any] | None:
@@ -87,7 +110,7 @@ def _problem(problem: QueueProblem | None) -> dict[str, Any] | None:
 
 
 def status_lines(status: Status) -> Iterator[str]:
-    """Two tables, and below them what is wrong with what mends it."""
+    """Two tables, a third one for schedules if there are any, and below them what is wrong with what mends it."""
     if not status.queues:
         yield 'The settings name no endpoint: add one to SQLQUEUE["ENDPOINTS"].'
     else:
@@ -99,6 +122,9 @@ def status_lines(status: Status) -> Iterator[str]:
         yield from columns([_INSTANCE_HEAD, *rows], right=frozenset({3, 5, 6, 7, 8, 10}))
     elif status.instances_problem is None:
         yield "No instance has registered: start a worker with python manage.py run_sqlqueue_worker."
+    if status.schedules:
+        yield ""
+        yield from columns([_SCHEDULE_HEAD, *map(_schedule_cells, status.schedules)])
     problems = [(each.name, each.problem) for each in status.queues if each.problem is not None]
     if status.instances_problem is not None:
         problems.append(("instances", status.instances_problem))
@@ -141,6 +167,12 @@ def _instance_cells(status: Status, each: InstanceStatus) -> tuple[str, ...]:
         each.callback_queue or "-",
         "-" if depth is None else f"{'' if depth.exact else '≈'}{depth.waiting}",
     )
+
+
+def _schedule_cells(each: ScheduleStatus) -> tuple[str, ...]:
+    times = (each.next_tick, each.last_tick)
+    next_tick, last_tick = ("-" if instant is None else f"{timezone.localtime(instant):%Y-%m-%d %H:%M}" for instant in times)
+    return each.name, each.cron, each.send, next_tick, last_tick, each.last_endpoint or "-"
 
 
 def _problem_lines(name: str, problem: QueueProblem) -> Iterator[str]:

@@ -61,6 +61,10 @@ SUBSCRIPTION_MESSAGE_TYPE: Final = "SubscriptionMessageType"
 SUBSCRIBER_ADDRESS: Final = "NServiceBus.SubscriberAddress"
 SUBSCRIBER_ENDPOINT: Final = "NServiceBus.SubscriberEndpoint"
 
+# Recurring messages: ours, nobody else knows them.
+SCHEDULE: Final = "SqlQueue.Schedule"
+SCHEDULED_FOR: Final = "SqlQueue.ScheduledFor"
+
 # Failures (§6.7) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"
 TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"

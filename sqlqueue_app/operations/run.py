@@ -16,6 +16,7 @@ from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.heartbeat import Heartbeat
 from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.policies.back_off import BackOff
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
@@ -81,6 +82,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         }
         jobs = [_heartbeat(lease, receivers[endpoint.name], queues[endpoint.name]).job() for endpoint, lease in leases]
         jobs += [job for each in endpoints for job in (*each.purge_jobs(queues[each.name]), *each.delayed_jobs())]
+        if settings.schedules:
+            jobs.append(Schedules(settings, endpoints[0].name).job())
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)

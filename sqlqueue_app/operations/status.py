@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.operations.dead_rows import dead_row_problems
 from sqlqueue_app.operations.head_age import HeadAge, head_age
@@ -18,6 +19,7 @@ from sqlqueue_app.operations.instance_status import InstanceStatus, read_instanc
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_problems import QueueProblem, problem_of_error, problem_of_layout
+from sqlqueue_app.operations.schedules import ScheduleStatus, read_schedules
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
 
@@ -52,6 +54,7 @@ class Status:
     queues: tuple[QueueStatus, ...]
     instances: tuple[InstanceStatus, ...]
     instances_problem: QueueProblem | None = None
+    schedules: tuple[ScheduleStatus, ...] = ()
 
     def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
         """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""
@@ -78,16 +81,22 @@ def read_status(
 ) -> Status:
     """Look at every known queue and every instance.
 
-    At most four statements per queue once its columns are known (two more at the first look of a process), one for the instances;
-    on PostgreSQL one for the dead rows of all queues, and one more where those pile up.
+    At most four statements per queue once its columns are known (two more at the first look of a process), one for the instances,
+    one for each schedule; on PostgreSQL one for the dead rows of all queues, and one more where those pile up.
     Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
     for wrong settings.
     """
     settings = settings or get_settings()
     taken_at = now()
     instances, rows, problem = read_instances()
+    schedules = () if problem else _read_schedules(settings, taken_at)
     queues = tuple(read_queue(settings, queue, limit=limit, now=lambda: taken_at) for queue in known_queues(settings, rows))
-    return Status(settings.database, taken_at, _with_dead_rows(settings.database, queues), instances, problem)
+    return Status(settings.database, taken_at, _with_dead_rows(settings.database, queues), instances, problem, schedules)
+
+
+def _read_schedules(settings: Settings, now: datetime) -> tuple[ScheduleStatus, ...]:
+    with looking(managed_alias(), "read the ticks of the schedules"):
+        return tuple(read_schedules(settings, now))
 
 
 def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueStatus, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.management import call_command
 
+from sqlqueue_app.models import ScheduleTick
 from tests.commands.running import refused, run
 from tests.commands.test_peek import KEYS as PEEK_KEYS
 from tests.operations.filling import count, install, instance, message, now_of, table
@@ -22,6 +23,10 @@ QUEUE_KEYS = {
 INSTANCE_KEYS = {
     "endpoint", "name", "host", "pid", "alive", "heartbeat_age_seconds", "started_at", "threads", "concurrency", "version",
     "callback_queue", "callback_messages", "callback_messages_exact", "state", "busy", "paused_since",
+}  # fmt: skip
+
+SCHEDULE_KEYS = {
+    "name", "cron", "send", "next_tick", "last_tick", "last_sent_at", "last_message_id", "last_endpoint",
 }  # fmt: skip
 
 
@@ -44,7 +49,7 @@ def test_the_document_holds_the_numbers_of_sql(queue_database: QueueDatabase) ->
 
     found = document()
 
-    assert set(found) == {"database", "taken_at", "queues", "instances", "instances_problem"}
+    assert set(found) == {"database", "taken_at", "queues", "instances", "instances_problem", "schedules"}
     assert all(set(each) == QUEUE_KEYS for each in found["queues"])
     assert all(set(each) == INSTANCE_KEYS for each in found["instances"])
     (sales,) = [each for each in found["queues"] if each["name"] == "Sales"]
@@ -55,6 +60,27 @@ def test_the_document_holds_the_numbers_of_sql(queue_database: QueueDatabase) ->
     )
     assert 3_600 <= sales["head_age_seconds"] < 3_700
     assert found["instances"][0]["alive"] is True
+
+
+def test_schedules_are_listed_with_their_next_and_their_last_tick(queue_database: QueueDatabase, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    yearly = {"CRON": "0 2 1 1 *", "SEND": "Sales.CloseYear"}
+    install(queue_database, SCHEDULES={"yearly": yearly, "never sent": {**yearly, "SEND": "Sales.Ping"}})
+    last = datetime(2026, 1, 1, 1, tzinfo=UTC)
+    ScheduleTick.objects.using(queue_database.alias).create(
+        schedule="yearly", message_type="Sales.CloseYear", tick=last, sent_at=last, message_id="42", endpoint="Sales"
+    )
+
+    first, second = document()["schedules"]
+
+    assert set(first) == SCHEDULE_KEYS
+    assert (first["name"], first["cron"], first["send"]) == ("yearly", "0 2 1 1 *", "Sales.CloseYear")
+    assert first["next_tick"].endswith("-01-01T01:00:00+00:00")
+    assert (first["last_tick"], first["last_sent_at"]) == ("2026-01-01T01:00:00+00:00",) * 2
+    assert (first["last_message_id"], first["last_endpoint"]) == ("42", "Sales")
+    assert second["last_tick"] is None
+    (line,) = [line for line in text().splitlines() if line.startswith("yearly")]
+    assert line.split()[6:] == ["Sales.CloseYear", first["next_tick"][:10], "02:00", "2026-01-01", "02:00", "Sales"]
 
 
 def test_a_missing_table_is_named_with_what_mends_it(queue_database: QueueDatabase) -> None:
@@ -109,6 +135,6 @@ def test_a_wrong_argument_is_one_line(sqlite_database: QueueDatabase) -> None:
 def test_the_keys_are_those_of_the_documentation() -> None:
     page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
 
-    missing = [key for key in (*QUEUE_KEYS, *INSTANCE_KEYS, *PEEK_KEYS) if f"`{key}`" not in page]
+    missing = [key for key in (*QUEUE_KEYS, *INSTANCE_KEYS, *SCHEDULE_KEYS, *PEEK_KEYS) if f"`{key}`" not in page]
 
     assert missing == []

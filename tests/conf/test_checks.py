@@ -56,6 +56,17 @@ def test_warnings_are_warnings() -> None:
     assert (found.id, found.level, found.hint) == ("sqlqueue.W001", checks.WARNING, "choose at most 10 seconds")
 
 
+def test_a_schedule_without_a_route_is_a_warning() -> None:
+    entries = {"nightly": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}, "hourly": {"CRON": "0 * * * *", "SEND": "Billing.Look"}}
+    with override_settings(SQLQUEUE={"SCHEDULES": entries, "ROUTES": {"Billing.*": "Billing"}}):
+        (found,) = run()
+
+    assert (found.id, found.level) == ("sqlqueue.W005", checks.WARNING)
+    assert found.msg == (
+        'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is \'Sales.CloseDay\', which has no route: nothing will be sent'
+    )
+
+
 @override_settings()
 def test_without_the_setting_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "OPTIONS", {})

@@ -129,7 +129,6 @@ NOT_DEFAULT: dict[tuple[str, ...], object] = {
     ("ENDPOINTS", "SLOW_HANDLER"): 1,
     ("ENDPOINTS", "DEDUPLICATE_FOR"): 60,
     ("ENDPOINTS", "AUDIT_QUEUE"): "audit",
-    ("SCHEDULES",): {"nightly": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}},
 }
 
 

@@ -71,3 +71,7 @@ DO $sqlqueue$ BEGIN
         GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
     END IF;
 END $sqlqueue$;
+
+-- name: clock
+-- Whole seconds since 1970, by the clock of the server and not by the begin of the transaction.
+SELECT CAST(FLOOR(EXTRACT(EPOCH FROM clock_timestamp())) AS bigint);

@@ -49,3 +49,7 @@ SELECT name, type FROM pragma_table_info(:name) ORDER BY cid;
 SELECT keys.name, 'NONCLUSTERED'
 FROM pragma_index_list(:name) AS indexes, pragma_index_info(indexes.name) AS keys
 WHERE keys.seqno = 0;
+
+-- name: clock
+-- Whole seconds since 1970.
+SELECT CAST(strftime('%s', 'now') AS integer);

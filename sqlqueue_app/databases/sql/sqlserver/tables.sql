@@ -118,3 +118,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
 -- name: grant_existing
 -- A managed table, which `migrate` makes: it may not be there yet.
 IF OBJECT_ID(N'{literal}', N'U') IS NOT NULL GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
+
+-- name: clock
+-- Whole seconds since 1970.
+SELECT DATEDIFF_BIG(second, CAST('19700101' AS datetime2), SYSUTCDATETIME());

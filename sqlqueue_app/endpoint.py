@@ -36,6 +36,7 @@ from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.routes_of_satellites import Destinations
 from sqlqueue_app.receiving.satellites import SatelliteProcessor, SatelliteRoutes
+from sqlqueue_app.receiving.slow_handlers import SlowHandlers
 from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
 from sqlqueue_app.receiving.wake_up import WakeUp
 from sqlqueue_app.scheduler import BackgroundJob
@@ -95,6 +96,7 @@ class Endpoint:
         handlers = around(handlers_of(self.config.handlers), middleware, setting=setting)
         self.handlers = HandlerTable(handlers, body_names=settings.body_names)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
+        self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
         self.mode = TransactionMode(self.config.transaction_mode)
         self._policy: Policy = default_policy
         if self.config.recoverability is not None:
@@ -184,6 +186,10 @@ class Endpoint:
             return []
         due = DueTimeouts(self.name, self._satellite_routes())
         return [BackgroundJob(f"due timeouts of {self.name}", EVERY_SECONDS, due.run)]
+
+    def watching_jobs(self) -> list[BackgroundJob]:
+        """The background job that looks for slow handlers; none where SLOW_HANDLER is 0."""
+        return self._slow_handlers.jobs()
 
     def purge_jobs(self, queues: list[ReceivingQueue]) -> list[BackgroundJob]:
         """Background jobs that delete expired messages; none where PURGE_EXPIRED_EVERY is 0."""
@@ -282,6 +288,7 @@ class Endpoint:
             address=queue.table.address,
             recoverability=self._recoverability(),
             policy=self._policy,
+            slow_handlers=self._slow_handlers,
             rate_limit=RateLimit(queue.name, self.config.rate_limit_after),
             failures=SharedFailures(),
             mode=self.mode,

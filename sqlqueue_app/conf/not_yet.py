@@ -21,7 +21,6 @@ class NotYet:
 
 NOT_YET: Final[Mapping[tuple[str, ...], NotYet]] = MappingProxyType(
     {
-        ("ENDPOINTS", "SLOW_HANDLER"): NotYet((10.0,)),
         ("ENDPOINTS", "DEDUPLICATE_FOR"): NotYet((None,)),
     }
 )

@@ -81,7 +81,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             for each in endpoints
         }
         jobs = [_heartbeat(lease, receivers[endpoint.name], queues[endpoint.name]).job() for endpoint, lease in leases]
-        jobs += [job for each in endpoints for job in (*each.purge_jobs(queues[each.name]), *each.delayed_jobs())]
+        for each in endpoints:
+            jobs += [*each.purge_jobs(queues[each.name]), *each.delayed_jobs(), *each.watching_jobs()]
         if settings.schedules:
             jobs.append(Schedules(settings, endpoints[0].name).job())
         # The leases' threads must end before the connections of this thread are given back.

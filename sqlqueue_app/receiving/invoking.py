@@ -30,6 +30,7 @@ class Invoker:
         self._send_at_once = send_at_once
         self._now = now
         self._process_id = os.getpid()
+        self._slot = config.slow_handlers.slot(config.queue) if config.slow_handlers is not None else None
         self._called: tuple[Handler, datetime] | None = None
 
     def call(self, incoming: IncomingMessage, attempt: int, connection: BaseDatabaseWrapper | None) -> list[OutgoingMessage]:
@@ -53,9 +54,13 @@ class Invoker:
                 for handler, message in config.handlers.calls(incoming):
                     self._called = handler, self._now()
                     context.called = handler
+                    if self._slot is not None:
+                        self._slot.begins(handler, incoming.message_id)
                     if (result := (handler.call or handler.function)(message, context)) is not None:
                         refuse_unrun(result, handler)
         finally:
+            if self._slot is not None:
+                self._slot.ends()
             if os.getpid() != self._process_id:
                 _end_child()
         return context.outgoing

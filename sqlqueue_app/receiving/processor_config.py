@@ -17,6 +17,7 @@ from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.rate_limiting import RateLimit
+from sqlqueue_app.receiving.slow_handlers import SlowHandlers
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -69,6 +70,8 @@ class ProcessorConfig:
     failures: SharedFailures
     policy: Policy = default_policy
     rate_limit: RateLimit = field(default_factory=RateLimit)
+    slow_handlers: SlowHandlers | None = None
+    """Watches how long handlers run."""
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
     allowed_destinations: tuple[str, ...] | None = None
     immediate_dispatcher: Dispatcher | None = None

@@ -125,10 +125,7 @@ def test_mode_none_without_retries_may_discard_failures() -> None:
 
 
 NOT_DEFAULT: dict[tuple[str, ...], object] = {
-    ("ENDPOINTS", "MIDDLEWARE"): ["shop.timed"],
-    ("ENDPOINTS", "SLOW_HANDLER"): 1,
     ("ENDPOINTS", "DEDUPLICATE_FOR"): 60,
-    ("ENDPOINTS", "AUDIT_QUEUE"): "audit",
 }
 
 

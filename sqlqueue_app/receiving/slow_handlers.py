@@ -1,0 +1,125 @@
+"""Handlers that run for long are logged, with the stack of their thread, while they are still running.
+
+Each thread that calls handlers has a slot, in which it writes what it calls: two assignments for a call, no lock and no timer. One
+background job of the endpoint looks at the slots.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+from sqlqueue_app.receiving.handlers import Handler
+from sqlqueue_app.scheduler import BackgroundJob
+
+logger = logging.getLogger("sqlqueue.receive")
+
+# A slow handler is told at most so much later than SLOW_HANDLER says; a fraction of it where that is short.
+MOST_SECONDS_BETWEEN_LOOKS = 1.0
+LEAST_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call of a handler that has begun, by the clock of who watches."""
+
+    handler: Handler
+    message_id: str
+    began: float
+    thread: int
+
+
+class CallSlot:
+    """What one thread calls. Written by that thread, read by the watcher."""
+
+    __slots__ = ("__weakref__", "_clock", "queue", "running", "told")
+
+    def __init__(self, queue: str, clock: Callable[[], float]) -> None:
+        self.queue = queue
+        self._clock = clock
+        self.running: Running | None = None
+        self.told: Running | None = None
+
+    def begins(self, handler: Handler, message_id: str) -> None:
+        """The calling thread calls the handler now; what it called before has ended."""
+        self.running = Running(handler, message_id, self._clock(), threading.get_ident())
+
+    def ends(self) -> None:
+        """It calls nothing any more."""
+        self.running = None
+
+
+class SlowHandlers:
+    """Watches the calls of one endpoint; `after_seconds` of 0 watches nothing. Shared by all threads."""
+
+    def __init__(self, endpoint: str, after_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint = endpoint
+        self._after = after_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        # A slot lives as long as the thread's processor.
+        self._slots: weakref.WeakSet[CallSlot] = weakref.WeakSet()
+
+    def jobs(self) -> list[BackgroundJob]:
+        """The job that looks; none if nothing is watched."""
+        if not self._after:
+            return []
+        every = max(LEAST_SECONDS_BETWEEN_LOOKS, min(MOST_SECONDS_BETWEEN_LOOKS, self._after / 2))
+        return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.look)]
+
+    def slot(self, queue: str) -> CallSlot | None:
+        """A slot for one thread that handles messages of the queue; None if nobody watches."""
+        if not self._after:
+            return None
+        slot = CallSlot(queue, self._clock)
+        with self._lock:
+            self._slots.add(slot)
+        return slot
+
+    def look(self) -> None:
+        """Log each call that runs for longer than it should, once."""
+        with self._lock:
+            slots = list(self._slots)
+        for slot in slots:
+            running = slot.running
+            if running is None or running is slot.told:
+                continue
+            seconds = self._clock() - running.began
+            if seconds < self._after:
+                continue
+            frame = sys._current_frames().get(running.thread)
+            # The stack is that of this call only if the call has not ended meanwhile.
+            if frame is not None and slot.running is running:
+                slot.told = running
+                self._say(slot, running, seconds, frame)
+
+    def _say(self, slot: CallSlot, running: Running, seconds: float, frame: FrameType) -> None:
+        logger.warning(
+            "handler %s has been running for %.1f s and is still running:\n%s",
+            running.handler.path,
+            seconds,
+            _stack(frame),
+            extra={
+                "event": "slow_handler",
+                "endpoint": self._endpoint,
+                "queue": slot.queue,
+                "message_id": running.message_id,
+            },
+        )
+
+
+def _stack(frame: FrameType) -> str:
+    """The stack from where the handler (or the middleware around it) is called; the worker's own frames above say nothing."""
+    frames = traceback.extract_stack(frame)
+    above = [place for place, each in enumerate(frames) if each.filename.endswith(_CALLER)]
+    return "".join(traceback.format_list(frames[above[-1] + 1 :] if above else list(frames))).rstrip()
+
+
+_CALLER = "sqlqueue_app/receiving/invoking.py"

@@ -1,0 +1,128 @@
+"""SLOW_HANDLER: a handler that is still running after so many seconds is logged with its stack, once for each call."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles
+from sqlqueue_app.receiving.handlers import Handler
+from sqlqueue_app.receiving.slow_handlers import SlowHandlers
+from tests.receiving.conftest import Bench, Calls
+from tests.support.waiting import poll_until
+
+
+def handler_in_trouble(message: Any, context: Any) -> None:
+    """Never called here."""
+
+
+HANDLER = Handler("Test.Message", handler_in_trouble, None)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[Any]]:
+    caplog.set_level(logging.DEBUG, logger="sqlqueue")
+    return lambda: [record for record in caplog.records if getattr(record, "event", "") == "slow_handler"]
+
+
+def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[Any]]) -> None:
+    clock = Clock()
+    watcher = SlowHandlers("Sales", 10.0, clock=clock)
+    slot = watcher.slot("Sales")
+    assert slot is not None
+    slot.begins(HANDLER, "m-1")
+    clock.now += 9.9
+    watcher.look()
+    assert told() == []
+    clock.now += 0.1
+    watcher.look()
+    watcher.look()
+    (record,) = told()
+    assert (record.endpoint, record.queue, record.message_id, record.levelname) == ("Sales", "Sales", "m-1", "WARNING")
+    assert "handler_in_trouble has been running for 10.0 s" in record.getMessage()
+    assert "test_a_call_is_told_once" in record.getMessage()  # the stack of the thread in the slot: this one
+    # the next call of the same handler is another one
+    slot.begins(HANDLER, "m-2")
+    clock.now += 11
+    watcher.look()
+    slot.ends()
+    clock.now += 11
+    watcher.look()
+    assert [record.message_id for record in told()] == ["m-1", "m-2"]
+
+
+def test_zero_watches_nothing() -> None:
+    watcher = SlowHandlers("Sales", 0)
+    assert (watcher.slot("Sales"), watcher.jobs()) == (None, [])
+
+
+@pytest.mark.parametrize(("seconds", "every"), [(10, 1.0), (1, 0.5), (0.01, 0.1)])
+def test_it_looks_often_enough(seconds: float, every: float) -> None:
+    assert [job.every_seconds for job in SlowHandlers("Sales", seconds).jobs()] == [every]
+
+
+def test_the_slots_of_ended_threads_are_forgotten() -> None:
+    clock = Clock()
+    watcher = SlowHandlers("Sales", 1.0, clock=clock)
+    slot = watcher.slot("Sales")
+    assert slot is not None
+    slot.begins(HANDLER, "m-1")
+    del slot
+    gc.collect()
+    assert len(watcher._slots) == 0
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_worker_tells_of_a_handler_that_is_stuck(
+    bench: Bench, calls: Calls, told: Callable[[], list[Any]], released: threading.Event
+) -> None:
+    """Also with middleware around it; the stack begins where the handler, or what is around it, is called."""
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def in_the_middle(message: Any, context: Any) -> Any:
+            return call(message, context)
+
+        return in_the_middle
+
+    @handles("Test.Message")
+    def stuck(message: Any, context: Any) -> None:
+        assert released.wait(60)
+        calls.add(message)
+
+    bench.configure(SLOW_HANDLER=0.05, MIDDLEWARE=[around])
+    bench.put_message("Test.Message")
+
+    def release_when_told() -> None:
+        poll_until(lambda: bool(told()))
+        released.set()
+
+    helper = threading.Thread(target=release_when_told)
+    helper.start()
+    try:
+        bench.run()
+    finally:
+        helper.join()
+    assert len(calls.seen) == 1
+    (record,) = told()
+    text = record.getMessage()
+    assert "stuck has been running for" in text
+    assert text.index("in_the_middle") < text.index("released.wait")
+    assert "invoking.py" not in text

@@ -22,6 +22,7 @@ MAX_DEATHS = 3
 # A suspect waits for another one for no longer: its turn saves innocent messages, and may not become a deadlock with locks of the
 # database that the other one's handler waits for.
 SUSPECT_WAIT_SECONDS = 10.0
+SECONDS_BETWEEN_LOOKS = 0.005
 
 
 class InWork(Protocol):
@@ -76,11 +77,13 @@ class WatchedWork:
         thread = self._thread
         if thread.has_turn:
             self._end_turn(thread)
-        if self._memory.has_suspects() and (deaths := self._memory.deaths(row_id)) is not None:
+        if self._memory.has_suspects() and self._memory.deaths(row_id) is not None:
             # Its deaths are forgotten when the transaction is over, and not before: a later row of it may kill the process.
             thread.suspects.append(row_id)
             self._let_go(thread)
-            if deaths.times >= MAX_DEATHS:
+            self._wait_for_the_count(row_id)
+            deaths = self._memory.deaths(row_id)
+            if deaths is not None and deaths.times >= MAX_DEATHS:
                 return _process_died(deaths)
             thread.has_turn = self._turn.acquire(timeout=self._suspect_wait_seconds)
         slot = thread.slot
@@ -106,6 +109,18 @@ class WatchedWork:
     def abandon(self) -> None:
         """The process ends now on purpose: nothing that it holds is to blame."""
         self._memory.clear(self._process)
+
+    def _wait_for_the_count(self, row_id: UUID) -> None:
+        """Wait while another process says that it handles the row, which we have received.
+
+        It has just died, and the supervisor has not counted that yet: who went on would make it one death too many. Or its
+        transaction is over, and it is about to say so. There is no event for either: the memory is all that processes share.
+        """
+        pause = threading.Event()
+        for _ in range(int(self._suspect_wait_seconds / SECONDS_BETWEEN_LOOKS)):
+            if not self._memory.is_held_by_another(row_id.bytes, self._process):
+                return
+            pause.wait(SECONDS_BETWEEN_LOOKS)
 
     def _let_go(self, thread: _Thread) -> None:
         if (slot := thread.slot) >= 0:

@@ -48,7 +48,7 @@ class Deaths(NamedTuple):
 class InWorkMemory:
     """The memory, mapped. `descriptor` is what another process opens it by; processes are numbered from 0.
 
-    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method takes a lock.
+    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method takes a lock or waits.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -92,6 +92,16 @@ class InWorkMemory:
     def held(self, process: int) -> list[bytes]:
         """The ids of the rows that a process is handling, or was when it died."""
         return [self._mapped[slot : slot + _ID_BYTES] for slot in self.slots(process) if self._mapped[slot + _ID_BYTES] == _HELD[0]]
+
+    def is_held_by_another(self, row_id: bytes, process: int) -> bool:
+        """Whether another process says that it handles the row. Looks through all slots: for rows that are suspects anyway."""
+        own = self.slots(process)
+        slot = self._mapped.find(row_id, _SLOTS_AT)
+        while slot >= 0:
+            if self._mapped[slot + _ID_BYTES] == _HELD[0] and slot not in own:
+                return True
+            slot = self._mapped.find(row_id, slot + _ID_BYTES)
+        return False
 
     # suspects
 

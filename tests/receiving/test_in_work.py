@@ -174,6 +174,27 @@ def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InWorkMemor
     work.ends()
 
 
+def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InWorkMemory, counts: DeathCounts) -> None:
+    """The database gives the row of a dead process to another one before the supervisor has seen the end."""
+    for _ in range(MAX_DEATHS - 1):
+        die_at(memory, counts, ONE)
+    memory.hold(memory.slots(0).start, ONE.bytes)
+    impatient = WatchedWork(memory, 1, suspect_wait_seconds=0.01)
+    assert impatient.begins(ONE) is None
+    impatient.abandon()
+
+    told: list[object] = []
+    work = WatchedWork(memory, 1, suspect_wait_seconds=60)
+    thread = threading.Thread(target=lambda: told.append(work.begins(ONE)))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    counts.died(0, -signal.SIGKILL)
+    join_all([thread])
+    assert f"the process died {MAX_DEATHS} times" in str(told[0])
+    assert held(memory, 1) == set()
+
+
 def test_an_end_on_purpose_leaves_nothing_to_count(memory: InWorkMemory, counts: DeathCounts) -> None:
     work = WatchedWork(memory, 0)
     work.begins(ONE)

@@ -166,6 +166,7 @@ def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
     queue: deque[int] = deque()
     found: deque[int] = deque()
     total = 20_000
+    emptied = threading.Event()
 
     def consume() -> None:
         watch = Watch(wake_up)
@@ -175,6 +176,7 @@ def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
             try:
                 number = queue.popleft()
             except IndexError:
+                emptied.set()
                 received(False)
                 wake_up.rest(1.0)
                 continue
@@ -183,10 +185,11 @@ def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
 
     def produce(first: int) -> None:
         for number in range(first, total, 2):
+            emptied.clear()
             queue.append(number)
             wake_up.wake()
             if number % 50 < 2:
-                poll_until(lambda: not queue, 60)  # idle again and again
+                poll_until(lambda: not queue or (emptied.wait(0.05) and not queue), 60)  # idle again and again
 
     consumers = [threading.Thread(target=consume) for _ in range(4)]
     producers = [threading.Thread(target=produce, args=(first,)) for first in (0, 1)]

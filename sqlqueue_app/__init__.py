@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sqlqueue_app.callbacks.request import request
     from sqlqueue_app.messages.errors import Unrecoverable
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
@@ -24,6 +25,7 @@ __all__ = [
     "send_many",
     "handles",
     "message_type",
+    "request",
     "Unrecoverable",
     "RetryNow",
     "RetryLater",
@@ -43,6 +45,7 @@ _HOMES = {
     "default_policy": _RECOVERABILITY,
     "handles": "sqlqueue_app.receiving.handlers",
     "message_type": "sqlqueue_app.messages.types",
+    "request": "sqlqueue_app.callbacks.request",
     "send": "sqlqueue_app.sending.sender",
     "send_many": "sqlqueue_app.sending.sender",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, d
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
 from sqlqueue_app.receiving.auditing import Auditing
+from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.due_timeouts import EVERY_SECONDS, DueTimeouts
 from sqlqueue_app.receiving.error_queue import ErrorQueue
@@ -30,7 +31,7 @@ from sqlqueue_app.receiving.handlers import handlers_of
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.middleware import around, load_middleware
 from sqlqueue_app.receiving.monitor import MonitorReceiver
-from sqlqueue_app.receiving.poller import QueuePoller
+from sqlqueue_app.receiving.poller import NewProcessor, QueuePoller
 from sqlqueue_app.receiving.processor_config import ProcessorConfig, SharedFailures
 from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.receiver import Receiver
@@ -147,7 +148,7 @@ class Endpoint:
     ) -> Receiver:
         """The receiver of one queue, not started."""
         config = self._processor_config(queue, in_work)
-        processor = partial(SatelliteProcessor, routes=self._satellite_routes()) if queue.is_drained else None
+        processor = self._processor_class(queue)
 
         def new_poller() -> QueuePoller:
             return QueuePoller(
@@ -157,7 +158,8 @@ class Endpoint:
                 empty=empty,
                 count=count or _count_nothing,
                 # A thread of the monitor's pool may have nothing to do for a while, with the rows it would hold.
-                receives_ahead=self.model != "monitor",
+                # Callbacks of requests run after the commit: the next receive must not have begun.
+                receives_ahead=self.model != "monitor" and not queue.is_callback_queue,
                 new_processor=processor,
             )
 
@@ -174,9 +176,25 @@ class Endpoint:
             return MonitorReceiver(queue.name, peek_delay_seconds=self.config.peek_delay_seconds, **options)
         return (FixedReceiver if self.model == "fixed" else AdaptiveReceiver)(queue.name, **options)
 
+    def _processor_class(self, queue: ReceivingQueue) -> NewProcessor | None:
+        """What processes the messages of a queue that is not an ordinary one."""
+        if queue.is_drained:
+            return partial(SatelliteProcessor, routes=self._satellite_routes())
+        return callback_processor(self.mode) if queue.is_callback_queue else None
+
+    def callback_composer(self, queue: str) -> Composer:
+        """Composes requests whose replies go to the callback queue of this literal name."""
+        reply_to = self.book.canonical(self.book.of_queue(queue))
+        return Composer(self.settings, self.book, replace(self._composer.identity, reply_to=reply_to))
+
     def _wake_up(self, queue: ReceivingQueue, stop: StopSignal, empty: EmptyQueues | None) -> WakeUp | None:
         """What new messages wake; nothing with --until-empty, which looks at each queue again and again."""
-        if not self.config.wake_up or queue.table.dialect.name != "postgresql" or empty is not None:
+        if empty is not None:
+            return None
+        listens = self.config.wake_up and queue.table.dialect.name == "postgresql"
+        if queue.is_callback_queue:
+            return CallbackWakeUp(queue.name, queue.table.qualified, stop, listens=listens)
+        if not listens:
             return None
         return WakeUp(queue.name, queue.table.qualified, stop)
 

@@ -115,8 +115,13 @@ def _lease_from(
         )
     for queue in installed:
         row_id = _take(queue, alias, fields)
-        if row_id is not None:
-            return InstanceLease(alias, row_id, endpoint.name, queue)
+        if row_id is None:
+            continue
+        lease = InstanceLease(alias, row_id, endpoint.name, queue)
+        if exists(queue):
+            return lease
+        # Removed as a dead instance's in this very moment.
+        lease.release()
     raise ConfigurationError(
         f"endpoint {endpoint.name!r} has no free callback queue: all of {', '.join(installed)} are leased by live processes; "
         f"raise CALLBACK_QUEUES above {endpoint.callback_queues} and run sqlqueue_install, or stop a process"

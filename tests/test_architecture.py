@@ -28,7 +28,8 @@ _INSTANCES = _MODELS | {"instances"}
 _SENDING = _TABLES | {"conf", "sending"}
 _RECEIVING = _SENDING | {"scheduler", "receiving"}
 _ENDPOINT = _RECEIVING | _INSTANCES | {"endpoint", "run"}
-_OPERATIONS = _ENDPOINT | {"operations"}
+_CALLBACKS = _RECEIVING | _INSTANCES | {"endpoint"}
+_OPERATIONS = _ENDPOINT | {"callbacks", "operations"}
 
 ALLOWED: dict[str, frozenset[str]] = {
     "messages": frozenset(),
@@ -42,7 +43,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "receiving": _SENDING | _INSTANCES | {"scheduler"},
     "endpoint": _RECEIVING | _INSTANCES,
     "run": _RECEIVING | _INSTANCES | {"endpoint"},
-    "operations": _ENDPOINT,
+    "callbacks": _CALLBACKS,
+    "operations": _ENDPOINT | {"callbacks"},
     # what Django finds by its place
     "queue_models": _TABLES | {"conf"},
     "models": _TABLES | {"conf", "queue_models"},
@@ -62,7 +64,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "management": _OPERATIONS | {"logs", "spark", "migration_operations"},
     "testing": _OPERATIONS,
     # the package itself: lazy exports of what users import
-    "__init__": _RECEIVING,
+    "__init__": _RECEIVING | {"callbacks"},
 }
 
 NO_DJANGO = frozenset({"messages", "policies", "databases", "spark"})

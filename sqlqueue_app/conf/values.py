@@ -76,6 +76,7 @@ class EndpointSettings:
     callback_concurrency: int = field(default=1, metadata=setting(Whole(1)))
     instance: str | None = field(default=None, metadata=setting(QueueName(none=True)))
     callback_queues: int = field(default=8, metadata=setting(Whole(1)))
+    legacy_callback_header: bool = field(default=False, metadata=setting(Flag()))
     legacy_satellites: bool = field(default=False, metadata=setting(Flag()))
     satellites: Mapping[str, SatelliteSettings] = field(
         default_factory=_empty, metadata=setting(Sections(SatelliteSettings, QueueName(), "queue"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -53,7 +53,7 @@ class IncomingMessage:
     ``correlation_id`` and ``reply_to`` are given as the columns of these names (absent on PostgreSQL, NULL from transport
     7 on) and hold, once made, what counts by transport reference §13.1: the correlation header if it says something,
     else the column; the reply column if it says something, else the header, and before both the callback queue that
-    transport 2.x names in a header of its own. ``None`` if nobody said.
+    transport 2.x names in a header of its own. ``None`` if nobody said. ``reply_address`` is the same without that queue.
     """
 
     row_id: uuid.UUID
@@ -61,13 +61,16 @@ class IncomingMessage:
     body: bytes
     correlation_id: str | None = None
     reply_to: str | None = None
+    reply_address: str | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         header = self.headers.get
         correlation_id = header(names.CORRELATION_ID) or self.correlation_id or None
-        reply_to = header(names.CALLBACK_QUEUE) or self.reply_to or header(names.REPLY_TO_ADDRESS) or None
+        reply_address = self.reply_to or header(names.REPLY_TO_ADDRESS) or None
+        reply_to = header(names.CALLBACK_QUEUE) or reply_address
         object.__setattr__(self, "correlation_id", correlation_id)
         object.__setattr__(self, "reply_to", reply_to)
+        object.__setattr__(self, "reply_address", reply_address)
 
     @property
     def message_id(self) -> str:

@@ -9,6 +9,7 @@ SqlQueueError
 │   ├── PoisonMessage           the headers of a row cannot be read: the row goes to the error queue as it is
 │   │   └── NullHeaders         the headers are the JSON text null
 │   └── MessageBodyError        the body does not fit its content type or message type: never retried
+├── ReplyLost                   a request will get no reply: its process lost the callback queue
 ├── Unrecoverable               raised by handlers: do not retry, move to the error queue at once
 ├── ProcessDied                 never raised: the reason of a message in the error queue at which processes died
 └── DatabaseError               what the database said, told apart by error code, never by text
@@ -64,6 +65,10 @@ class MessageBodyError(WireFormatError):
 
 class Unrecoverable(SqlQueueError):
     """Raised by a handler: retries cannot help, the message goes to the error queue at once."""
+
+
+class ReplyLost(SqlQueueError):
+    """A request will get no reply, because its process no longer receives from the callback queue that it named."""
 
 
 class ProcessDied(SqlQueueError):

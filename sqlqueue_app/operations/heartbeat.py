@@ -7,7 +7,7 @@ them, with `set_concurrency`, `pause` and `resume` or in any other way, changes 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from django.db.models import QuerySet
 
@@ -25,6 +25,7 @@ class Heartbeat:
     """The heartbeats of one instance. `receivers` are those of its endpoint; `following` are those whose number is the
     endpoint's, the main queue's first: callback queues and satellites that were set apart keep their own.
     `unpaused` are those that go on during a pause: the callback queue's, whose replies somebody waits for.
+    `on_lost` is called at each beat once another process has taken over.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Heartbeat:
         receivers: Sequence[Receiver],
         following: Sequence[Receiver],
         unpaused: Sequence[Receiver] = (),
+        on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._lease = lease
         self._receivers = receivers
@@ -40,6 +42,7 @@ class Heartbeat:
         self._pausing = [receiver for receiver in receivers if receiver not in unpaused]
         self._told_paused = False
         self._told = following[0].maximum
+        self._on_lost = on_lost
 
     def job(self) -> BackgroundJob:
         """The beat as a background job."""
@@ -63,6 +66,7 @@ class Heartbeat:
                 self._lease.endpoint,
                 extra={"event": "lease_lost", "endpoint": self._lease.endpoint},
             )
+            self._on_lost()
 
     def _follow(self) -> None:
         asked = self._lease.asked()

@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from django.db import connections
 
+from sqlqueue_app.callbacks.home import WorkerHomes
 from sqlqueue_app.conf import ConcurrencyModel, Settings
 from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
@@ -20,9 +21,10 @@ from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.policies.back_off import BackOff
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
-from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.stopping import EmptyQueues, PartOfStop, StopSignal
 from sqlqueue_app.receiving.wake_up import listening
 from sqlqueue_app.receiving.worker import Worker
+from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.inspection import current_catalog
 from sqlqueue_app.tables.installation import install_tables
@@ -76,11 +78,11 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             return 0
         everything = [queue.name for owned in queues.values() for queue in owned]
         empty = EmptyQueues(everything) if options.until_empty else None
-        receivers: dict[str, list[Receiver]] = {
-            each.name: [each.receiver(queue, stop, empty=empty, count=count.add, in_work=in_work) for queue in queues[each.name]]
-            for each in endpoints
-        }
-        jobs = [_heartbeat(lease, receivers[endpoint.name], queues[endpoint.name]).job() for endpoint, lease in leases]
+        parts = {each.name: PartOfStop(stop) for each in endpoints}
+        telling = {"empty": empty, "count": count.add, "in_work": in_work}
+        receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], telling) for each in endpoints}
+        homes = WorkerHomes((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
+        jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.delayed_jobs(), *each.watching_jobs()]
         if settings.schedules:
@@ -88,7 +90,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
-        with listening(settings.database, [receiver.wake_up for receiver in worker.receivers], stop):
+        with listening(settings.database, [receiver.wake_up for receiver in worker.receivers], stop), homes:
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
         for _, lease in leases:
@@ -96,6 +98,13 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         connections.close_all()
     logger.info("stopped, %s messages received", count.received, extra={"event": "worker_stopped"})
     return count.received
+
+
+def _receivers(
+    endpoint: Endpoint, queues: list[ReceivingQueue], stop: StopSignal, part: StopSignal, telling: dict[str, Any]
+) -> list[Receiver]:
+    """The receivers of the endpoint's queues; the one of the callback queue can be stopped apart."""
+    return [endpoint.receiver(queue, part if queue.is_callback_queue else stop, **telling) for queue in queues]
 
 
 def _prepare(
@@ -147,10 +156,10 @@ def _when_reachable(
     return None
 
 
-def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue]) -> Heartbeat:
+def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue], homes: WorkerHomes) -> BackgroundJob:
     following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
     callbacks = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.is_callback_queue]
-    return Heartbeat(lease, receivers, following, unpaused=callbacks)
+    return Heartbeat(lease, receivers, following, callbacks, lambda: homes.lost(lease.endpoint)).job()
 
 
 def _release(lease: InstanceLease) -> None:

@@ -14,6 +14,7 @@ from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.receiving.allowed import check_allowed
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.sending.composer import Composer
+from sqlqueue_app.sending.replies import return_code_headers, return_code_of
 
 
 class MessageContext:
@@ -112,9 +113,12 @@ class MessageContext:
     def reply(self, message: object, body: object = None, *, headers: Mapping[str, str | None] | None = None) -> str:
         """Answer to the sender's reply-to address; returns the message id.
 
-        MessageTypeError if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it.
+        The answer is a message, or an int or an Enum of ints for a requester that waits for a return code.
+        MessageTypeError if the message names no reply-to address; ConfigurationError if ALLOWED_DESTINATIONS forbids it;
+        WireFormatError for a return code above 32 bits. A queue that does not exist fails the message when the handlers are done.
         """
-        address = self._incoming.reply_to
+        code = return_code_of(message, body)
+        address = self._composer.reply_address(self._incoming)
         if not address:
             raise MessageTypeError(
                 f"message {self.message_id!r} has no reply-to address: its sender does not wait for a reply "
@@ -123,7 +127,13 @@ class MessageContext:
         if self._allowed is not None:
             destination = self._composer.destination(address)
             check_allowed(destination, self._allowed, message_id=self.message_id, what="a reply")
-        outgoing = self._composer.compose(message, body, to=address, headers=headers, incoming=self._incoming, intent=Intent.REPLY)
+        if code is not None:
+            told = return_code_headers(code, headers)
+            outgoing = self._composer.control(address, told, incoming=self._incoming, intent=Intent.REPLY)
+        else:
+            outgoing = self._composer.compose(
+                message, body, to=address, headers=headers, incoming=self._incoming, intent=Intent.REPLY
+            )
         self._outgoing.append(outgoing)
         return outgoing.message_id or ""
 

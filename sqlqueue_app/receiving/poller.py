@@ -26,6 +26,9 @@ logger = logging.getLogger("sqlqueue.receive")
 _sqlite_turn = threading.Lock()
 
 
+NewProcessor = Callable[[ProcessorConfig, ReceiveTransaction], MessageProcessor]
+
+
 class QueuePoller:
     """Polls one queue in one thread. The thread's connection is opened by the first poll and given back by `close`."""
 
@@ -38,7 +41,7 @@ class QueuePoller:
         empty: EmptyQueues | None = None,
         count: Callable[[], None] = lambda: None,
         receives_ahead: bool = False,
-        new_processor: Callable[[ProcessorConfig, ReceiveTransaction], MessageProcessor] | None = None,
+        new_processor: NewProcessor | None = None,
     ) -> None:
         self._table = table
         self._config = config

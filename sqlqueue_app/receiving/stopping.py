@@ -45,6 +45,24 @@ class StopSignal:
         return self._event.wait(seconds)
 
 
+class PartOfStop(StopSignal):
+    """The stop of a part that may end before the whole: `set` stops the whole, `retire` this part alone."""
+
+    def __init__(self, whole: StopSignal) -> None:
+        super().__init__()
+        self._whole = whole
+        whole.subscribe(self.retire)
+
+    def set(self) -> None:
+        """Stop everything, unless this part has ended before."""
+        if not self.is_set():
+            self._whole.set()
+
+    def retire(self) -> None:
+        """Stop this part."""
+        super().set()
+
+
 class EmptyQueues:
     """Says when every queue was found empty while nothing was being handled, so that no handler can have sent anything since.
 

@@ -31,6 +31,9 @@ LOOK_SECONDS = 60.0
 class WakeUp:
     """Ends the idle waits of one receiver's threads. Safe from any thread."""
 
+    listens = True
+    """Whether new messages are to be listened for; else only this process itself wakes."""
+
     def __init__(self, queue: str, qualified: str, stop: StopSignal, *, rest_seconds: float | None = None) -> None:
         self.queue = queue
         self.qualified = qualified
@@ -246,7 +249,7 @@ class WakeUpListener:
 @contextmanager
 def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal) -> Iterator[None]:
     """While open, new messages wake these receivers; does nothing where there is no wake-up. The stop comes before its end."""
-    known = [each for each in wake_ups if each is not None]
+    known = [each for each in wake_ups if each is not None and each.listens]
     if not known:
         yield
         return

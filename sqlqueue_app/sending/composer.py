@@ -145,6 +145,36 @@ class Composer:
         )
         return destination, content
 
+    def control(
+        self, to: str, headers: Mapping[str, str | None], *, incoming: IncomingMessage | None = None, intent: Intent
+    ) -> OutgoingMessage:
+        """A message of headers alone, for the infrastructure: no type, no body. AddressError for a bad address."""
+        content = outgoing_headers(
+            message_id=new_message_id(),
+            intent=intent,
+            now=self._now(),
+            endpoint=self.identity.endpoint,
+            machine=self.identity.machine,
+            host_id=self.identity.host_id,
+            reply_to=self.identity.reply_to,
+            incoming=incoming,
+            custom=headers,
+        )
+        return OutgoingMessage(self.destination(to), content, b"")
+
+    def reply_address(self, incoming: IncomingMessage) -> str | None:
+        """The address that a reply to the message goes to; None if the message names none. AddressError for a bad one.
+
+        Transport 2.x names its callback queue in a header, as a bare name that is never parsed but for the cut at an @. Its schema
+        is that of the queue that the message names beside it (transport reference 4.5).
+        """
+        queue = incoming.headers.get(names.CALLBACK_QUEUE)
+        if not queue:
+            return incoming.reply_to
+        home = self.destination(incoming.reply_address) if incoming.reply_address else None
+        schema, catalog = (home.schema, home.catalog) if home is not None else (None, None)
+        return self._book.canonical(QueueAddress(queue.partition("@")[0], schema, catalog, self._book.dialect))
+
     def payload(self, message: object, body: object) -> object:
         """What goes into the body: the message object, or the body beside a type name. MessageTypeError if both are given."""
         if isinstance(message, str):

@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 
+from sqlqueue_app.callbacks.receiver import close_callbacks
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.databases.scripts import PlannedTable
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.models import Instance
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.run import RunOptions, run_worker
 from sqlqueue_app.receiving.handlers import handles, registry
 from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.sending.pending import pending
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
@@ -99,6 +102,36 @@ class Bench:
             assert in_time, f"the worker has not found its queues empty within {SECONDS_TO_EMPTY} s"
 
 
+@dataclass
+class Asking:
+    """The test asks as `Web`, which has two callback queues and no handlers; `Sales` answers."""
+
+    bench: Bench
+
+    def configure(self, *, sales: dict[str, Any] | None = None, **web: Any) -> None:
+        asking = {**FAST, "HANDLERS": [], "CALLBACKS": True, "INSTANCE": "here", "CALLBACK_QUEUES": 2, **web}
+        self.bench.database.configure(
+            ENDPOINTS={"Sales": {**FAST, **(sales or {})}, "Web": asking}, ROUTES={"Test.*": "Sales"}, SEND_AS="Web"
+        )
+        self.bench.install()
+
+    def instances(self) -> list[Instance]:
+        return list(Instance.objects.using(self.bench.database.alias).filter(endpoint="Web").order_by("callback_queue"))
+
+    def answer(
+        self,
+        correlation_id: str,
+        body: bytes = b"{}",
+        headers: dict[str, str] | None = None,
+        *,
+        queue: str = "Web.here",
+        row: int = 1,
+    ) -> None:
+        """A reply as somebody else might write it."""
+        told = {"NServiceBus.MessageIntent": "Reply", "NServiceBus.CorrelationId": correlation_id, **(headers or {})}
+        self.bench.put(json.dumps(told), body, queue=queue, row_id=f"00000000-0000-0000-0000-{row:012}")
+
+
 @pytest.fixture
 def bench(queue_database: QueueDatabase, handler_registry: None) -> Bench:
     made = Bench(queue_database)
@@ -154,3 +187,13 @@ def events(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """The `event` of every record that was logged, in order."""
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
     return lambda: [record.event for record in caplog.records if hasattr(record, "event")]
+
+
+@pytest.fixture
+def asking(bench: Bench) -> Iterator[Asking]:
+    pending.reset()
+    made = Asking(bench)
+    made.configure()
+    yield made
+    close_callbacks()
+    assert made.instances() == [], "the callback queue was not given back"

@@ -1,0 +1,193 @@
+"""The callback queue of a requesting process: leased at the first request, kept, lost, taken over, shared by nobody."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from sqlqueue_app import handles, request
+from sqlqueue_app.callbacks.home import homes
+from sqlqueue_app.callbacks.receiver import _of_this_process
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.instances import InstanceLease, lease_instance
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, ReplyLost
+from sqlqueue_app.models import Instance
+from sqlqueue_app.operations.heartbeat import Heartbeat
+from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
+from sqlqueue_app.sending.pending import PendingRequests, Request, pending
+from tests.receiving.conftest import Asking
+from tests.receiving.test_outages import Running
+from tests.support.waiting import poll_until
+
+SECONDS = 60.0
+ELSEWHERE = 999_999_999
+
+
+def take(asking: Asking) -> InstanceLease:
+    return lease_instance(
+        get_settings().endpoint("Web"),
+        alias=asking.bench.database.alias,
+        concurrency=1,
+        exists=lambda name: asking.bench.table(name).exists(),
+    )
+
+
+def give_away(asking: Asking) -> None:
+    """Another process has taken the queue over, because this one was silent for too long."""
+    Instance.objects.using(asking.bench.database.alias).filter(endpoint="Web").update(pid=ELSEWHERE)
+
+
+def test_nothing_starts_before_the_first_request(asking: Asking) -> None:
+    assert asking.instances() == []
+    held = request("Test.Ask")
+    (row,) = asking.instances()
+    assert (row.callback_queue, row.pid, row.endpoint, row.concurrency) == ("Web.here", os.getpid(), "Web", 1)
+    poll_until(lambda: asking.instances()[0].threads == {"Web.here": 1}, what="a heartbeat")
+    assert request("Test.Ask").queue == held.queue
+    assert len(asking.instances()) == 1
+
+
+def test_a_second_process_takes_the_next_queue_and_a_third_finds_none(asking: Asking) -> None:
+    first, second = take(asking), take(asking)
+    with pytest.raises(ConfigurationError, match="raise CALLBACK_QUEUES above 2"):
+        request("Test.Ask")
+    first.release()
+    assert request("Test.Ask").queue == "Web.here"
+    second.release()
+
+
+def test_the_queue_of_a_dead_process_is_taken_over_with_what_is_in_it(asking: Asking) -> None:
+    asking.configure(CALLBACK_QUEUES=1)
+    take(asking)
+    silent = timezone.now() - timedelta(seconds=41)
+    Instance.objects.using(asking.bench.database.alias).update(heartbeat_at=silent, pid=ELSEWHERE)
+    asking.answer("a request of the dead process")
+    asked = request("Test.Ask")
+    assert asked.queue == "Web.here"
+    poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the dead process is taken out")
+    asking.answer(asked.message_id)
+    assert asked.result(SECONDS) == {}
+
+
+def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: Any) -> None:
+    lost = request("Test.Ask")
+    give_away(asking)
+    _of_this_process._receivers["Web"]._beat()
+    with pytest.raises(ReplyLost, match="another process has the queue now"):
+        lost.result(SECONDS)
+    assert "lease_lost" in events()
+    asked = request("Test.Ask")
+    assert asked.queue == "Web.here-2"
+    asking.answer(asked.message_id, queue="Web.here-2")
+    assert asked.result(SECONDS) == {}
+    # the other process's row is not ours to delete
+    Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
+
+
+def test_a_worker_answers_the_requests_of_its_process_by_its_own_queue(asking: Asking) -> None:
+    @handles("Test.Ask")
+    def answer(message: Any, context: Any) -> None:
+        context.reply(1)
+
+    with Running(asking.bench):
+        poll_until(lambda: homes.find("Web"))
+        asked = request("Test.Ask")
+        assert asked.result(SECONDS) == 1
+        assert asked.queue == "Web.here"
+        assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
+        assert _of_this_process._receivers == {}
+    assert homes.find("Web") is None
+
+
+def test_a_worker_without_send_as_asks_as_the_endpoint_it_runs(asking: Asking) -> None:
+    asking.bench.database.configure(SEND_AS=None)
+    with Running(asking.bench, endpoints=["Web"]):
+        poll_until(lambda: homes.find("Web"))
+        asked = request("Test.Ask")
+        asking.answer(asked.message_id)
+        assert asked.result(SECONDS) == {}
+
+
+def test_requests_end_with_the_worker_that_received_their_replies(asking: Asking) -> None:
+    with Running(asking.bench, endpoints=["Web"]):
+        poll_until(lambda: homes.find("Web"))
+        asked = request("Test.Ask")
+    with pytest.raises(ReplyLost, match=r"the worker that received from 'Web.here' has ended"):
+        asked.result(SECONDS)
+
+
+def test_a_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[Heartbeat] = []
+    kept = Heartbeat.__init__
+
+    def remember(self: Heartbeat, *arguments: Any) -> None:
+        beats.append(self)
+        kept(self, *arguments)
+
+    monkeypatch.setattr(Heartbeat, "__init__", remember)
+    with Running(asking.bench, endpoints=["Web"]):
+        poll_until(lambda: homes.find("Web"))
+        lost = request("Test.Ask")
+        give_away(asking)
+        beats[0].beat()
+        with pytest.raises(ReplyLost, match="another process has taken over"):
+            lost.result(SECONDS)
+        asked = request("Test.Ask")
+        assert asked.queue == "Web.here-2"
+        (callback,) = [each for each in beats[0]._receivers if each.queue == "Web.here"]
+        poll_until(lambda: callback.live_threads == 0, what="nobody receives from the lost queue")
+    Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
+
+
+def test_without_an_error_queue_nothing_is_leased(asking: Asking) -> None:
+    asking.bench.database.configure(
+        ENDPOINTS={"Web": {"HANDLERS": [], "INSTANCE": "here", "CALLBACK_QUEUES": 1, "ERROR_QUEUE": "missing"}}
+    )
+    with pytest.raises(QueueNotFound, match="missing"):
+        request("Test.Ask", to="Sales")
+    assert asking.instances() == []
+
+
+def test_a_queue_that_was_removed_meanwhile_is_not_leased(asking: Asking) -> None:
+    looks = iter([True, True, False, True])
+    lease = lease_instance(
+        get_settings().endpoint("Web"), alias=asking.bench.database.alias, concurrency=1, exists=lambda name: next(looks)
+    )
+    assert lease.callback_queue == "Web.here-2"
+    assert len(asking.instances()) == 1
+    lease.release()
+
+
+def test_a_waiting_request_is_looked_for_after_an_eighth_of_its_time() -> None:
+    now = 0.0
+    table = PendingRequests(clock=lambda: now)
+    assert table.longest_wait("Web.here") is None
+    waiting: Request[Any] = Request(table, message_id="1", what="a message")
+    table.add(waiting, "Web.here", str)
+    assert table.longest_wait("Web.here") == 0.005
+    now = 4.0
+    assert table.longest_wait("Web.here") == 0.5
+    assert table.longest_wait("Web.here-2") is None
+    waiting.cancel()
+    assert table.longest_wait("Web.here") is None
+
+
+def test_a_part_of_a_stop_ends_alone_or_stops_everything() -> None:
+    whole = StopSignal()
+    alone, other, third = PartOfStop(whole), PartOfStop(whole), PartOfStop(whole)
+    alone.retire()
+    alone.set()
+    assert (alone.is_set(), other.is_set(), whole.is_set()) == (True, False, False)
+    other.set()
+    assert (whole.is_set(), third.is_set()) == (True, True)
+
+
+def test_replies_come_where_wake_up_is_on(asking: Asking) -> None:
+    asking.configure(WAKE_UP=True)
+    asked = request("Test.Ask")
+    asking.answer(asked.message_id)
+    assert asked.result(SECONDS) == {}

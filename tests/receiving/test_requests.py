@@ -1,0 +1,346 @@
+"""`request()`: the reply comes to the very process that asked (issue: callbacks; transport reference §6.9, design §6.12)."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import gc
+import json
+import threading
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+from django.http import HttpRequest, JsonResponse
+from django.test import RequestFactory
+
+from sqlqueue_app import handles, message_type, request
+from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError, ReplyLost, WireFormatError
+from sqlqueue_app.sending.pending import pending
+from tests.receiving.conftest import Asking, Calls
+from tests.receiving.test_outages import Running
+from tests.support.waiting import join_all, poll_until
+
+SECONDS = 60.0
+
+
+class Status(enum.Enum):
+    ACCEPTED = 1
+    ON_HOLD = 7
+
+
+@message_type("Test.Rated")
+@dataclass
+class Rated:
+    order_id: str
+    stars: int
+
+
+@pytest.fixture
+def answering(asking: Asking) -> None:
+    """`Test.Ask` is answered with what it asks for."""
+
+    @handles("Test.Ask")
+    def answer(message: Any, context: Any) -> None:
+        if "code" in message:
+            context.reply(Status(message["code"]) if message.get("enum") else message["code"])
+        elif "stars" in message:
+            context.reply(Rated(message["order_id"], message["stars"]))
+        else:
+            context.reply("Test.Echo", message)
+
+
+def test_replies_of_every_kind_come_back(asking: Asking, answering: None) -> None:
+    with Running(asking.bench, endpoints=["Sales"]):
+        assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
+        assert request("Test.Ask", {"code": 7, "enum": True}).result(SECONDS) == 7
+        assert request("Test.Ask", {"code": 7}, returns=Status).result(SECONDS) is Status.ON_HOLD
+        assert request("Test.Ask", {"order_id": "42", "stars": 5}).result(timedelta(seconds=SECONDS)) == Rated("42", 5)
+        assert request("Test.Ask", {"order_id": "42", "stars": 5}, returns=dict).result(SECONDS)["stars"] == 5
+        assert request("Test.Ask", {"n": 1}).result(SECONDS) == {"n": 1}
+    assert pending.counts().waiting == 0
+    assert pending.counts().answered == 6
+
+
+def test_a_request_names_the_callback_queue_and_nothing_else_does(asking: Asking) -> None:
+    asked = request("Test.Ask", {"n": 1}, message_id="mine")
+    (headers,) = asking.bench.headers("Sales")
+    book = asking.bench.table("Web.here").address
+    assert headers["NServiceBus.ReplyToAddress"] == book.full(None)
+    assert headers["NServiceBus.MessageId"] == headers["NServiceBus.CorrelationId"] == asked.message_id == "mine"
+    assert headers["NServiceBus.OriginatingEndpoint"] == "Web"
+    assert "NServiceBus.SqlServer.CallbackQueue" not in headers
+
+
+def test_the_header_of_transport_2_is_a_switch(asking: Asking) -> None:
+    asking.configure(LEGACY_CALLBACK_HEADER=True)
+    held = request("Test.Ask")
+    (headers,) = asking.bench.headers("Sales")
+    assert headers["NServiceBus.SqlServer.CallbackQueue"] == held.queue == "Web.here"
+
+
+def test_each_of_many_threads_gets_its_own_reply(asking: Asking, answering: None) -> None:
+    got: dict[int, Any] = {}
+
+    def ask(number: int) -> None:
+        try:
+            got[number] = request("Test.Ask", {"code": number}).result(SECONDS)
+        finally:
+            connections.close_all()
+
+    with Running(asking.bench, endpoints=["Sales"]):
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+        for thread in threads:
+            thread.start()
+        join_all(threads)
+    assert got == {number: number for number in range(10)}
+    assert len(asking.bench.rows("Web.here")) == 0
+
+
+def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(asking: Asking, events: Any) -> None:
+    asked = request("Test.Ask")
+    with pytest.raises(TimeoutError, match=r"no reply to message '.*' \(Test.Ask\) within 0.01 s"):
+        asked.result(0.01)
+    assert pending.counts().waiting == 0
+    assert asked.done()
+    asking.answer(asked.message_id)
+    poll_until(lambda: pending.counts().unclaimed == 1)
+    poll_until(lambda: "reply_unclaimed" in events())
+    with pytest.raises(TimeoutError, match="no reply to message"):
+        asked.result()
+    assert isinstance(asked.exception(), TimeoutError)
+    assert asking.bench.rows("error") == []
+
+
+def test_a_cancelled_request_waits_no_more(asking: Asking) -> None:
+    asked = request("Test.Ask")
+    assert asked.cancel()
+    assert pending.counts().waiting == 0
+    with pytest.raises(CancelledError):
+        asked.result(SECONDS)
+    asking.answer(asked.message_id)
+    poll_until(lambda: pending.counts().unclaimed == 1)
+
+
+def test_a_request_that_nobody_holds_is_forgotten_unless_it_has_a_callback(asking: Asking) -> None:
+    dropped = request("Test.Ask").message_id
+    heard: list[Any] = []
+    called = request("Test.Ask")
+    called.add_done_callback(lambda done: heard.append(done.result()))
+    kept = called.message_id
+    del called
+    gc.collect()
+    assert pending.find(dropped) is None
+    asking.answer(kept, b'{"n": 1}')
+    poll_until(lambda: heard == [{"n": 1}])
+
+
+def test_the_first_reply_wins(asking: Asking) -> None:
+    asked = request("Test.Ask")
+    asking.answer(asked.message_id, b'{"n": 1}', row=1)
+    asking.answer(asked.message_id, b'{"n": 2}', row=2)
+    assert asked.result(SECONDS) == {"n": 1}
+    poll_until(lambda: pending.counts().unclaimed == 1)
+
+
+def test_a_reply_is_found_by_its_intent_or_comes_from_an_old_core(asking: Asking) -> None:
+    asked = request("Test.Ask")
+    asking.answer(asked.message_id, b'{"n": 1}', {"NServiceBus.MessageIntent": "Send", "NServiceBus.Version": "4.7.12"})
+    assert asked.result(SECONDS) == {"n": 1}
+
+
+@pytest.mark.parametrize(("returns", "text", "expected"), [(None, "OnHold", "OnHold"), (Status, "OnHold", Status.ON_HOLD)])
+def test_an_enum_by_its_name(asking: Asking, returns: Any, text: str, expected: object) -> None:
+    asked = request("Test.Ask", returns=returns)
+    asking.answer(asked.message_id, b"", {"NServiceBus.ReturnMessage.ErrorCode": text, "NServiceBus.ControlMessage": "True"})
+    assert asked.result(SECONDS) == expected
+
+
+@pytest.mark.parametrize(
+    ("returns", "code", "body", "error"),
+    [
+        (Status, "3", b"", r"return code is 3; expected one of Status: ACCEPTED = 1"),
+        (int, "OnHold", b"", r"return code is 'OnHold'; expected a number"),
+        (int, None, b"{}", r"the reply is Test.Echo; expected a return code"),
+        (Rated, "3", b"", r"the reply is the return code '3'; expected an object"),
+        (Rated, None, b'{"stars": "many"}', r"does not fit Rated"),
+        (None, None, b"{", r"not JSON"),
+    ],
+)
+def test_a_reply_of_another_kind_is_told_and_kept_in_the_error_queue(
+    asking: Asking, returns: Any, code: str | None, body: bytes, error: str
+) -> None:
+    asked = request("Test.Ask", returns=returns)
+    told = {} if code is None else {"NServiceBus.ReturnMessage.ErrorCode": code}
+    asking.answer(asked.message_id, body, {"NServiceBus.EnclosedMessageTypes": "Test.Echo", **told})
+    with pytest.raises((WireFormatError, MessageBodyError), match=error):
+        asked.result(SECONDS)
+    (headers,) = asking.bench.headers("error")
+    assert headers["NServiceBus.CorrelationId"] == asked.message_id
+
+
+@pytest.mark.parametrize("mode", ["receive_only", "none"])
+def test_other_transaction_modes(asking: Asking, answering: None, mode: str) -> None:
+    asking.configure(sales={"TRANSACTION_MODE": mode}, TRANSACTION_MODE=mode)
+    with Running(asking.bench, endpoints=["Sales"]):
+        assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
+    bad = request("Test.Ask", returns=int)
+    asking.answer(bad.message_id, b"{}")
+    with pytest.raises(WireFormatError):
+        bad.result(SECONDS)
+    assert len(asking.bench.rows("error")) == 1
+
+
+@pytest.mark.parametrize("model", ["fixed", "monitor"])
+def test_other_concurrency_models(asking: Asking, answering: None, model: str) -> None:
+    asking.configure(CONCURRENCY_MODEL=model, CALLBACK_CONCURRENCY=2)
+    with Running(asking.bench, endpoints=["Sales"]):
+        assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
+
+
+def test_awaited_in_a_coroutine(asking: Asking, answering: None) -> None:
+    async def ask() -> Any:
+        return await asyncio.gather(request("Test.Ask", {"code": 1}), request("Test.Ask", {"code": 2}, returns=int))
+
+    with Running(asking.bench, endpoints=["Sales"]):
+        assert async_to_sync(ask)() == [1, 2]
+
+
+def test_errors_and_time_outs_in_a_coroutine(asking: Asking) -> None:
+    async def wrong() -> None:
+        with pytest.raises(MessageTypeError, match="has no route"):
+            await request("Nowhere.Ask")
+        asked = request("Test.Ask")
+        with pytest.raises(RuntimeError, match="is awaited"):
+            asked.result()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asked, 0.01)
+        assert asked.cancelled()
+
+    async_to_sync(wrong)()
+    assert pending.counts().waiting == 0
+    close_callbacks()
+    # The thread of asgiref's event loop is held by the tracebacks of the errors.
+    gc.collect()
+    poll_until(lambda: not any(thread.name.startswith("ThreadPool") for thread in threading.enumerate()))
+
+
+def test_replies_are_audited_whether_somebody_waits_or_not(asking: Asking) -> None:
+    asking.configure(AUDIT_QUEUE="audit")
+    asked = request("Test.Ask")
+    asking.answer(asked.message_id, row=1)
+    asking.answer("nobody's", row=2)
+    assert asked.result(SECONDS) == {}
+    poll_until(lambda: pending.counts().unclaimed == 1)
+    audited = asking.bench.headers("audit")
+    assert [headers["NServiceBus.CorrelationId"] for headers in audited] == [asked.message_id, "nobody's"]
+    assert all("NServiceBus.ProcessingEnded" in headers for headers in audited)
+
+
+def test_in_a_view(asking: Asking, answering: None) -> None:
+    @transaction.non_atomic_requests
+    def view(asked_by: HttpRequest, number: int) -> JsonResponse:
+        try:
+            return JsonResponse({"code": request("Test.Ask", {"code": number}).result(timeout=SECONDS)})
+        except TimeoutError:
+            return JsonResponse({}, status=503)
+
+    with Running(asking.bench, endpoints=["Sales"]):
+        assert json.loads(view(RequestFactory().get("/"), 42).content) == {"code": 42}
+
+
+def test_refused_inside_of_a_transaction(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    alias = asking.bench.database.alias
+    with transaction.atomic(using=alias), pytest.raises(ConfigurationError, match=r"inside of a transaction on .*atomic\(\) block"):
+        request("Test.Ask")
+    monkeypatch.setitem(connections[alias].settings_dict, "ATOMIC_REQUESTS", True)
+    with (
+        transaction.atomic(using=alias),
+        pytest.raises(ConfigurationError, match=rf"@transaction.non_atomic_requests\(using='{alias}'\)"),
+    ):
+        request("Test.Ask")
+    assert asking.bench.rows("Sales") == []
+    assert asking.instances() == []
+
+
+def test_refused_inside_of_a_handler(asking: Asking, calls: Calls) -> None:
+    @handles("Test.Ask")
+    def ask(message: Any, context: Any) -> None:
+        try:
+            request("Test.Ask")
+        except ConfigurationError as error:
+            calls.add(str(error))
+
+    asking.bench.put_message("Test.Ask")
+    asking.bench.run(endpoints=["Sales"])
+    assert "request() was called in a handler" in calls.seen[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"SEND_AS": None}, r'set SQLQUEUE\["SEND_AS"\]'),
+        ({"SEND_AS": "Nobody"}, r"add 'Nobody': \{\} to SQLQUEUE"),
+        ({"ENDPOINTS": {"Web": {"CALLBACKS": False}}}, r"\['Web'\]\[\"CALLBACKS\"\] is False"),
+        ({"ENDPOINTS": {"Web": {"INSTANCE": "new"}}}, r"'Web.new' does not exist; run sqlqueue_install"),
+    ],
+)
+def test_what_is_missing_is_named(asking: Asking, changes: dict[str, Any], error: str) -> None:
+    asking.bench.database.configure(**changes)
+    with pytest.raises(ConfigurationError, match=error):
+        request("Test.Ask", to="Sales")
+    assert asking.bench.rows("Sales") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"headers": {"NServiceBus.ReplyToAddress": "Sales"}}, "names 'NServiceBus.ReplyToAddress', by which the reply is found"),
+        ({"returns": "int"}, "returns='int' is no class"),
+        ({"returns": threading.Lock}, "returns="),
+        ({"message": "Unrouted.Ask"}, "has no route"),
+    ],
+)
+def test_wrong_arguments(asking: Asking, arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        request(**{"message": "Test.Ask", **arguments})
+    assert pending.counts().waiting == 0
+
+
+def test_an_id_waits_once(asking: Asking) -> None:
+    first = request("Test.Ask", message_id="same")
+    with pytest.raises(ConfigurationError, match="'same' belongs to a request that waits"):
+        request("Test.Ask", message_id="same")
+    assert pending.find("same") is first
+
+
+def test_closing_ends_what_waits(asking: Asking) -> None:
+    asked = request("Test.Ask")
+    assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
+    close_callbacks()
+    with pytest.raises(ReplyLost, match=r"no longer receives from 'Web.here'"):
+        asked.result(SECONDS)
+    again = request("Test.Ask")
+    asking.answer(again.message_id)
+    assert again.result(SECONDS) == {}
+
+
+def test_an_ordinary_message_in_the_callback_queue_is_handled(asking: Asking, calls: Calls) -> None:
+    asking.configure(HANDLERS=[__name__])
+    handles("Test.Order")(lambda_of(calls))
+    held = request("Test.Ask")
+    asking.bench.put(json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Order"}), b'{"n": 1}', queue="Web.here")
+    poll_until(lambda: calls.seen == [{"n": 1}])
+    assert not held.done()
+
+
+def lambda_of(calls: Calls) -> Any:
+    def count(message: Any, context: Any) -> None:
+        calls.add(message)
+
+    return count

@@ -107,7 +107,8 @@ def test_a_worker_tells_of_a_handler_that_is_stuck(
         assert released.wait(60)
         calls.add(message)
 
-    bench.configure(SLOW_HANDLER=0.05, MIDDLEWARE=[around])
+    # Long enough for the handler to have reached its wait, also on a busy machine.
+    bench.configure(SLOW_HANDLER=0.3, MIDDLEWARE=[around])
     bench.put_message("Test.Message")
 
     def release_when_told() -> None:

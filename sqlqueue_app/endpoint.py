@@ -10,6 +10,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
 
+from django.db import router
+
 from sqlqueue_app.conf import ConcurrencyModel, EndpointSettings, Settings
 from sqlqueue_app.conf.callables import load_callable
 from sqlqueue_app.databases.ddl import TableKind
@@ -17,6 +19,7 @@ from sqlqueue_app.databases.scripts import PlannedTable
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
@@ -24,6 +27,7 @@ from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.due_timeouts import EVERY_SECONDS, DueTimeouts
+from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Processor
 from sqlqueue_app.receiving.fixed import FixedReceiver
@@ -45,6 +49,7 @@ from sqlqueue_app.sending.composer import Composer, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.handled import HandledTable, handled_elsewhere
 from sqlqueue_app.tables.inspection import current_catalog
 from sqlqueue_app.tables.installation import FindingKind, inspect_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
@@ -97,6 +102,7 @@ class Endpoint:
         handlers = around(handlers_of(self.config.handlers), middleware, setting=setting)
         self.handlers = HandlerTable(handlers, body_names=settings.body_names)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
+        self._duplicates: dict[str, Duplicates] = {}
         self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
         self.mode = TransactionMode(self.config.transaction_mode)
         self._policy: Policy = default_policy
@@ -206,8 +212,8 @@ class Endpoint:
         return [BackgroundJob(f"due timeouts of {self.name}", EVERY_SECONDS, due.run)]
 
     def watching_jobs(self) -> list[BackgroundJob]:
-        """The background job that looks for slow handlers; none where SLOW_HANDLER is 0."""
-        return self._slow_handlers.jobs()
+        """Background jobs that look for slow handlers and forget the ids of handled messages, as the settings say."""
+        return [*self._slow_handlers.jobs(), *(each.job() for each in self._duplicates.values())]
 
     def purge_jobs(self, queues: list[ReceivingQueue]) -> list[BackgroundJob]:
         """Background jobs that delete expired messages; none where PURGE_EXPIRED_EVERY is 0."""
@@ -242,6 +248,9 @@ class Endpoint:
                 logger.info("%s; to change it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
             elif finding not in stopping:
                 logger.warning("%s; to add it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
+        for queue in queues:
+            if (duplicates := self._duplicates_of(queue)) is not None:
+                duplicates.check()
         if stopping:
             told = "; ".join(finding.text for finding in stopping)
             raise QueueNotFound(f"endpoint {self.name!r} cannot receive: {told}; run sqlqueue_install, or start with --install")
@@ -263,6 +272,19 @@ class Endpoint:
 
     def _error_address(self) -> QueueAddress:
         return self.book.parse(self.config.error_queue)
+
+    def _duplicates_of(self, queue: ReceivingQueue) -> Duplicates | None:
+        """What is remembered of a queue; None where DEDUPLICATE_FOR is off. ConfigurationError for another database."""
+        seconds = self.config.deduplicate_for_seconds
+        if not seconds or queue.is_drained:
+            return None
+        if queue.name not in self._duplicates:
+            if (alias := router.db_for_write(HandledMessage)) != self.alias:
+                raise ConfigurationError(handled_elsewhere(self.name, alias, self.alias))
+            table = HandledTable(self.alias, HandledMessage._meta.db_table)
+            address = self.book.canonical(queue.table.address)
+            self._duplicates[queue.name] = Duplicates(table, endpoint=self.name, queue=queue.name, address=address, seconds=seconds)
+        return self._duplicates[queue.name]
 
     def _audit_address(self) -> QueueAddress | None:
         return None if self.config.audit_queue is None else self.book.parse(self.config.audit_queue)
@@ -306,6 +328,7 @@ class Endpoint:
             address=queue.table.address,
             recoverability=self._recoverability(),
             policy=self._policy,
+            duplicates=self._duplicates_of(queue),
             slow_handlers=self._slow_handlers,
             rate_limit=RateLimit(queue.name, self.config.rate_limit_after),
             failures=SharedFailures(),

@@ -1,4 +1,4 @@
-"""Django models: the managed tables of instances, queue samples and schedules, an anchor for permissions, `queue_model`."""
+"""Django models: the managed tables, an anchor for permissions, and `queue_model`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from django.db import models
 from sqlqueue_app.queue_models import queue_model, queue_models
 from sqlqueue_app.queue_models.fields import UtcInstantField
 
-__all__ = ["Claim", "Instance", "Queue", "QueueSample", "ScheduleTick", "managed_models", "queue_model", "queue_models"]
+__all__ = [
+    "Claim",
+    "HandledMessage",
+    "Instance",
+    "Queue",
+    "QueueSample",
+    "ScheduleTick",
+    "managed_models",
+    "queue_model",
+    "queue_models",
+]
 
 
 def managed_models() -> list[type[models.Model]]:
@@ -126,6 +136,25 @@ class ScheduleTick(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule} at {self.tick:%Y-%m-%d %H:%M}"
+
+
+class HandledMessage(models.Model):
+    """A message that was handled, remembered so that a second copy is dropped (DEDUPLICATE_FOR).
+
+    Written in the receive transaction, so the table is in the database of the queues. The key is a digest of queue and message id.
+    """
+
+    id = models.UUIDField("key", primary_key=True)
+    queue = models.CharField("queue", max_length=255)
+    handled_at = UtcInstantField("handled at", help_text="by the clock of the database")
+
+    class Meta:
+        verbose_name = "handled message"
+        verbose_name_plural = "handled messages"
+        indexes: ClassVar = [models.Index(fields=["queue", "handled_at"], name="sqlqueue_handled_age")]
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.id}"
 
 
 class Queue(models.Model):

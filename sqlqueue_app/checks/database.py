@@ -15,11 +15,13 @@ from sqlqueue_app.conf import Settings, current_problems, dialect_of, get_settin
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.operations.installation_plan import planned_tables, unusable_names, wake_up_tables
 from sqlqueue_app.tables.connections import connection_of
+from sqlqueue_app.tables.handled import handled_elsewhere
 from sqlqueue_app.tables.inspection import current_catalog
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
 from sqlqueue_app.tables.wake_up_triggers import inspect_wake_up_triggers
 
 UNUSABLE_NAME: Final = "sqlqueue.E030"
+HANDLED_ELSEWHERE: Final = "sqlqueue.E031"
 NO_ROUTER: Final = "sqlqueue.W030"
 MISSING_TABLE: Final = "sqlqueue.W031"
 NO_EXPIRES_INDEX: Final = "sqlqueue.W032"
@@ -43,6 +45,7 @@ def register() -> None:
     """Register the checks of this module."""
     checks.register(check_names, TAG)
     checks.register(check_router, TAG)
+    checks.register(check_deduplication, TAG)
     checks.register(check_tables, checks.Tags.database)
 
 
@@ -67,6 +70,22 @@ def check_router(**_: Any) -> list[checks.CheckMessage]:
     )
     hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
     return [checks.Warning(message, hint=hint, id=NO_ROUTER)]
+
+
+def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
+    """Report endpoints that remember handled messages where the managed tables are not in the database of the queues."""
+    settings = _usable_settings()
+    if settings is None:
+        return []
+    alias = router.db_for_write(apps.get_model("sqlqueue_app", "HandledMessage"))
+    if alias == settings.database:
+        return []
+    hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, or remove DEDUPLICATE_FOR'
+    return [
+        checks.Error(handled_elsewhere(name, alias, settings.database), hint=hint, id=HANDLED_ELSEWHERE)
+        for name, endpoint in settings.endpoints.items()
+        if endpoint.deduplicate_for_seconds
+    ]
 
 
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:

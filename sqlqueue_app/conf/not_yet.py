@@ -19,8 +19,4 @@ class NotYet:
     refused: bool = False
 
 
-NOT_YET: Final[Mapping[tuple[str, ...], NotYet]] = MappingProxyType(
-    {
-        ("ENDPOINTS", "DEDUPLICATE_FOR"): NotYet((None,)),
-    }
-)
+NOT_YET: Final[Mapping[tuple[str, ...], NotYet]] = MappingProxyType({})

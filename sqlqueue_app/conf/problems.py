@@ -38,6 +38,7 @@ class Code(StrEnum):
     FAILURE_WITH_TRANSACTION = "sqlqueue.E020"
     NOT_SUPPORTED_YET = "sqlqueue.E021"
     NAME_TOO_LONG = "sqlqueue.E022"
+    DEDUPLICATION_WITHOUT_TRANSACTION = "sqlqueue.E023"
     SLOW_PEEK = "sqlqueue.W001"
     NO_EFFECT_YET = "sqlqueue.W002"
     SQLITE_TRANSACTION_MODE = "sqlqueue.W003"

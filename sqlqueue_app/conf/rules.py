@@ -169,6 +169,14 @@ def _no_retries_without_transaction(_: Facts, endpoint: EndpointSettings, at: Ke
             yield Problem(at / key, message, hint, Code.RETRIES_WITHOUT_TRANSACTION)
 
 
+def _no_deduplication_without_transaction(_: Facts, endpoint: EndpointSettings, at: KeyPath) -> Iterator[Problem]:
+    """An id that is remembered before the work, and not with it, would have a message dropped whose work was never done."""
+    if endpoint.transaction_mode == "none" and endpoint.deduplicate_for_seconds:
+        place = at / "DEDUPLICATE_FOR"
+        message = f"{place} is set, but in transaction mode 'none' there is no transaction in which messages could be remembered"
+        yield Problem(place, message, "remove the key, or choose another TRANSACTION_MODE", Code.DEDUPLICATION_WITHOUT_TRANSACTION)
+
+
 def _failure_setting_fits_mode(_: Facts, endpoint: EndpointSettings, at: KeyPath) -> Iterator[Problem]:
     if endpoint.transaction_mode != "none" and endpoint.on_failure_without_transaction != "error_queue":
         place = at / "ON_FAILURE_WITHOUT_TRANSACTION"
@@ -207,6 +215,7 @@ _RULES: Final[tuple[Rule, ...]] = (
 _ENDPOINT_RULES: Final[tuple[EndpointRule, ...]] = (
     _targets_are_other_queues,
     _no_retries_without_transaction,
+    _no_deduplication_without_transaction,
     _failure_setting_fits_mode,
     _peek_is_not_slow,
     _only_postgresql_wakes,

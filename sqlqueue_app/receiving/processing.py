@@ -77,6 +77,7 @@ class MessageProcessor:
         self._alone = True
         self._invoker = Invoker(config, self._send_at_once)
         self._recovery = Recovery(config)
+        self._is_copy = False
         self._rows: Sequence[ReceivedRow] = ()
         self._immediate: list[OutgoingMessage] = []
         self._outgoing: list[Sequence[OutgoingMessage]] = []
@@ -231,6 +232,8 @@ class MessageProcessor:
                 continue
             if attempt > 1:
                 self._when_committed(lambda: self._config.failures.forget(row))
+            if self._is_copy and (duplicates := self._config.duplicates) is not None:
+                self._when_committed(lambda: duplicates.dropped(incoming))
             self._config.rate_limit.succeeded()
             self._run_hooks(hooks, incoming.message_id)
             return Outcome.HANDLED
@@ -239,7 +242,12 @@ class MessageProcessor:
         """Call the handlers; what they sent and is not written yet, with the copy for the audit queue."""
         began = self._config.auditing.begins()
         outgoing: list[OutgoingMessage] = []
-        if incoming.body:
+        duplicates = self._config.duplicates
+        self._is_copy = duplicates is not None and bool(incoming.body) and not duplicates.is_first(incoming)
+        if self._is_copy:
+            # It was copied to the audit queue before; but who has sent it again waits to hear that it is handled.
+            began = None
+        elif incoming.body:
             outgoing = self._invoker.call(incoming, attempt, self._connection_for_handlers())
             self._check_handlers_left_it_usable()
         else:

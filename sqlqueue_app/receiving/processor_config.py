@@ -13,6 +13,7 @@ from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, d
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.calling import HandlerTable
+from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
@@ -70,6 +71,8 @@ class ProcessorConfig:
     failures: SharedFailures
     policy: Policy = default_policy
     rate_limit: RateLimit = field(default_factory=RateLimit)
+    duplicates: Duplicates | None = None
+    """Drops second copies of handled messages."""
     slow_handlers: SlowHandlers | None = None
     """Watches how long handlers run."""
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE

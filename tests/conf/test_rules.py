@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.conf import NOT_YET, settings_problems
+from sqlqueue_app.conf import settings_problems
 from sqlqueue_app.conf.not_yet import NotYet
 from sqlqueue_app.messages.errors import ConfigurationError
 
@@ -118,24 +118,29 @@ def test_mode_none_wants_both_kinds_of_retries_at_zero() -> None:
     ]
 
 
+def test_mode_none_remembers_no_messages() -> None:
+    none = {"TRANSACTION_MODE": "none", "IMMEDIATE_RETRIES": 0, "DELAYED_RETRIES": 0}
+
+    (problem,) = settings_problems(endpoints(**none, DEDUPLICATE_FOR=60))
+
+    assert problem.code == "sqlqueue.E023"
+    assert problem.message.startswith(f'{S}["DEDUPLICATE_FOR"] is set, but in transaction mode')
+    assert settings_problems(endpoints(**none, DEDUPLICATE_FOR=0)) == []
+
+
 def test_mode_none_without_retries_may_discard_failures() -> None:
     raw = endpoints(TRANSACTION_MODE="none", IMMEDIATE_RETRIES=0, DELAYED_RETRIES=0, ON_FAILURE_WITHOUT_TRANSACTION="discard")
 
     assert settings_problems(raw) == []
 
 
-NOT_DEFAULT: dict[tuple[str, ...], object] = {
-    ("ENDPOINTS", "DEDUPLICATE_FOR"): 60,
-}
-
-
-@pytest.mark.parametrize("place", [place for place, entry in NOT_YET.items() if not entry.refused], ids="/".join)
-def test_setting_without_effect_is_a_warning(place: tuple[str, ...]) -> None:
-    value = NOT_DEFAULT[place]
+@pytest.mark.parametrize(("place", "value"), [(("ENDPOINTS", "SLOW_HANDLER"), 1), (("SEND_AS",), "Web")])
+def test_setting_without_effect_is_a_warning(place: tuple[str, ...], value: object) -> None:
+    """As a setting would be that is known before its work is done."""
     key = place[-1]
     raw = endpoints(**{key: value}) if len(place) == 2 else {key: value}
 
-    (problem,) = settings_problems(raw)
+    (problem,) = settings_problems(raw, not_yet={place: NotYet((None,))})
 
     at = f'{S}["{key}"]' if len(place) == 2 else f'SQLQUEUE["{key}"]'
     assert problem.code == "sqlqueue.W002"

@@ -55,6 +55,14 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         ("SELECT CASE WHEN", "DATEDIFF ( MS , GETUTCDATE ( ) ,", "SELECT TOP ( 1 ) DUE FROM", "ORDER BY DUE ASC"),
     ),
     "count_delayed": ([(TABLE, READ)] * 2, ("SELECT TOP (", "SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )")),
+    "remember_handled": (
+        [(TABLE, ("READCOMMITTEDLOCK",))],
+        ("INSERT INTO", "SELECT CAST (", "GETUTCDATE ( )", "WHERE NOT EXISTS ( SELECT 1 FROM"),
+    ),
+    "forget_handled": (
+        [(TABLE, ("READPAST",))],
+        ("DELETE FROM", "WHERE ID IN ( SELECT TOP (", "< DATEADD ( S ,", "GETUTCDATE ( )", "ORDER BY HANDLED_AT )"),
+    ),
     "take_due": (
         RECEIVE_HINTS,
         ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC )", "DELETE FROM MESSAGE OUTPUT DELETED . HEADERS ,"),

@@ -110,7 +110,7 @@ def test_names_are_real_and_rights_are_granted() -> None:
     for name in ("Sales", "Sales.Priority", "Sales.web1", "Sales.web1-2", "Sales.Delayed", "error", "SubscriptionRouting"):
         assert f"IF OBJECT_ID(N'[dbo].[{name}]', N'U') IS NULL" in ended.stdout
         assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON [dbo].[{name}] TO [shop ]]'s];\nGO\n" in ended.stdout
-    for name in ("instance", "claim", "queuesample", "scheduletick"):
+    for name in ("instance", "claim", "queuesample", "scheduletick", "handledmessage"):
         assert f"GRANT SELECT, INSERT, UPDATE, DELETE ON [sqlqueue_app_{name}] TO" in ended.stdout
     assert "[nvarchar](max)" in ended.stdout
     assert "schema" not in ended.stdout

@@ -82,8 +82,24 @@ def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, 
     """
     name = instance_name(endpoint)
     _refuse_foreign_holder(endpoint, name, alias)
-    fields = {
-        "endpoint": endpoint.name,
+    fields = _this_process(endpoint.name, name, concurrency)
+    pool = endpoint.callback_queue_names(name)
+    if not pool:
+        row = Instance.objects.using(alias).create(**fields)
+        return InstanceLease(alias, row.pk, endpoint.name, None)
+    return _lease_from(pool, endpoint, alias, fields, exists)
+
+
+def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str) -> InstanceLease | None:
+    """Lease the callback queue of a dead instance, so that no process takes it while it is removed; None if a live one has it."""
+    row_id = _take(queue, alias, _this_process(endpoint, name, 0))
+    return None if row_id is None else InstanceLease(alias, row_id, endpoint, queue)
+
+
+def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, object]:
+    """The row of this process, which may take the place of that of a process that is gone."""
+    return {
+        "endpoint": endpoint,
         "name": name,
         "host": _host(),
         "pid": os.getpid(),
@@ -92,16 +108,10 @@ def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, 
         "threads": {},
         "busy": {},
         "concurrency": concurrency,
-        # The row may have been that of a process that is gone.
         "paused": False,
         "paused_since": None,
         "version": __version__,
     }
-    pool = endpoint.callback_queue_names(name)
-    if not pool:
-        row = Instance.objects.using(alias).create(**fields)
-        return InstanceLease(alias, row.pk, endpoint.name, None)
-    return _lease_from(pool, endpoint, alias, fields, exists)
 
 
 def _lease_from(

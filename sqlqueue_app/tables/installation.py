@@ -12,10 +12,11 @@ from django.db import Error as DjangoDatabaseError
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.databases.ddl import TableKind, create_expires_index, create_statements, installation_lock
+from sqlqueue_app.databases.ddl import TableKind, create_expires_index, create_statements, drop_statement, installation_lock
 from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.layouts import QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of
 from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.inspection import shape_of_table, table_exists
@@ -97,6 +98,24 @@ def _install_locked(connection: BaseDatabaseWrapper, dialect: Dialect, table: Pl
         for statement in create_statements(dialect, table.kind, table.address, layout):
             cursor.execute(statement)
     return True
+
+
+def drop_queue(alias: str, address: QueueAddress) -> None:
+    """Drop the table of a queue with all that is in it; nothing where there is none. Waits for receives that are under way.
+
+    TableMismatch for a table that is no queue.
+    """
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    qualified = dialect.qualified(address)
+    with database_errors(dialect, f"drop {qualified}"):
+        shape = shape_of_table(connection, dialect, address)
+        if shape is None:
+            return
+        layout_of(dialect.name, qualified, shape)
+        with _write_transaction(connection), connection.cursor() as cursor:
+            cursor.execute(drop_statement(dialect, address))
+    forget_tables()
 
 
 def inspect_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[Finding]:

@@ -1,0 +1,93 @@
+"""`manage.py sqlqueue_purge_callbacks`: remove the callback queues of instances that are gone."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, seconds
+from sqlqueue_app.management.queue_arguments import columns, duration_text
+from sqlqueue_app.operations.callback_queues import GoneCallbackQueue, gone_callback_queues, remove_callback_queue
+
+_NUMBERS = frozenset({3, 4})
+
+
+class Command(SqlQueueCommand):
+    """Thin: lists and asks, then `callback_queues` removes."""
+
+    help = (
+        "List the callback queues of instances that are gone, with how long nothing was heard of them and how many messages wait, "
+        "and drop their tables. Never those of live instances. On a terminal it asks first; elsewhere --yes is needed."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Which, consent, format."""
+        parser.add_argument(
+            "--older-than",
+            type=seconds,
+            default=timedelta(),
+            metavar="S",
+            help="only those of which nothing was heard for at least so many seconds (default: every dead instance)",
+        )
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--dry-run", action="store_true", help="list, and remove nothing")
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """List, ask, remove, print."""
+        as_json = options["format"] == "json"
+        found = gone_callback_queues(get_settings(), options["older_than"])
+        if not as_json:
+            self._list(found)
+        removes = bool(found) and not options["dry_run"]
+        if removes and not options["yes"]:
+            self._ask(len(found))
+        removed = {gone.name: removes and remove_callback_queue(gone) for gone in found}
+        if as_json:
+            self.write_json({"callback_queues": [_document(gone, removed[gone.name]) for gone in found]})
+        elif removes:
+            for gone in found:
+                if not removed[gone.name]:
+                    self.stderr.write(f"{gone.name} stays: a process has leased it meanwhile")
+            self.stdout.write(f"removed {sum(removed.values())} of {len(found)}")
+
+    def _list(self, found: list[GoneCallbackQueue]) -> None:
+        if not found:
+            self.stdout.write("no callback queue of an instance that is gone")
+            return
+        rows = [("QUEUE", "ENDPOINT", "INSTANCE", "SILENT", "MESSAGES")]
+        rows += [(each.name, each.endpoint, each.instance, duration_text(each.silent), _messages(each)) for each in found]
+        for line in columns(rows, right=_NUMBERS):
+            self.stdout.write(line)
+
+    def _ask(self, number: int) -> None:
+        if not sys.stdin.isatty():
+            raise self.usage_error("nothing was removed: there is no terminal to ask on; say --yes")
+        self.stderr.write("These tables will be dropped, with every message in them.")
+        self.stderr.write(f"Type the number of queues ({number}) to go on: ", ending="")
+        self.stderr.flush()
+        if sys.stdin.readline().strip() != str(number):
+            raise self.usage_error("nothing was removed: that was not the number of queues")
+
+
+def _messages(gone: GoneCallbackQueue) -> str:
+    if gone.depth is None:
+        return "no table"
+    return f"{'' if gone.depth.exact else '≈'}{gone.depth.waiting:,}"
+
+
+def _document(gone: GoneCallbackQueue, removed: bool) -> dict[str, Any]:
+    return {
+        "queue": gone.name,
+        "table": gone.table.qualified,
+        "endpoint": gone.endpoint,
+        "instance": gone.instance,
+        "silent_seconds": round(gone.silent.total_seconds(), 3),
+        "messages": None if gone.depth is None else gone.depth.waiting,
+        "messages_exact": None if gone.depth is None else gone.depth.exact,
+        "removed": removed,
+    }

@@ -1,0 +1,176 @@
+"""`sqlqueue_purge_callbacks`: the queues of dead instances go, those of live ones never."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.instances import claim_callback_queue
+from sqlqueue_app.models import Instance
+from sqlqueue_app.operations import callback_queues
+from sqlqueue_app.operations.callback_queues import gone_callback_queues, remove_callback_queue
+from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.tables.installation import install_tables
+from tests.commands.running import refused, run
+from tests.operations.filling import install, message, table
+from tests.support.databases import QueueDatabase
+
+
+def instance(database: QueueDatabase, queue: str | None, *, silent: float = 3600, name: str = "gone", pid: int = 1) -> Instance:
+    heard = timezone.now() - timedelta(seconds=silent)
+    return Instance.objects.using(database.alias).create(
+        endpoint="Sales", name=name, host="elsewhere", pid=pid, callback_queue=queue, started_at=heard, heartbeat_at=heard
+    )
+
+
+def left(database: QueueDatabase) -> list[str]:
+    names = ("Sales.here", "Sales.here-2", "Sales.gone", "Sales.gone-2")
+    return [name for name in names if table(database, name).exists()]
+
+
+def purge(*arguments: str) -> Any:
+    out = io.StringIO()
+    call_command("sqlqueue_purge_callbacks", "--format", "json", *arguments, stdout=out)
+    return json.loads(out.getvalue())["callback_queues"]
+
+
+@pytest.fixture
+def pools(queue_database: QueueDatabase) -> QueueDatabase:
+    """The pools of the machine `here`, which is this one, and of `gone`."""
+    install(queue_database)
+    install_tables(queue_database.alias, planned_tables(get_settings(), queue_database.vendor, None, ["gone"]))
+    return queue_database
+
+
+def test_the_queues_of_a_dead_instance_go_with_what_is_in_them(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.gone")
+    table(pools, "Sales.gone").send([message(), message()])
+    found = purge("--yes")
+    assert [(each["queue"], each["messages"], each["removed"]) for each in found] == [
+        ("Sales.gone", 2, True),
+        ("Sales.gone-2", 0, True),
+    ]
+    assert found[0]["silent_seconds"] > 3590
+    assert found[0]["instance"] == "gone"
+    assert left(pools) == ["Sales.here", "Sales.here-2"]
+    assert not Instance.objects.using(pools.alias).exists()
+    assert purge("--yes") == []
+
+
+def test_what_lives_stays(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.gone", silent=0)
+    instance(pools, "Sales.here", name="here", silent=3600)
+    assert [each["queue"] for each in purge("--yes")] == ["Sales.here"]
+    assert left(pools) == ["Sales.here-2", "Sales.gone", "Sales.gone-2"]
+
+
+def test_of_a_machine_with_live_processes_only_what_a_dead_one_leased_goes(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.gone", silent=0)
+    instance(pools, "Sales.gone-2", silent=3600, pid=2)
+    assert [each["queue"] for each in purge("--yes")] == ["Sales.gone-2"]
+    assert left(pools) == ["Sales.here", "Sales.here-2", "Sales.gone"]
+
+
+def test_only_what_is_old_enough(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.gone", silent=3600)
+    assert purge("--yes", "--older-than", "7200") == []
+    assert len(purge("--yes", "--older-than", "60")) == 2
+
+
+def test_a_dry_run_lists_only(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.gone")
+    assert [each["removed"] for each in purge("--dry-run")] == [False, False]
+    assert "Sales.gone" in left(pools)
+
+
+def test_a_queue_that_is_leased_meanwhile_stays(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.gone")
+    first, second = gone_callback_queues(get_settings())
+    lease = claim_callback_queue("Sales.gone", alias=pools.alias, endpoint="Sales", name="gone")
+    assert lease is not None
+    assert (remove_callback_queue(first), remove_callback_queue(second)) == (False, True)
+    assert left(pools) == ["Sales.here", "Sales.here-2", "Sales.gone"]
+
+
+def test_a_row_whose_table_is_gone_goes(pools: QueueDatabase) -> None:
+    instance(pools, "Sales.nowhere", name="nowhere")
+    assert [(each["queue"], each["messages"], each["removed"]) for each in purge("--yes")] == [("Sales.nowhere", None, True)]
+    assert not Instance.objects.using(pools.alias).exists()
+
+
+@pytest.mark.parametrize("name", ["Sales", "error", "Sales.Priority", "accounts", "sqlqueue_app_instance"])
+def test_a_row_cannot_name_another_table(pools: QueueDatabase, name: str) -> None:
+    with pools.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE accounts (id int, headers varchar(10), body varchar(10))")
+    instance(pools, name, name="odd")
+    assert purge("--yes") == []
+    assert table(pools, name).exists()
+
+
+def test_an_error_while_dropping_leaves_a_row_for_the_next_time(pools: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance(pools, "Sales.gone")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(callback_queues, "drop_queue", fail)
+    with pytest.raises(RuntimeError, match="disk is full"):
+        remove_callback_queue(gone_callback_queues(get_settings())[0])
+    (row,) = Instance.objects.using(pools.alias).all()
+    assert (row.callback_queue, row.pid) == ("Sales.gone", os.getpid())
+    assert "Sales.gone" in left(pools)
+
+
+def test_without_a_terminal_it_lists_and_refuses(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    instance(sqlite_database, "Sales.here-2", name="here")
+    ran = run(sqlite_database, "sqlqueue_purge_callbacks")
+    assert (ran.code, "Sales.here-2" in ran.out, "say --yes" in ran.err) == (2, True, True)
+    assert "Sales.here-2" in left(sqlite_database)
+    assert "seconds" in refused(run(sqlite_database, "sqlqueue_purge_callbacks", "--older-than", "long"))
+
+
+@pytest.mark.parametrize(("typed", "code", "gone"), [("1", 0, True), ("yes", 2, False)])
+def test_on_a_terminal_the_number_is_asked_for(sqlite_database: QueueDatabase, typed: str, code: int, gone: bool) -> None:
+    install(sqlite_database)
+    instance(sqlite_database, "Sales.here-2", name="here")
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "django", "sqlqueue_purge_callbacks"],
+            env=sqlite_database.child_environment(),
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            os.write(ours, f"{typed}\n".encode())
+            out, err = process.communicate(timeout=60)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+    assert process.returncode == code
+    assert b"Type the number of queues (1)" in err
+    assert (b"removed 1 of 1" in out) is gone
+    assert ("Sales.here-2" not in left(sqlite_database)) is gone
+
+
+def test_without_dead_instances_there_is_nothing_to_ask(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    out = io.StringIO()
+    call_command("sqlqueue_purge_callbacks", stdout=out)
+    assert out.getvalue() == "no callback queue of an instance that is gone\n"
+    instance(sqlite_database, "Sales.here", name="here")
+    with pytest.raises(CommandError, match="say --yes"):
+        call_command("sqlqueue_purge_callbacks", stdout=out)

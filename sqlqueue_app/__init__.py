@@ -16,13 +16,18 @@ if TYPE_CHECKING:
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
     from sqlqueue_app.receiving.handlers import handles
+    from sqlqueue_app.sending.publisher import publish
     from sqlqueue_app.sending.sender import send, send_many
+    from sqlqueue_app.sending.subscribing import subscribe, unsubscribe
 
 __version__ = "0.1.0"
 
 __all__ = [
     "send",
     "send_many",
+    "publish",
+    "subscribe",
+    "unsubscribe",
     "handles",
     "message_type",
     "request",
@@ -45,9 +50,12 @@ _HOMES = {
     "default_policy": _RECOVERABILITY,
     "handles": "sqlqueue_app.receiving.handlers",
     "message_type": "sqlqueue_app.messages.types",
+    "publish": "sqlqueue_app.sending.publisher",
     "request": "sqlqueue_app.callbacks.request",
     "send": "sqlqueue_app.sending.sender",
     "send_many": "sqlqueue_app.sending.sender",
+    "subscribe": "sqlqueue_app.sending.subscribing",
+    "unsubscribe": "sqlqueue_app.sending.subscribing",
 }
 
 

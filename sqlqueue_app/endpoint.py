@@ -26,6 +26,7 @@ from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
 from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.calling import HandlerTable
+from sqlqueue_app.receiving.control_messages import SubscriptionMessages
 from sqlqueue_app.receiving.due_timeouts import EVERY_SECONDS, DueTimeouts
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
@@ -47,6 +48,7 @@ from sqlqueue_app.receiving.wake_up import WakeUp
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.sending.composer import Composer, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
+from sqlqueue_app.sending.routing import Routes
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.handled import HandledTable, handled_elsewhere
@@ -100,8 +102,13 @@ class Endpoint:
         setting = f"MIDDLEWARE of endpoint {name!r}"
         middleware = load_middleware(self.config.middleware, setting=setting)
         handlers = around(handlers_of(self.config.handlers), middleware, setting=setting)
-        self.handlers = HandlerTable(handlers, body_names=settings.body_names)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
+        self.subscriptions = self._composer.subscribers.table
+        self.handlers = HandlerTable(
+            handlers,
+            body_names=settings.body_names,
+            subscriptions=SubscriptionMessages(self.subscriptions, self.book, own=name, allowed=settings.allowed_destinations),
+        )
         self._duplicates: dict[str, Duplicates] = {}
         self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
         self.mode = TransactionMode(self.config.transaction_mode)
@@ -120,6 +127,12 @@ class Endpoint:
     def name(self) -> str:
         """The endpoint's name."""
         return self.config.name
+
+    @property
+    def events(self) -> list[str]:
+        """The types that it handles as events, sorted: all but those that ROUTES sends to this very endpoint, its commands."""
+        routes = Routes(self.settings.routes)
+        return [name for name in self.handlers.message_types if routes.find(name) != self.name]
 
     def queue_exists(self, name: str) -> bool:
         """Whether the table of a literal queue name is there."""
@@ -241,6 +254,8 @@ class Endpoint:
             planned.append(PlannedTable(TableKind.QUEUE, audit))
         if self.config.legacy_satellites:
             planned.append(PlannedTable(TableKind.DELAYED, delayed_address(self.book, self.name)))
+        if self.config.subscribe and self.events:
+            planned.append(PlannedTable(TableKind.SUBSCRIPTIONS, self.subscriptions.address))
         findings = inspect_tables(self.alias, planned, layout=self.settings.table_layout)
         stopping = [finding for finding in findings if finding.kind in (FindingKind.MISSING, FindingKind.MISMATCH)]
         for finding in findings:

@@ -78,6 +78,11 @@ class Dialect:
         template = self.statements["delay"].template.replace("{rows}", ",\n".join([row] * rows))
         return Statement("delay", template).render(table=table)
 
+    def subscribers_statement(self, table: str, topics: int) -> Rendered:
+        """The SELECT of the subscribers of so many topics, its only values."""
+        template = self.statements["subscribers"].template.replace("{topics}", ", ".join([":topic"] * topics))
+        return Statement("subscribers", template).render(table=table)
+
     def error_kind(self, error: BaseException) -> type[DatabaseError] | None:
         """Our kind of a driver's error by its code; None for one that has no kind of its own."""
         seen: BaseException | None = error

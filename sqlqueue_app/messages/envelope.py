@@ -130,6 +130,8 @@ class OutgoingMessage:
     time_to_be_received: timedelta | None = None
     delay: timedelta | None = None
     deliver_at: datetime | None = None
+    because: str | None = None
+    """Of a published copy: which subscription brings it to its destination, for the error that it cannot be written there."""
 
     @property
     def is_delayed(self) -> bool:

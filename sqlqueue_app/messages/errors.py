@@ -82,6 +82,9 @@ class DatabaseError(SqlQueueError):
 class QueueNotFound(DatabaseError):
     """The table of a queue does not exist."""
 
+    table: str | None = None
+    """Its quoted name, where one table was written to or looked up."""
+
 
 class TableMismatch(DatabaseError):
     """The table of a queue exists, but its columns are those of no known layout."""

@@ -18,6 +18,7 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.heartbeat import Heartbeat
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.schedules import Schedules
+from sqlqueue_app.operations.subscriptions import subscribe_to_events
 from sqlqueue_app.policies.back_off import BackOff
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
@@ -110,7 +111,7 @@ def _receivers(
 def _prepare(
     settings: Settings, endpoints: list[Endpoint], options: RunOptions, leases: list[tuple[Endpoint, InstanceLease]]
 ) -> dict[str, list[ReceivingQueue]]:
-    """Install if asked, lease, look at the tables, purge if the settings say so: the queues of each endpoint."""
+    """Install if asked, lease, look at the tables, purge and subscribe if the settings say so: the queues of each endpoint."""
     # A try before this one may have come half the way before the database went away.
     while leases:
         _release(leases.pop()[1])
@@ -130,6 +131,7 @@ def _prepare(
         leases.append((each, lease))
         queues[each.name] = each.receiving_queues(lease.callback_queue)
         each.purge_on_startup(queues[each.name])
+        subscribe_to_events(each)
         if options.until_empty:
             # What is due is left to receive, too; the background job may come too late for it.
             for job in each.delayed_jobs():

@@ -11,6 +11,7 @@ from sqlqueue_app.messages.errors import HandlerError, MessageTypeError
 from sqlqueue_app.messages.headers import ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import deserialize
 from sqlqueue_app.messages.types import find_message_type
+from sqlqueue_app.receiving.control_messages import SubscriptionMessages
 from sqlqueue_app.receiving.handlers import Handler
 
 _REMEMBERED_TEXTS = 1000
@@ -31,11 +32,12 @@ def refuse_unrun(result: object, handler: Handler) -> None:
 class HandlerTable:
     """The handlers of one endpoint by message type. Immutable; shared by all threads."""
 
-    def __init__(self, handlers: Iterable[Handler], *, body_names: str) -> None:
+    def __init__(self, handlers: Iterable[Handler], *, body_names: str, subscriptions: SubscriptionMessages | None = None) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
         self._body_names = body_names
+        self._subscriptions = subscriptions
         self._found: dict[str, list[Handler]] = {}
 
     @property
@@ -64,6 +66,8 @@ class HandlerTable:
 
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
         """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read."""
+        if self._subscriptions is not None and (own := self._subscriptions.handler_for(incoming)) is not None:
+            return [(own, incoming)]
         bodies: dict[type | None, Any] = {}
         for handler in (handlers := self.handlers_for(incoming)):
             if handler.target not in bodies:

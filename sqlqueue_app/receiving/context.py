@@ -110,6 +110,29 @@ class MessageContext:
             self._outgoing.append(outgoing)
         return outgoing.message_id or ""
 
+    def publish(
+        self,
+        message: object,
+        body: object = None,
+        *,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        immediate: bool = False,
+    ) -> str:
+        """Send an event to all who have subscribed to its type or to one of its parents, as `send` does; returns the message id.
+
+        Without subscribers nothing is sent. QueueNotFound if there is no subscription table, AddressError if a row of it holds no
+        address, MessageTypeError for an unknown type, MessageBodyError for a bad body.
+        """
+        message_id, copies = self._composer.compose_event(
+            message, body, headers=headers, time_to_be_received=time_to_be_received, incoming=self._incoming
+        )
+        if not immediate:
+            self._outgoing.extend(copies)
+        elif copies:
+            self._send_at_once(copies)
+        return message_id
+
     def reply(self, message: object, body: object = None, *, headers: Mapping[str, str | None] | None = None) -> str:
         """Answer to the sender's reply-to address; returns the message id.
 

@@ -29,6 +29,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.batch_size import BatchSize
 from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryNow
+from sqlqueue_app.receiving.control_messages import is_subscription_message
 from sqlqueue_app.receiving.failures import Failure, failure_of
 from sqlqueue_app.receiving.invoking import Invoker
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
@@ -247,7 +248,7 @@ class MessageProcessor:
         if self._is_copy:
             # It was copied to the audit queue before; but who has sent it again waits to hear that it is handled.
             began = None
-        elif incoming.body:
+        elif incoming.body or is_subscription_message(incoming):
             outgoing = self._invoker.call(incoming, attempt, self._connection_for_handlers())
             self._check_handlers_left_it_usable()
         else:

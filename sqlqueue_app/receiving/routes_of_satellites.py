@@ -71,13 +71,21 @@ class Destinations:
     """Finds the tables of destinations, in any form of address that a version has written. May be shared by threads."""
 
     def __init__(
-        self, alias: str, book: AddressBook, *, satellites: frozenset[str], own: str, allowed: tuple[str, ...] | None
+        self,
+        alias: str,
+        book: AddressBook,
+        *,
+        satellites: frozenset[str],
+        own: str,
+        allowed: tuple[str, ...] | None,
+        what: str = "the message is on its way to",
     ) -> None:
         self._alias = alias
         self._book = book
         self._satellites = satellites
         self._own = own
         self._allowed = allowed
+        self._what = what
 
     def table(self, text: str) -> QueueTable:
         """The queue of an address text; Unroutable if there is none, or no message may go there.
@@ -97,12 +105,12 @@ class Destinations:
                 continue
             self._check_allowed(address.table)
             return table
-        raise Unroutable(f"the message is on its way to {text!r}: {problem}") from problem
+        raise Unroutable(f"{self._what} {text!r}: {problem}") from problem
 
     def _check_allowed(self, queue: str) -> None:
         if queue in self._satellites:
-            raise Unroutable(f"the message is on its way to {queue!r}, which is a satellite queue of this very endpoint")
+            raise Unroutable(f"{self._what} {queue!r}, which is a satellite queue of this very endpoint")
         if self._allowed is None or queue == self._own:
             return
         if not any(fnmatchcase(queue, pattern) for pattern in self._allowed):
-            raise Unroutable(f"the message is on its way to {queue!r}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")
+            raise Unroutable(f"{self._what} {queue!r}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")

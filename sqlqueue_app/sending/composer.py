@@ -14,14 +14,18 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.delays import check_delay, deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, new_message_id, outgoing_headers
-from sqlqueue_app.messages.errors import MessageTypeError, WireFormatError
+from sqlqueue_app.messages.errors import AddressError, MessageTypeError, WireFormatError
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
-from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name
+from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, resolve_enclosed
 from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
+from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
 from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.tables.subscriptions import Subscription
+
+REMOVE_IT = "make its queue, or remove it with unsubscribe() or sqlqueue_subscriptions --remove"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,13 @@ class Composer:
     """Composes messages under one set of settings for one sender. Immutable; shared by all threads."""
 
     def __init__(
-        self, settings: Settings, book: AddressBook, identity: SenderIdentity, *, now: Callable[[], datetime] = utc_now
+        self,
+        settings: Settings,
+        book: AddressBook,
+        identity: SenderIdentity,
+        *,
+        subscribers: Subscribers | None = None,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.identity = identity
         self._settings = settings
@@ -59,6 +69,8 @@ class Composer:
         routes = Routes(settings.routes)
         # Settings do not change while we live; bounded, for a type name may come from anywhere.
         self._routed = lru_cache(maxsize=1_000)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
+        self._parsed = lru_cache(maxsize=1_000)(book.parse)
+        self.subscribers = subscribers or subscribers_of(settings.database, book)
         self._now = now
 
     def destination(self, address: str) -> QueueAddress:
@@ -126,10 +138,70 @@ class Composer:
         intent: Intent = Intent.SEND,
     ) -> tuple[QueueAddress, Headers]:
         """Where a message or type name goes, and its headers; raises as `compose`, but for the body."""
-        _check_kinds(message_id, time_to_be_received)
         type_name, enclosed = _type_of(message)
         destination = self._routed(type_name) if to is None else self.destination(to)
-        content = outgoing_headers(
+        content = self._headers(
+            enclosed,
+            headers=headers,
+            time_to_be_received=time_to_be_received,
+            message_id=message_id,
+            incoming=incoming,
+            intent=intent,
+        )
+        return destination, content
+
+    def compose_event(
+        self,
+        message: object,
+        body: object = None,
+        *,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        message_id: str | None = None,
+        incoming: IncomingMessage | None = None,
+    ) -> tuple[str, list[OutgoingMessage]]:
+        """The id of an event, and a copy of it for each address that has subscribed to its type or to one of its parents.
+
+        Raises as `compose`, but for routes; QueueNotFound without a subscription table, AddressError for a row without an address.
+        """
+        payload = self.payload(message, body)
+        content = self._headers(
+            _type_of(message)[1],
+            headers=headers,
+            time_to_be_received=time_to_be_received,
+            message_id=message_id,
+            incoming=incoming,
+            intent=Intent.PUBLISH,
+        )
+        data = serialize(payload, self.spelling(message))
+        # What the header says is what receivers match their handlers with, also where a caller has written it.
+        topics = tuple(dict.fromkeys(resolve_enclosed(content[names.ENCLOSED_MESSAGE_TYPES])))
+        copies: dict[QueueAddress, OutgoingMessage] = {}
+        for subscription in self.subscribers.of(topics):
+            destination = self._address_of(subscription)
+            if destination not in copies:
+                because = f"an event goes there by {subscription}: {REMOVE_IT}"
+                copies[destination] = OutgoingMessage(destination, content, data, time_to_be_received, because=because)
+        return content[names.MESSAGE_ID] or "", list(copies.values())
+
+    def _address_of(self, subscription: Subscription) -> QueueAddress:
+        try:
+            return self._parsed(subscription.address)
+        except AddressError as error:
+            raise AddressError(f"{subscription} names no queue: {error}; {REMOVE_IT}") from error
+
+    def _headers(
+        self,
+        enclosed: str,
+        *,
+        headers: Mapping[str, str | None] | None,
+        time_to_be_received: timedelta | None,
+        message_id: str | None,
+        incoming: IncomingMessage | None,
+        intent: Intent,
+    ) -> Headers:
+        _check_kinds(message_id, time_to_be_received)
+        return outgoing_headers(
             message_id=message_id or (headers or {}).get(names.MESSAGE_ID) or new_message_id(),
             enclosed_types=enclosed,
             content_type=JSON_CONTENT_TYPE,
@@ -143,7 +215,6 @@ class Composer:
             time_to_be_received=time_to_be_received,
             custom=headers,
         )
-        return destination, content
 
     def control(
         self, to: str, headers: Mapping[str, str | None], *, incoming: IncomingMessage | None = None, intent: Intent

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
+from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.headers import write_headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.sending.composer import utc_now
@@ -62,6 +63,14 @@ class Dispatcher:
 
         A group is what was sent while one message of a batch was handled: that some are handled together changes nothing.
         """
+        try:
+            self._dispatch_each(groups, begun=begun)
+        except QueueNotFound as missing:
+            if (because := self._because(groups, missing.table)) is None:
+                raise
+            raise QueueNotFound(f"{missing}; {because}") from missing
+
+    def _dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool) -> None:
         if len(groups) == 1 and len(groups[0]) == 1 and not groups[0][0].is_delayed:
             table, row = self._immediate(groups[0][0])
             table.insert([row])
@@ -108,6 +117,13 @@ class Dispatcher:
     @cached_property
     def _delayed(self) -> DelayedTable:
         return own_delayed_table(self.alias, self.book, self.endpoint)
+
+    def _because(self, groups: Sequence[Sequence[OutgoingMessage]], table: str | None) -> str | None:
+        """Which subscription brought a message to the table, if one did."""
+        told = (
+            message.because for messages in groups for message in messages if self._table(message.destination).qualified == table
+        )
+        return next((because for because in told if because), None)
 
     def _table(self, destination: QueueAddress) -> QueueTable:
         return self._table_of(self.alias, self._resolve(destination))

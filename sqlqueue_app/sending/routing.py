@@ -17,12 +17,16 @@ class Routes:
 
     def endpoint_for(self, message_type: str) -> str:
         """The endpoint that a type is routed to; MessageTypeError says how to route one that is not."""
+        endpoint = self.find(message_type)
+        if endpoint is None:
+            raise MessageTypeError(
+                f"message type {message_type!r} has no route: "
+                f'add {message_type!r}: "<endpoint>" to SQLQUEUE["ROUTES"], or name the queue with to='
+            )
+        return endpoint
+
+    def find(self, message_type: str) -> str | None:
+        """The endpoint that a type is routed to, or None."""
         if message_type in self._exact:
             return self._exact[message_type]
-        for start, endpoint in self._patterns:
-            if message_type.startswith(start):
-                return endpoint
-        raise MessageTypeError(
-            f"message type {message_type!r} has no route: "
-            f'add {message_type!r}: "<endpoint>" to SQLQUEUE["ROUTES"], or name the queue with to='
-        )
+        return next((endpoint for start, endpoint in self._patterns if message_type.startswith(start)), None)

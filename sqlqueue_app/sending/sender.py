@@ -86,7 +86,12 @@ def _sender(endpoint: str | None) -> Sender:
 def sender() -> Sender:
     """The sender of the calling thread: of the endpoint whose message it handles, else of SEND_AS."""
     handled = current_handling()
-    return _sender(handled.endpoint if handled is not None else get_settings().send_as)
+    return sender_as(handled.endpoint if handled is not None else get_settings().send_as)
+
+
+def sender_as(endpoint: str | None) -> Sender:
+    """The sender of an endpoint, or of a process that is none."""
+    return _sender(endpoint)
 
 
 def send(

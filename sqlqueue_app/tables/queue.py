@@ -18,7 +18,6 @@ from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.layouts import QueueLayout, layout_of
 from sqlqueue_app.databases.statements import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.tables.connections import (
     connection_of,
     database_errors,
@@ -30,7 +29,7 @@ from sqlqueue_app.tables.connections import (
 from sqlqueue_app.tables.copying import can_copy, copy_rows
 from sqlqueue_app.tables.inspection import shape_of_table, table_exists
 from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, peeked_row, values_of
-from sqlqueue_app.tables.table_errors import TableErrors
+from sqlqueue_app.tables.table_errors import TableErrors, missing_table
 from sqlqueue_app.tables.writing import chunks_by_table, write_chunks
 
 # Depth is exact up to here; beyond, an estimate from the two ends of the index.
@@ -80,7 +79,7 @@ class QueueTable:
             with database_errors(self.dialect, f"look up the columns of {self.qualified}"):
                 shape = shape_of_table(self.connection(), self.dialect, self.address)
             if shape is None:
-                raise QueueNotFound(f"queue table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install")
+                raise missing_table(self, f"queue table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install")
             layout = layout_of(self.dialect.name, self.qualified, shape)
             with self._lock:
                 self._layout = layout

@@ -15,6 +15,7 @@ class Table(Protocol):
     """What is asked of a table when a statement about it has failed."""
 
     dialect: Dialect
+    qualified: str
 
     def connection(self) -> BaseDatabaseWrapper: ...
 
@@ -40,9 +41,13 @@ class TableErrors:
         # Whatever the statement ran into, the table may have been altered since its columns were looked up.
         table.forget_layout()
         if table.dialect.name == "sqlite" and table.dialect.error_kind(error) is None and self._is_missing():
-            raise QueueNotFound(f"failed to {self._doing}: the table does not exist; run sqlqueue_install") from error
-        with database_errors(table.dialect, self._doing):
-            raise error
+            raise missing_table(table, f"failed to {self._doing}: the table does not exist; run sqlqueue_install") from error
+        try:
+            with database_errors(table.dialect, self._doing):
+                raise error
+        except QueueNotFound as missing:
+            missing.table = table.qualified
+            raise
 
     def _is_missing(self) -> bool:
         if self._table.connection().needs_rollback:
@@ -51,3 +56,10 @@ class TableErrors:
             return not self._table.exists()
         except DatabaseError:
             return False
+
+
+def missing_table(table: Table, text: str) -> QueueNotFound:
+    """The error that says, in these words, that there is no such table."""
+    error = QueueNotFound(text)
+    error.table = table.qualified
+    return error

@@ -97,6 +97,7 @@ def test_every_dialect_has_the_statements_that_the_tables_use(name: str) -> None
     needed = {
         "send", "receive", "peek", "count", "count_expiring", "estimate", "purge", "purge_expired",
         "create_delayed", "create_due_index", "create_subscriptions", "drop_table", "table_exists", "columns", "indexes", "clock",
+        "subscribe", "unsubscribe", "subscribers", "subscriptions",
     }  # fmt: skip
     assert needed - load_statements(name).keys() == set()
 

@@ -67,6 +67,22 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         RECEIVE_HINTS,
         ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC )", "DELETE FROM MESSAGE OUTPUT DELETED . HEADERS ,"),
     ),
+    "subscribe": (
+        [],
+        (
+            *WRAPPER,
+            "MERGE",
+            "WITH ( HOLDLOCK , TABLOCK ) AS HELD USING ( SELECT",
+            "ON HELD . ENDPOINT = WANTED . ENDPOINT AND",
+            "WHEN MATCHED AND HELD . QUEUEADDRESS <",
+            "WANTED . QUEUEADDRESS THEN UPDATE SET QUEUEADDRESS = WANTED . QUEUEADDRESS",
+            "WHEN NOT MATCHED THEN INSERT ( QUEUEADDRESS , TOPIC , ENDPOINT ) VALUES (",
+            ") ;",
+            *RESTORED,
+        ),
+    ),
+    "unsubscribe": ([], ("DELETE FROM", "WHERE ENDPOINT =", "AND TOPIC =")),
+    "subscriptions": ([(TABLE, ())], ("SELECT ENDPOINT , TOPIC , QUEUEADDRESS FROM", "ORDER BY ENDPOINT , TOPIC")),
 }
 CORRELATION = {
     "receive": ["deleted.CorrelationId", "deleted.ReplyToAddress"],
@@ -113,6 +129,14 @@ def test_delayed_rows(rows: int) -> None:
         ("INSERT INTO", "( HEADERS , BODY , DUE ) VALUES (", "COALESCE ( CONVERT ( DATETIME ,", ", 126 ) ,", "DATEADD ( MS ,",
          "DATEADD ( DAY ,", "GETUTCDATE ( )"),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("topics", [1, 3])
+def test_subscribers_of_topics(topics: int) -> None:
+    statement = SQLSERVER.subscribers_statement(TABLE, topics)
+    listed = " , ".join(["@P1"] * topics)
+    assert statement.names == ("topic",) * topics
+    check(statement.sql, [(TABLE, ())], ("SELECT ENDPOINT , TOPIC , QUEUEADDRESS FROM", f"WHERE TOPIC IN ( {listed} )"))
 
 
 @pytest.mark.parametrize("correlation", [True, False])
@@ -204,6 +228,9 @@ MUTATIONS = {
     "taking with waits": ("take_due", "READPAST, ", ""),
     "a look that waits": ("next_due", "READPAST, ", ""),
     "a count that waits": ("count_delayed", "READPAST, ", ""),
+    "a subscription without locks": ("subscribe", " WITH (HOLDLOCK, TABLOCK)", ""),
+    "a MERGE without its end": ("subscribe", "wanted.Endpoint);", "wanted.Endpoint)"),
+    "unsubscribing everybody": ("unsubscribe", "Endpoint = %s AND ", ""),
     "estimate of nothing": ("estimate", "MIN(RowVersion)", "MIN(RowVersion"),
 }  # fmt: skip
 

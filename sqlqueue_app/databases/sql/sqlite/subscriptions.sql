@@ -1,0 +1,18 @@
+-- Statements of the subscription table on SQLite.
+
+-- name: subscribe
+-- A row that says so already is not written again.
+INSERT INTO {table} AS held (QueueAddress, Topic, Endpoint)
+VALUES (:address, :topic, :endpoint)
+ON CONFLICT (Endpoint, Topic) DO UPDATE SET QueueAddress = excluded.QueueAddress
+WHERE held.QueueAddress <> excluded.QueueAddress;
+
+-- name: unsubscribe
+DELETE FROM {table} WHERE Endpoint = :endpoint AND Topic = :topic;
+
+-- name: subscribers
+-- {topics} is one value for each topic.
+SELECT Endpoint, Topic, QueueAddress FROM {table} WHERE Topic IN ({topics}) ORDER BY Endpoint, Topic;
+
+-- name: subscriptions
+SELECT Endpoint, Topic, QueueAddress FROM {table} ORDER BY Endpoint, Topic;

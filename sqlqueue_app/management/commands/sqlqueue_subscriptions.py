@@ -1,0 +1,82 @@
+"""`manage.py sqlqueue_subscriptions`: who has subscribed to which events, and the end of subscriptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
+from sqlqueue_app.management.queue_arguments import columns
+from sqlqueue_app.operations.subscriptions import SubscriptionState, read_subscriptions, remove_subscriptions
+
+
+class Command(SqlQueueCommand):
+    """Thin: `operations.subscriptions` reads and removes."""
+
+    help = (
+        "Show who has subscribed to which events, and whether the queue exists and the endpoint, if the settings have it, still "
+        "handles the event. With --remove or --remove-unhandled: end subscriptions, and show those that ended."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Endpoint, what to remove, format."""
+        parser.add_argument("--endpoint", metavar="ENDPOINT", help="only the subscriptions of this endpoint")
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument(
+            "--remove", action="append", metavar="TYPE", help="end the endpoint's subscription to this event; may be repeated"
+        )
+        what.add_argument(
+            "--remove-unhandled",
+            action="store_true",
+            help="end the subscriptions to events that endpoints of the settings no longer handle",
+        )
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Read, remove, print."""
+        settings = get_settings()
+        removed: list[str] = options["remove"] or []
+        if removed and options["endpoint"] is None:
+            raise self.usage_error("--remove needs --endpoint: whose subscription is to end?")
+        found = read_subscriptions(settings, options["endpoint"])
+        if removed:
+            missing = sorted(set(removed) - {each.subscription.topic for each in found})
+            if missing:
+                raise self.usage_error(f"endpoint {options['endpoint']!r} has not subscribed to {', '.join(map(repr, missing))}")
+            found = [each for each in found if each.subscription.topic in removed]
+        elif options["remove_unhandled"]:
+            found = [each for each in found if each.handled is False]
+        if removed or options["remove_unhandled"]:
+            remove_subscriptions(settings, [each.subscription for each in found])
+        if options["format"] == "json":
+            self.write_json({"subscriptions": [_document(each) for each in found]})
+            return
+        self._print(found, removed=bool(removed or options["remove_unhandled"]))
+
+    def _print(self, found: list[SubscriptionState], *, removed: bool) -> None:
+        if removed:
+            self.stdout.write(f"{len(found)} subscription(s) removed.")
+        elif not found:
+            self.stdout.write("No subscriptions.")
+        for line in columns(_cells(each) for each in found):
+            self.stdout.write(line)
+
+
+def _document(each: SubscriptionState) -> dict[str, Any]:
+    """One subscription; the keys are documented in docs/reference/commands.md and do not change."""
+    row = each.subscription
+    return {
+        "endpoint": row.endpoint,
+        "topic": row.topic,
+        "address": row.address,
+        "queue_exists": each.queue_exists,
+        "handled": each.handled,
+    }
+
+
+def _cells(each: SubscriptionState) -> tuple[str, str, str, str]:
+    row = each.subscription
+    notes = ["queue missing"] * (not each.queue_exists) + ["not handled"] * (each.handled is False)
+    return row.endpoint, row.topic, row.address, ", ".join(notes)

@@ -1,0 +1,102 @@
+"""Who gets an event: the subscription table, and what is remembered of it for a few seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.core.signals import setting_changed
+
+from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.well_known import subscription_address
+
+# As long as NServiceBus remembers them by default (transport reference 8.2).
+SECONDS_REMEMBERED = 5.0
+# Type names may come from anywhere: the oldest entry makes room.
+MOST_EVENT_TYPES = 1_000
+
+Topics = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    at: float
+    found: tuple[Subscription, ...]
+
+
+class Subscribers:
+    """The subscribers of event types, each remembered for SECONDS_REMEMBERED, none found included. Shared by all threads.
+
+    `clock` gives seconds from any beginning. What this process changes in the table is seen at once; what others change, when the
+    time is over. No lock is held while the database is asked, so threads that find nothing remembered ask it each for itself.
+    """
+
+    def __init__(self, alias: str, book: AddressBook, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.table = SubscriptionTable(alias, subscription_address(book), changed=self.forget)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._remembered: dict[Topics, _Remembered] = {}
+        self._changes = 0
+
+    def of(self, topics: Topics) -> tuple[Subscription, ...]:
+        """The subscriptions to an event whose types are `topics`. QueueNotFound if there is no subscription table."""
+        now = self._clock()
+        with self._lock:
+            known = self._remembered.get(topics)
+            changes = self._changes
+        if known is not None and now - known.at < SECONDS_REMEMBERED:
+            return known.found
+        # Uncommitted changes of this thread are for this thread alone.
+        private = self.table.has_joined_changes()
+        found = tuple(self.table.subscribers(topics))
+        if not private:
+            self._remember(topics, _Remembered(now, found), changes)
+        return found
+
+    def _remember(self, topics: Topics, found: _Remembered, changes: int) -> None:
+        with self._lock:
+            if changes != self._changes:
+                return  # read before the change, perhaps
+            self._remembered.pop(topics, None)
+            if len(self._remembered) >= MOST_EVENT_TYPES:
+                del self._remembered[next(iter(self._remembered))]
+            self._remembered[topics] = found
+
+    def forget(self) -> None:
+        """Ask the table again at the next publish."""
+        with self._lock:
+            self._changes += 1
+            self._remembered.clear()
+
+
+_shared: dict[tuple[str, str], Subscribers] = {}
+_shared_lock = threading.Lock()
+
+
+def subscribers_of(alias: str, book: AddressBook) -> Subscribers:
+    """The subscribers in the database of an alias: what is remembered is shared by the whole process. Asks no database."""
+    key = (alias, str(subscription_address(book)))
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = Subscribers(alias, book)
+        return _shared[key]
+
+
+def forget_subscribers() -> None:
+    """Ask the table again at the next publish: for tests, and for whoever has changed it by hand."""
+    with _shared_lock:
+        shared = list(_shared.values())
+    for subscribers in shared:
+        subscribers.forget()
+
+
+def _settings_changed(*, setting: str, **_: object) -> None:
+    if setting in ("SQLQUEUE", "DATABASES"):
+        with _shared_lock:
+            _shared.clear()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.subscribers")

@@ -1,0 +1,162 @@
+"""The subscription table that all endpoints share: who wants which event (transport reference 8.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
+from sqlqueue_app.tables.connections import (
+    SecondConnections,
+    connection_of,
+    database_errors,
+    dialect_of_connection,
+    fetch_all,
+    run,
+    statement_scope,
+)
+from sqlqueue_app.tables.inspection import table_exists
+from sqlqueue_app.tables.table_errors import TableErrors, missing_table
+
+# The width of each column (transport reference 8.2).
+LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One row: the endpoint, the full name of the event type, the address of the endpoint's queue as text."""
+
+    endpoint: str
+    topic: str
+    address: str
+
+    def __str__(self) -> str:
+        return f"the subscription of endpoint {self.endpoint!r} to {self.topic!r}"
+
+
+def _told_nobody() -> None:
+    return None
+
+
+class SubscriptionTable:
+    """A description, not a connection, which threads may share; each call uses the calling thread's Django connection.
+
+    As the transport does it, no call takes part in a transaction that the thread has open, unless it is asked to `join`: inside of
+    one it opens a second connection, for this one call. So an event goes to those who have subscribed by now, whatever snapshot the
+    caller's transaction reads, and a roll back takes no subscription away. SQLite has one writer, which the caller may be: there
+    every call joins the caller's transaction.
+
+    `changed` is called after each change; if it joined a transaction, once more when that commits.
+    """
+
+    def __init__(self, alias: str, address: QueueAddress, *, changed: Callable[[], None] = _told_nobody) -> None:
+        self.alias = alias
+        self.address = address
+        self.dialect = dialect_of_connection(connection_of(alias))
+        self._changed = changed
+        self.qualified = self.dialect.qualified(address)
+
+    def subscribe(self, subscription: Subscription, *, join: bool = False) -> None:
+        """Write the row, or the address in the row that is there; a row that says so already stays as it is.
+
+        ConfigurationError for a value that the table cannot hold, QueueNotFound if there is no table.
+        """
+        _check(subscription)
+        with self._errors(f"subscribe {subscription.endpoint!r} to {subscription.topic!r}"), self._used(join=join) as connection:
+            statement = self.dialect.statement("subscribe", table=self.qualified)
+            run(
+                connection,
+                statement,
+                endpoint=subscription.endpoint,
+                topic=subscription.topic,
+                address=subscription.address,
+            )
+            joined = connection.in_atomic_block
+        self._tell(joined)
+
+    def unsubscribe(self, endpoint: str, topic: str, *, join: bool = False) -> bool:
+        """Delete the row; whether there was one. QueueNotFound if there is no table."""
+        with self._errors(f"unsubscribe {endpoint!r} from {topic!r}"), self._used(join=join) as connection:
+            statement = self.dialect.statement("unsubscribe", table=self.qualified)
+            deleted = run(connection, statement, endpoint=endpoint, topic=topic)
+            joined = connection.in_atomic_block
+        self._tell(joined)
+        return deleted > 0
+
+    def subscribers(self, topics: Sequence[str]) -> list[Subscription]:
+        """Every subscription to one of the topics. QueueNotFound if there is no table."""
+        if not topics:
+            return []
+        statement = self.dialect.subscribers_statement(self.qualified, len(topics))
+        with self._errors("look up subscribers"), self._used() as own, statement_scope(own), own.cursor() as cursor:
+            cursor.execute(statement.sql, tuple(topics))
+            return [Subscription(*map(str, row)) for row in cursor.fetchall()]
+
+    def all(self) -> list[Subscription]:
+        """Every subscription, by endpoint and topic. QueueNotFound if there is no table."""
+        statement: Rendered = self.dialect.statement("subscriptions", table=self.qualified)
+        with self._errors("read subscriptions"), self._used() as connection:
+            return [Subscription(*map(str, row)) for row in fetch_all(connection, statement)]
+
+    def has_joined_changes(self) -> bool:
+        """Whether the transaction that the calling thread has open has changed the table by a call that joined it."""
+        connection = self.connection()
+        return connection.in_atomic_block and any(call == self._committed for _, call, *_ in connection.run_on_commit)
+
+    def connection(self) -> BaseDatabaseWrapper:
+        """The calling thread's Django connection."""
+        return connection_of(self.alias)
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        with database_errors(self.dialect, f"look for {self.qualified}"):
+            return table_exists(self.connection(), self.dialect, self.address)
+
+    def forget_layout(self) -> None:
+        """Nothing of the table is remembered."""
+
+    def _tell(self, joined: bool) -> None:
+        self._changed()
+        if joined:
+            # The hook is also what `has_joined_changes` finds; a roll back, to a savepoint or of everything, takes it away.
+            transaction.on_commit(self._committed, using=self.alias)
+
+    def _committed(self) -> None:
+        self._changed()
+
+    @contextmanager
+    def _used(self, *, join: bool = False) -> Iterator[BaseDatabaseWrapper]:
+        first = self.connection()
+        # Whoever has locked rows of the table by a change that joined would wait for itself on another connection.
+        if join or not first.in_atomic_block or first.vendor == "sqlite" or self.has_joined_changes():
+            yield first
+            return
+        with SecondConnections(self.alias).used() as second:
+            try:
+                yield second
+            finally:
+                second.close()
+
+    @contextmanager
+    def _errors(self, doing: str) -> Iterator[None]:
+        try:
+            with TableErrors(self, f"{doing} in {self.qualified}"):
+                yield
+        except QueueNotFound as error:
+            text = f"the subscription table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install"
+            raise missing_table(self, text) from error
+
+
+def _check(subscription: Subscription) -> None:
+    for what, value in (("endpoint", subscription.endpoint), ("topic", subscription.topic), ("address", subscription.address)):
+        if not value.strip() or len(value) > LONGEST_VALUE:
+            raise ConfigurationError(
+                f"{subscription} cannot be kept: its {what} {value!r} has {len(value)} characters; "
+                f"expected 1 to {LONGEST_VALUE}, as the columns of the subscription table have"
+            )

@@ -1,0 +1,194 @@
+"""The subscription table: what it holds, and that it takes no part in the caller's transaction (transport reference 8.2)."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app.databases.ddl import TableKind
+from sqlqueue_app.databases.dialect import dialect
+from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.subscriptions import LONGEST_VALUE, Subscription, SubscriptionTable
+from tests.contract.tables import address_of, elsewhere, execute, golden_statements
+from tests.support.databases import ROOT, QueueDatabase
+from tests.support.waiting import poll_until
+
+BILLING = Subscription("Billing", "Shop.OrderPlaced", "Billing")
+OUTER = Subscription("Billing", "Shop.Outer+Inner", "Billing")
+SHIPPING = Subscription("Shipping", "Shop.OrderPlaced", "Shipping")
+
+
+@pytest.fixture
+def table(queue_database: QueueDatabase) -> SubscriptionTable:
+    return installed(queue_database)
+
+
+def installed(database: QueueDatabase) -> SubscriptionTable:
+    address = address_of(database, "SubscriptionRouting")
+    install_tables(database.alias, [PlannedTable(TableKind.SUBSCRIPTIONS, address)])
+    return SubscriptionTable(database.alias, address)
+
+
+def test_subscribers_are_found_by_any_of_their_topics(table: SubscriptionTable) -> None:
+    for each in (BILLING, OUTER, SHIPPING):
+        table.subscribe(each)
+
+    assert table.subscribers(["Shop.OrderPlaced"]) == [BILLING, SHIPPING]
+    assert table.subscribers(["Shop.Outer+Inner", "Shop.OrderPlaced", "x' OR 1=1 --"]) == [BILLING, OUTER, SHIPPING]
+    assert table.subscribers(["Shop.Outer"]) == []
+    assert table.subscribers([]) == []
+    assert table.all() == [BILLING, OUTER, SHIPPING]
+
+
+def test_to_subscribe_again_keeps_the_row_or_changes_its_address(table: SubscriptionTable) -> None:
+    table.subscribe(BILLING)
+    table.subscribe(BILLING)
+    assert table.all() == [BILLING]
+
+    moved = Subscription("Billing", "Shop.OrderPlaced", "Elsewhere")
+    table.subscribe(moved)
+    assert table.all() == [moved]
+
+
+def test_to_unsubscribe_takes_one_row_and_says_whether_it_was_there(table: SubscriptionTable) -> None:
+    for each in (BILLING, OUTER, SHIPPING):
+        table.subscribe(each)
+
+    assert table.unsubscribe("Billing", "Shop.OrderPlaced") is True
+    assert table.unsubscribe("Billing", "Shop.OrderPlaced") is False
+    assert table.all() == [OUTER, SHIPPING]
+
+
+def test_many_that_subscribe_at_once_leave_one_row(queue_database: QueueDatabase) -> None:
+    table = installed(queue_database)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(elsewhere, [lambda: table.subscribe(BILLING)] * 8))
+
+    assert table.all() == [BILLING]
+
+
+@pytest.mark.parametrize("value", ["", " ", "x" * (LONGEST_VALUE + 1)])
+@pytest.mark.parametrize("what", ["endpoint", "topic", "address"])
+def test_what_the_columns_cannot_hold_is_refused(table: SubscriptionTable, what: str, value: str) -> None:
+    values = {"endpoint": "Billing", "topic": "Shop.OrderPlaced", "address": "Billing", what: value}
+
+    with pytest.raises(ConfigurationError, match=f"its {what} .* expected 1 to 200"):
+        table.subscribe(Subscription(**values))
+
+
+def test_the_longest_values_are_held(table: SubscriptionTable) -> None:
+    longest = Subscription("e" * LONGEST_VALUE, "t" * LONGEST_VALUE, "a" * LONGEST_VALUE)
+
+    table.subscribe(longest)
+
+    assert table.all() == [longest]
+
+
+def test_a_missing_table_is_named(queue_database: QueueDatabase) -> None:
+    table = SubscriptionTable(queue_database.alias, address_of(queue_database, "SubscriptionRouting"))
+
+    for call in (
+        table.all,
+        lambda: table.subscribers(["x"]),
+        lambda: table.unsubscribe("a", "b"),
+        lambda: table.subscribe(BILLING),
+    ):
+        with pytest.raises(QueueNotFound, match=r'"SubscriptionRouting" does not exist .* run sqlqueue_install'):
+            call()
+
+
+def test_a_roll_back_takes_no_subscription_away(postgresql_database: QueueDatabase) -> None:
+    table = installed(postgresql_database)
+    with suppress(InterruptedError), transaction.atomic(using=postgresql_database.alias):
+        table.subscribe(BILLING)
+        assert elsewhere(table.all) == [BILLING]
+        raise InterruptedError
+
+    assert table.all() == [BILLING]
+
+
+def test_on_sqlite_a_subscription_joins_the_callers_transaction(sqlite_database: QueueDatabase) -> None:
+    table = installed(sqlite_database)
+    with suppress(InterruptedError), transaction.atomic(using=sqlite_database.alias):
+        table.subscribe(BILLING)
+        assert table.all() == [BILLING]
+        assert table.has_joined_changes()
+        raise InterruptedError
+
+    assert table.all() == []
+    assert not table.has_joined_changes()
+
+
+def test_subscribers_are_those_of_now_and_not_those_of_the_callers_snapshot(postgresql_database: QueueDatabase) -> None:
+    table = installed(postgresql_database)
+    with transaction.atomic(using=postgresql_database.alias):
+        execute(postgresql_database, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        execute(postgresql_database, "SELECT 1")
+        elsewhere(lambda: table.subscribe(BILLING))
+
+        assert table.subscribers(["Shop.OrderPlaced"]) == [BILLING]
+        assert execute(postgresql_database, f"SELECT count(*) FROM {table.qualified}") == [(0,)]
+
+
+def test_the_second_connection_of_a_call_is_closed_again(postgresql_database: QueueDatabase) -> None:
+    table = installed(postgresql_database)
+    first = connections[postgresql_database.alias]
+    with transaction.atomic(using=postgresql_database.alias):
+        table.subscribe(BILLING)
+        table.subscribers(["Shop.OrderPlaced"])
+
+        assert connections[postgresql_database.alias] is first
+        poll_until(lambda: len(postgresql_database.sessions()) == 1, what="one session is left")
+
+
+def test_a_change_that_joins_commits_and_rolls_back_with_the_caller(queue_database: QueueDatabase) -> None:
+    told: list[str] = []
+    installed(queue_database)
+    table = SubscriptionTable(
+        queue_database.alias, address_of(queue_database, "SubscriptionRouting"), changed=lambda: told.append("changed")
+    )
+    with suppress(InterruptedError), transaction.atomic(using=queue_database.alias):
+        table.subscribe(BILLING, join=True)
+        # seen by the transaction that made it, and waited for by nobody
+        assert table.subscribers(["Shop.OrderPlaced"]) == [BILLING]
+        raise InterruptedError
+    assert (table.all(), told) == ([], ["changed"])
+
+    with transaction.atomic(using=queue_database.alias):
+        table.subscribe(BILLING, join=True)
+        assert table.unsubscribe("Billing", "Shop.OrderPlaced", join=True) is True
+        table.subscribe(SHIPPING, join=True)
+    assert table.all() == [SHIPPING]
+    assert told == ["changed"] * 7
+
+
+def test_a_table_that_a_real_endpoint_made_and_filled(postgresql_database: QueueDatabase) -> None:
+    address = address_of(postgresql_database, "SubscriptionRouting")
+    qualified = dialect("postgresql").qualified(address)
+    for statement in golden_statements("SubscriptionRouting", qualified):
+        execute(postgresql_database, statement)
+    lines = (ROOT / "tests" / "golden" / "json.jsonl").read_text("utf-8").splitlines()
+    rows = [line["row"] for line in map(json.loads, lines) if line["table"] == "SubscriptionRouting"]
+    for row in rows:
+        execute(
+            postgresql_database,
+            f"INSERT INTO {qualified} (queueaddress, endpoint, topic) VALUES (%s, %s, %s)",
+            row["queueaddress"],
+            row["endpoint"],
+            row["topic"],
+        )
+    table = SubscriptionTable(postgresql_database.alias, address)
+
+    found = table.subscribers(["Shop.Messages.OrderShippedFast", "Shop.Messages.OrderShipped", "Shop.Messages.IOrderEvent"])
+    assert [(each.endpoint, each.address) for each in found] == [("Billing", '"public"."Billing"'), ("Web", '"public"."Web"')]
+    for row in rows:
+        # ours say the same, so nothing changes
+        table.subscribe(Subscription(row["endpoint"], row["topic"], row["queueaddress"]))
+    assert len(table.all()) == len(rows) == 3

@@ -1,0 +1,250 @@
+"""Events through the worker: subscribed at its start, published by handlers in every mode, handled by their parents' handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles, publish, send, subscribe
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.errors import QueueNotFound
+from sqlqueue_app.messages.types import message_type
+from sqlqueue_app.sending.subscribers import forget_subscribers
+from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.well_known import subscription_address
+from tests.contract.tables import execute
+from tests.receiving.conftest import FAST, Bench, Calls
+
+MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
+
+
+@message_type("Events.IOrderEvent")
+@dataclass
+class OrderEvent:
+    order_id: str
+
+
+@message_type("Events.OrderPlaced")
+@dataclass
+class OrderPlaced(OrderEvent):
+    total: int = 0
+
+
+@dataclass
+class Shop:
+    """The bench with two endpoints: Sales, whose worker runs, and Billing, which has a queue."""
+
+    bench: Bench
+
+    def configure(self, *, routes: dict[str, str] | None = None, **endpoint: Any) -> None:
+        self.bench.database.configure(
+            ENDPOINTS={"Sales": {**FAST, **endpoint}, "Billing": {**FAST, "HANDLERS": []}}, ROUTES=routes or {}
+        )
+        self.bench.install()
+
+    @property
+    def table(self) -> SubscriptionTable:
+        book = get_settings().address_book(self.bench.database.vendor)
+        return SubscriptionTable(self.bench.database.alias, subscription_address(book))
+
+    def rows(self) -> list[Subscription]:
+        return self.table.all()
+
+    def run(self) -> None:
+        self.bench.run(endpoints=["Sales"])
+
+    def address(self, name: str) -> str:
+        book = get_settings().address_book(self.bench.database.vendor)
+        return book.canonical(book.of_queue(name))
+
+
+@pytest.fixture
+def shop(bench: Bench) -> Shop:
+    made = Shop(bench)
+    made.configure()
+    return made
+
+
+# --- at the start of a worker -----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_subscribes_to_what_it_handles_but_for_its_commands(shop: Shop, events: Callable[[], list[str]]) -> None:
+    for name in ("Sales.PlaceOrder", "Billing.OrderBilled", "Shop.Outer+Inner"):
+        handles(name)(lambda message, context: None)
+    handles(OrderEvent)(lambda message, context: None)
+    shop.configure(routes={"Sales.*": "Sales", "Billing.*": "Billing"})
+
+    shop.run()
+
+    # Sales.PlaceOrder is a command of this endpoint; what is routed to another one can only come as an event
+    assert shop.rows() == [
+        Subscription("Sales", topic, shop.address("Sales"))
+        for topic in ("Billing.OrderBilled", "Events.IOrderEvent", "Shop.Outer+Inner")
+    ]
+    assert events().count("subscribed") == 3
+
+
+def test_a_second_start_writes_nothing_and_a_wrong_address_is_mended(shop: Shop, events: Callable[[], list[str]]) -> None:
+    handles("Billing.OrderBilled")(lambda message, context: None)
+    shop.run()
+    shop.run()
+    assert events().count("subscribed") == 1
+
+    shop.table.subscribe(Subscription("Sales", "Billing.OrderBilled", shop.address("Billing")))
+    shop.run()
+
+    assert events().count("subscribed") == 2
+    assert shop.rows() == [Subscription("Sales", "Billing.OrderBilled", shop.address("Sales"))]
+
+
+def test_what_is_no_longer_handled_stays_subscribed(shop: Shop) -> None:
+    shop.table.subscribe(Subscription("Sales", "Billing.Former", shop.address("Sales")))
+
+    shop.run()
+
+    assert [row.topic for row in shop.rows()] == ["Billing.Former"]
+
+
+def test_subscribe_false_subscribes_to_nothing(shop: Shop) -> None:
+    handles("Billing.OrderBilled")(lambda message, context: None)
+    shop.configure(SUBSCRIBE=False)
+
+    shop.run()
+
+    assert shop.rows() == []
+
+
+def test_a_worker_with_events_needs_the_table(shop: Shop) -> None:
+    execute(shop.bench.database, f"DROP TABLE {shop.table.qualified}")
+    shop.run()
+    handles("Billing.OrderBilled")(lambda message, context: None)
+
+    with pytest.raises(QueueNotFound, match=r"endpoint 'Sales' cannot receive: table .*SubscriptionRouting"):
+        shop.run()
+    shop.configure(SUBSCRIBE=False)
+    execute(shop.bench.database, f"DROP TABLE {shop.table.qualified}")
+    shop.run()
+
+
+# --- in handlers ------------------------------------------------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("how", ["context", "plain", "immediate"])
+def test_handlers_publish_in_every_mode(shop: Shop, calls: Calls, mode: str, how: str) -> None:
+    shop.configure(TRANSACTION_MODE=mode)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        if how == "plain":
+            calls.add(publish(OrderPlaced("42")))
+        else:
+            calls.add(context.publish(OrderPlaced("42"), immediate=how == "immediate"))
+        calls.add(context.publish("Events.Nothing", {}, immediate=how == "immediate"))
+
+    for endpoint in ("Sales", "Billing"):
+        subscribe(OrderEvent, endpoint=endpoint)
+    handles(OrderEvent)(lambda message, context: calls.add(message.order_id))
+    shop.bench.put_message("Test.Message", **{"NServiceBus.MessageId": "abc", "NServiceBus.ConversationId": "conversation"})
+    shop.run()
+
+    (headers,) = shop.bench.headers("Billing")
+    assert (headers["NServiceBus.MessageId"], "42") == (calls.seen[0], calls.seen[2])
+    assert headers["NServiceBus.MessageIntent"] == "Publish"
+    assert headers["NServiceBus.OriginatingEndpoint"] == "Sales"
+    assert (headers["NServiceBus.RelatedTo"], headers["NServiceBus.ConversationId"]) == ("abc", "conversation")
+    assert shop.bench.rows("error") == []
+
+
+@MODES
+def test_what_a_failed_handler_has_published_is_not_sent(shop: Shop, mode: str) -> None:
+    shop.configure(TRANSACTION_MODE=mode)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        context.publish(OrderPlaced("42"))
+        raise ValueError("no")
+
+    subscribe(OrderEvent, endpoint="Billing")
+    shop.bench.put_message("Test.Message")
+    shop.run()
+
+    assert shop.bench.rows("Billing") == []
+    assert len(shop.bench.rows("error")) == 1
+
+
+@MODES
+def test_a_message_whose_event_has_no_place_to_go_is_in_the_error_queue_with_the_reason(shop: Shop, mode: str) -> None:
+    shop.configure(TRANSACTION_MODE=mode)
+    shop.bench.install_queues("Gone")
+    handles("Test.Message")(lambda message, context: context.publish(OrderPlaced("42")))
+    for endpoint in ("Billing", "Gone"):
+        subscribe(OrderEvent, endpoint=endpoint)
+    execute(shop.bench.database, f"DROP TABLE {shop.bench.table('Gone').qualified}")
+    shop.bench.put_message("Test.Message")
+    shop.run()
+
+    (headers,) = shop.bench.headers("error")
+    assert "the subscription of endpoint 'Gone' to 'Events.IOrderEvent'" in headers["NServiceBus.ExceptionInfo.Message"]
+    assert shop.bench.rows("Billing") == []
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+def test_many_events_in_batches(shop: Shop, calls: Calls, batch: int) -> None:
+    shop.configure(BATCH_SIZE=batch)
+    handles("Test.Message")(lambda message, context: context.publish(OrderPlaced(str(message["n"]))))
+    subscribe(OrderEvent, endpoint="Billing")
+    for number in range(20):
+        send("Test.Message", {"n": number}, to=shop.address("Sales"))
+    shop.run()
+
+    assert len(shop.bench.rows("Billing")) == 20
+
+
+# --- parents ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_handler_of_a_parent_gets_derived_events_the_handler_of_both_each_once(shop: Shop, calls: Calls) -> None:
+    @handles(OrderEvent)
+    def parent(message: OrderEvent, context: Any) -> None:
+        calls.add(("parent", type(message).__name__, message.order_id))
+
+    @handles(OrderPlaced)
+    def child(message: OrderPlaced, context: Any) -> None:
+        calls.add(("child", message.total))
+
+    shop.run()
+    publish(OrderPlaced("42", total=7))
+    publish(OrderEvent("43"))
+    shop.run()
+
+    # one copy, though both types are subscribed to
+    assert sorted(calls.seen) == [("child", 7), ("parent", "OrderEvent", "42"), ("parent", "OrderEvent", "43")]
+
+
+def test_an_event_of_a_net_publisher_reaches_the_handler_of_its_interface(shop: Shop, calls: Calls) -> None:
+    handles("Shop.Messages.IOrderEvent")(lambda message, context: calls.add(message["OrderId"]))
+
+    shop.bench.put_message(
+        "Shop.Messages.OrderShippedFast, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;"
+        "Shop.Messages.OrderShipped, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null;"
+        "Shop.Messages.IOrderEvent, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null",
+        {"OrderId": "42"},
+        **{"NServiceBus.MessageIntent": "Publish"},
+    )
+    shop.run()
+
+    assert calls.seen == ["42"]
+
+
+def test_what_was_changed_by_hand_is_found_when_the_old_answer_is_forgotten(shop: Shop) -> None:
+    publish(OrderPlaced("1"))
+    shop.table.subscribe(Subscription("Billing", "Events.OrderPlaced", shop.address("Billing")))
+
+    forget_subscribers()
+    publish(OrderPlaced("2"))
+
+    assert len(shop.bench.rows("Billing")) == 1

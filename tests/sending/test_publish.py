@@ -1,0 +1,397 @@
+"""`publish()`: one copy for each address that has subscribed, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app import publish, subscribe, unsubscribe
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.databases.ddl import TableKind
+from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConfigurationError,
+    MessageBodyError,
+    MessageTypeError,
+    QueueNotFound,
+    WireFormatError,
+)
+from sqlqueue_app.messages.types import message_type
+from sqlqueue_app.sending.composer import Composer, SenderIdentity, sender_identity
+from sqlqueue_app.sending.dispatcher import Dispatcher
+from sqlqueue_app.sending.subscribers import MOST_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.tables.well_known import subscription_address
+from tests.contract.tables import elsewhere
+from tests.sending.conftest import Desk
+
+
+@message_type("Publishing.IOrderEvent", assembly="Publishing")
+@dataclass
+class OrderEvent:
+    """What all of these events have in common."""
+
+    order_id: str
+
+
+@message_type("Publishing.Outer+OrderShipped", assembly="Publishing")
+@dataclass
+class OrderShipped(OrderEvent):
+    carrier: str = "DHL"
+
+
+@dataclass
+class Unnamed(OrderShipped):
+    """A class between two events that is no event itself."""
+
+
+@message_type("Publishing.OrderShippedFast")
+@dataclass
+class OrderShippedFast(Unnamed):
+    hours: int = 24
+
+
+@pytest.fixture
+def stand(desk: Desk) -> Desk:
+    return with_subscriptions(desk)
+
+
+@pytest.fixture
+def sqlite_stand(sqlite_desk: Desk) -> Desk:
+    return with_subscriptions(sqlite_desk)
+
+
+@pytest.fixture
+def postgresql_stand(postgresql_desk: Desk) -> Desk:
+    return with_subscriptions(postgresql_desk)
+
+
+def with_subscriptions(desk: Desk) -> Desk:
+    address = subscription_address(get_settings().address_book(desk.database.vendor))
+    install_tables(desk.alias, [PlannedTable(TableKind.SUBSCRIPTIONS, address)])
+    desk.install("Shipping")
+    return desk
+
+
+def subscribers(desk: Desk, clock: Callable[[], float]) -> Subscribers:
+    return Subscribers(desk.alias, get_settings().address_book(desk.database.vendor), clock=clock)
+
+
+def lengths(desk: Desk) -> dict[str, int]:
+    return {name: len(desk.rows(name)) for name in ("Sales", "Billing", "Shipping")}
+
+
+def test_each_subscriber_gets_a_copy_with_the_same_id(stand: Desk) -> None:
+    subscribe(OrderShipped, endpoint="Billing")
+    subscribe("Publishing.Outer+OrderShipped", endpoint="Shipping")
+
+    message_id = publish(OrderShipped("42"), headers={"Shop.Campaign": "spring"})
+
+    assert lengths(stand) == {"Sales": 0, "Billing": 1, "Shipping": 1}
+    assert stand.headers("Billing") == stand.headers("Shipping")
+    (headers,) = stand.headers("Billing")
+    assert headers["NServiceBus.MessageId"] == message_id
+    assert headers["NServiceBus.MessageIntent"] == "Publish"
+    assert headers["NServiceBus.EnclosedMessageTypes"] == (
+        "Publishing.Outer+OrderShipped, Publishing;Publishing.IOrderEvent, Publishing"
+    )
+    assert headers["Shop.Campaign"] == "spring"
+    assert stand.bodies("Billing") == stand.bodies("Shipping") == [{"order_id": "42", "carrier": "DHL"}]
+
+
+def test_subscribers_of_parents_get_it_too_and_each_address_once(stand: Desk) -> None:
+    for event in (OrderEvent, OrderShipped):
+        subscribe(event, endpoint="Billing")
+    subscribe(OrderEvent, endpoint="Shipping")
+    subscribe(OrderShippedFast, endpoint="Sales")
+
+    publish(OrderShippedFast("1"))
+    assert lengths(stand) == {"Sales": 1, "Billing": 1, "Shipping": 1}
+    publish(OrderShipped("2"))
+    assert lengths(stand) == {"Sales": 1, "Billing": 2, "Shipping": 2}
+    publish(OrderEvent("3"))
+    assert lengths(stand) == {"Sales": 1, "Billing": 3, "Shipping": 3}
+
+
+def test_two_endpoints_with_one_address_in_two_spellings_get_one_copy(postgresql_stand: Desk) -> None:
+    table = subscribers(postgresql_stand, lambda: 0).table
+    for endpoint, address in (("Billing", '"public"."Billing"'), ("Other", "Billing"), ("Third", "public.Billing")):
+        table.subscribe(Subscription(endpoint, "Publishing.IOrderEvent", address))
+
+    publish(OrderEvent("42"))
+
+    assert lengths(postgresql_stand)["Billing"] == 1
+
+
+def test_a_type_name_goes_to_its_subscribers_and_to_those_of_its_class(stand: Desk) -> None:
+    subscribe("Publishing.IOrderEvent", endpoint="Billing")
+    subscribe("Publishing.Unknown+Inner", endpoint="Shipping")
+
+    publish("Publishing.OrderShippedFast", {"order_id": "1"})
+    publish("Publishing.Unknown+Inner", {"order_id": "2"})
+    publish("Publishing.Unknown", {"order_id": "3"})
+
+    assert [body["order_id"] for body in stand.bodies("Billing")] == ["1"]
+    assert [body["order_id"] for body in stand.bodies("Shipping")] == ["2"]
+
+
+def test_enclosed_types_of_the_callers_decide_who_gets_it(stand: Desk) -> None:
+    subscribe("Shop.IOrderEvent", endpoint="Billing")
+
+    publish("Shop.OrderPlaced", {}, headers={"NServiceBus.EnclosedMessageTypes": "Shop.OrderPlaced, Shop;Shop.IOrderEvent, Shop"})
+
+    assert lengths(stand)["Billing"] == 1
+
+
+def test_without_subscribers_nothing_is_written(stand: Desk) -> None:
+    assert publish(OrderShipped("42"), message_id="abc") == "abc"
+    assert len(publish("Publishing.Nothing")) == 36
+
+    assert lengths(stand) == {"Sales": 0, "Billing": 0, "Shipping": 0}
+
+
+def test_who_unsubscribes_gets_no_more(stand: Desk) -> None:
+    subscribe(OrderShipped, endpoint="Billing")
+    publish(OrderShipped("1"))
+
+    assert unsubscribe(OrderShipped, endpoint="Billing") is True
+    publish(OrderShipped("2"))
+
+    assert unsubscribe(OrderShipped, endpoint="Billing") is False
+    assert len(stand.rows("Billing")) == 1
+
+
+def test_it_commits_and_rolls_back_with_the_callers_transaction(stand: Desk) -> None:
+    for endpoint in ("Billing", "Shipping"):
+        subscribe(OrderShipped, endpoint=endpoint)
+
+    with suppress(InterruptedError), transaction.atomic(using=stand.alias):
+        publish(OrderShipped("1"))
+        raise InterruptedError
+    assert lengths(stand) == {"Sales": 0, "Billing": 0, "Shipping": 0}
+
+    with transaction.atomic(using=stand.alias):
+        publish(OrderShipped("2"))
+        assert elsewhere(lambda: lengths(stand)["Billing"]) == 0
+    assert lengths(stand) == {"Sales": 0, "Billing": 1, "Shipping": 1}
+
+
+def test_while_another_database_is_in_atomic_it_waits_for_that(postgresql_stand: Desk, warnings: Callable[[], list[str]]) -> None:
+    assert postgresql_stand.alias != "default"
+    subscribe(OrderShipped, endpoint="Billing")
+    with transaction.atomic(using="default"):
+        publish("Publishing.Nothing")
+        assert warnings() == []
+        publish(OrderShipped("1"))
+        assert lengths(postgresql_stand)["Billing"] == 0
+
+    assert lengths(postgresql_stand)["Billing"] == 1
+
+
+def test_a_queue_that_was_dropped_stops_the_event_and_the_error_names_the_subscription(stand: Desk) -> None:
+    for endpoint in ("Billing", "Shipping"):
+        subscribe(OrderEvent, endpoint=endpoint)
+    publish(OrderShipped("1"))
+    stand.drop("Shipping")
+
+    for _ in range(2):
+        with pytest.raises(QueueNotFound, match="Shipping") as caught:
+            publish(OrderShipped("2"))
+        assert (
+            "an event goes there by the subscription of endpoint 'Shipping' to 'Publishing.IOrderEvent': make its queue, or "
+            "remove it with unsubscribe() or sqlqueue_subscriptions --remove"
+        ) in str(caught.value)
+    assert len(stand.rows("Billing")) == 1
+
+    assert unsubscribe(OrderEvent, endpoint="Shipping")
+    publish(OrderShipped("3"))
+    assert len(stand.rows("Billing")) == 2
+
+
+def test_a_dropped_queue_that_alone_has_subscribed_is_an_error_too(stand: Desk) -> None:
+    subscribe(OrderEvent, endpoint="Shipping")
+    stand.drop("Shipping")
+
+    with pytest.raises(QueueNotFound, match=r"'Shipping' to 'Publishing.IOrderEvent'"):
+        publish(OrderEvent("1"))
+
+
+def test_a_row_that_holds_no_address_stops_the_event_and_is_named(postgresql_stand: Desk) -> None:
+    table = subscribers(postgresql_stand, lambda: 0).table
+    table.subscribe(Subscription("Odd", "Publishing.IOrderEvent", '"public".""'))
+    subscribe(OrderEvent, endpoint="Billing")
+
+    with pytest.raises(AddressError, match=r"the subscription of endpoint 'Odd' to 'Publishing.IOrderEvent' names no queue"):
+        publish(OrderShipped("1"))
+    assert lengths(postgresql_stand)["Billing"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((OrderShipped,), MessageTypeError),
+        ((object(),), MessageTypeError),
+        (("",), MessageTypeError),
+        ((OrderShipped("1"), {}), MessageTypeError),
+        (("Publishing.Nothing", {"x": object()}), MessageBodyError),
+    ],
+)
+def test_bad_input_is_refused_whether_somebody_has_subscribed_or_not(
+    sqlite_stand: Desk, arguments: tuple[object, ...], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        publish(*arguments)
+
+
+def test_a_message_id_of_another_kind_is_refused(sqlite_stand: Desk) -> None:
+    with pytest.raises(WireFormatError, match="message_id is int"):
+        publish("Publishing.Nothing", message_id=1)  # type: ignore[arg-type]
+
+
+def test_without_a_subscription_table_the_error_names_it(desk: Desk) -> None:
+    with pytest.raises(QueueNotFound, match=r"subscription table .* run sqlqueue_install"):
+        publish(OrderShipped("1"))
+
+
+def test_who_cannot_subscribe(stand: Desk) -> None:
+    with pytest.raises(ConfigurationError, match="endpoint="):
+        subscribe(OrderShipped)
+    with pytest.raises(QueueNotFound, match=r"endpoint 'Nobody' cannot subscribe to 'Publishing.Outer.OrderShipped'"):
+        subscribe(OrderShipped, endpoint="Nobody")
+    with pytest.raises(MessageTypeError, match="no message type"):
+        subscribe(Unnamed, endpoint="Billing")
+    with pytest.raises(MessageTypeError, match="blank"):
+        subscribe(" ", endpoint="Billing")
+
+
+def test_send_as_subscribes_where_no_endpoint_is_named(stand: Desk) -> None:
+    stand.configure(SEND_AS="Billing")
+    subscribe(OrderShipped)
+
+    (row,) = subscribers(stand, lambda: 0).table.all()
+
+    address = {"sqlite": "Billing", "postgresql": '"public"."Billing"', "sqlserver": row.address}[stand.database.vendor]
+    assert row == Subscription("Billing", "Publishing.Outer+OrderShipped", address)
+    assert unsubscribe(OrderShipped) is True
+
+
+# --- what is remembered ----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+TOPIC = ("Publishing.IOrderEvent",)
+
+
+def endpoints(known: Subscribers, topics: tuple[str, ...] = TOPIC) -> list[str]:
+    return [subscription.endpoint for subscription in known.of(topics)]
+
+
+def test_subscribers_are_remembered_for_five_seconds_none_of_them_too(stand: Desk) -> None:
+    clock = Clock()
+    known, others = subscribers(stand, clock), subscribers(stand, clock)
+    assert SECONDS_REMEMBERED == 5
+    assert endpoints(known) == []
+
+    others.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"))
+    clock.now += 4.9
+    assert endpoints(known) == []
+    assert endpoints(known, ("Other", *TOPIC)) == ["Billing"]
+    clock.now += 0.1
+    assert endpoints(known) == ["Billing"]
+
+    others.table.unsubscribe("Billing", TOPIC[0])
+    assert endpoints(known) == ["Billing"]
+    clock.now += 5
+    assert endpoints(known) == []
+
+
+def test_own_changes_are_seen_at_once(stand: Desk) -> None:
+    known = subscribers(stand, Clock())
+    assert endpoints(known) == []
+    known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"))
+    assert endpoints(known) == ["Billing"]
+    known.table.unsubscribe("Billing", TOPIC[0])
+    assert endpoints(known) == []
+
+
+def test_what_a_transaction_has_changed_is_remembered_when_it_commits(stand: Desk) -> None:
+    known = subscribers(stand, Clock())
+    with suppress(InterruptedError), transaction.atomic(using=stand.alias):
+        known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"), join=True)
+        assert endpoints(known) == ["Billing"]
+        assert elsewhere(lambda: endpoints(known)) == []
+        raise InterruptedError
+    assert endpoints(known) == []
+
+    with transaction.atomic(using=stand.alias):
+        known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"), join=True)
+        assert elsewhere(lambda: endpoints(known)) == []
+    assert endpoints(known) == ["Billing"]
+
+
+def test_what_was_read_before_a_change_is_not_remembered_after_it(sqlite_stand: Desk) -> None:
+    known = subscribers(sqlite_stand, Clock())
+    read = known.table.subscribers
+
+    def read_slowly(topics: tuple[str, ...]) -> list[Subscription]:
+        found = read(topics)
+        known.table.subscribers = read  # type: ignore[method-assign]
+        known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"))
+        return found
+
+    known.table.subscribers = read_slowly  # type: ignore[assignment,method-assign]
+    assert endpoints(known) == []
+    assert endpoints(known) == ["Billing"]
+
+
+def test_few_event_types_are_remembered(sqlite_stand: Desk) -> None:
+    clock = Clock()
+    known, others = subscribers(sqlite_stand, clock), subscribers(sqlite_stand, clock)
+    for number in range(MOST_EVENT_TYPES):
+        known.of((f"Publishing.Type{number}",))
+    others.table.subscribe(Subscription("Billing", "Publishing.Type0", "Billing"))
+    assert endpoints(known, ("Publishing.Type0",)) == []
+
+    known.of(("Publishing.OneMore",))
+
+    assert endpoints(known, ("Publishing.Type0",)) == ["Billing"]
+    assert len(known._remembered) == MOST_EVENT_TYPES
+
+
+def test_a_publisher_asks_the_table_once_in_five_seconds(stand: Desk) -> None:
+    clock = Clock()
+    book = get_settings().address_book(stand.database.vendor)
+    identity: SenderIdentity = sender_identity("Sales", book)
+    composer = Composer(get_settings(), book, identity, subscribers=subscribers(stand, clock))
+    dispatcher = Dispatcher(stand.alias, book)
+    asked: list[str] = []
+
+    def ask(execute: Callable[..., object], sql: str, params: object, many: bool, context: object) -> object:
+        asked.extend(["asked"] * ("SELECT" in sql and "SubscriptionRouting" in sql))
+        return execute(sql, params, many, context)
+
+    subscribe(OrderEvent, endpoint="Billing")
+    with stand.database.connection.execute_wrapper(ask):
+        for _ in range(3):
+            dispatcher.dispatch(composer.compose_event(OrderShipped("1"))[1])
+        assert asked == ["asked"]
+        clock.now += 5
+        dispatcher.dispatch(composer.compose_event(OrderShipped("1"))[1])
+
+    assert asked == ["asked"] * 2
+    assert lengths(stand)["Billing"] == 4

@@ -17,13 +17,13 @@ from django.db import connections
 from sqlqueue_app.callbacks.home import CallbackHome, home_of, homes
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.endpoint import Endpoint
-from sqlqueue_app.instances import HEARTBEAT_SECONDS, InstanceLease, lease_instance, managed_alias
-from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout
+from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.receiving.wake_up import listening
 from sqlqueue_app.receiving.worker import Worker
-from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
 logger = logging.getLogger("sqlqueue.callbacks")
@@ -55,6 +55,8 @@ class CallbackReceiver:
             (queue,) = [queue for queue in each.receiving_queues(self._lease.callback_queue) if queue.is_callback_queue]
             each.check_tables([queue])
             self._receiver: Receiver = each.receiver(queue, self._stop)
+            mine = [self._receiver]
+            self.heartbeat = Heartbeat(self._lease, mine, mine, unpaused=mine, on_lost=self._lost)
             self.home = home_of(each, queue.name, self._receiver)
             homes.add(self.home)
             self._thread.start()
@@ -78,9 +80,9 @@ class CallbackReceiver:
 
     def _run(self) -> None:
         try:
-            job = BackgroundJob(f"heartbeat of {self._endpoint.name}", HEARTBEAT_SECONDS, self._beat)
+            jobs = [self.heartbeat.job(), *self._endpoint.watching_jobs()]
             with listening(self._endpoint.alias, [self._receiver.wake_up], self._stop):
-                Worker([self._receiver], [job, *self._endpoint.watching_jobs()], self._stop).run()
+                Worker([self._receiver], jobs, self._stop).run()
         except Exception:
             logger.critical("the receiver of callbacks died", extra={"event": "thread_died"}, exc_info=True)
         finally:
@@ -89,22 +91,9 @@ class CallbackReceiver:
             _release(self._lease)
             connections.close_all()
 
-    def _beat(self) -> None:
-        queue = self._receiver.queue
-        live, busy = {queue: self._receiver.live_threads}, {queue: self._receiver.busy_threads}
-        try:
-            with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
-                alive = self._lease.heartbeat(live, busy)
-        except LockTimeout:
-            return
-        if not alive:
-            self._why = "it was silent for too long, and another process has the queue now"
-            logger.error(
-                "the callback queue %s was taken over: this process was silent for too long; the next request leases another",
-                self.home.queue,
-                extra={"event": "lease_lost", "endpoint": self._endpoint.name},
-            )
-            self._stop.set()
+    def _lost(self) -> None:
+        self._why = "it was silent for too long, and another process has the queue now"
+        self._stop.set()
 
 
 def _release(lease: InstanceLease) -> None:

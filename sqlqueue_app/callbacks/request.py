@@ -17,7 +17,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.sending.current import current_handling
-from sqlqueue_app.sending.pending import Request, pending
+from sqlqueue_app.sending.pending import Request, in_event_loop, pending
 from sqlqueue_app.sending.replies import check_returns, read_reply
 
 T = TypeVar("T")
@@ -82,13 +82,11 @@ def request(
     waiting: Request[Any] = Request(pending, message_id=chosen_id, what=f"message {chosen_id!r} ({kind})")
     options = {"to": to, "time_to_be_received": time_to_be_received, "message_id": message_id or chosen_id}
     send = partial(_send, waiting, message, body, dict(headers or {}), options, returns)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        send()
-    else:
+    if in_event_loop():
         # Kept, for the event loop itself holds tasks weakly.
         waiting.sending = asyncio.ensure_future(_send_from_coroutine(waiting, send))
+    else:
+        send()
     return waiting
 
 

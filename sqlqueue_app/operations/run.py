@@ -15,11 +15,11 @@ from sqlqueue_app.conf import ConcurrencyModel, Settings
 from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError
-from sqlqueue_app.operations.heartbeat import Heartbeat
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.subscriptions import subscribe_to_events
 from sqlqueue_app.policies.back_off import BackOff
+from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
 from sqlqueue_app.receiving.stopping import EmptyQueues, PartOfStop, StopSignal

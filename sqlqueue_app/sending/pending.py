@@ -88,7 +88,7 @@ class Request(Future[T], Generic[T]):
         return True
 
     def _end_within(self, timeout: float | timedelta | None) -> None:
-        if self.sending is not None and not self.done() and _in_event_loop():
+        if self.sending is not None and not self.done() and in_event_loop():
             raise RuntimeError("a request made in a coroutine is awaited: reply = await request(...)")
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         try:
@@ -197,7 +197,8 @@ def _as_it_is(incoming: IncomingMessage) -> IncomingMessage:
     return incoming
 
 
-def _in_event_loop() -> bool:
+def in_event_loop() -> bool:
+    """Whether a coroutine calls."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -16,7 +16,8 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, ReplyLost
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.heartbeat import Heartbeat
+from sqlqueue_app.operations.heartbeat import pause, set_concurrency
+from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
 from sqlqueue_app.sending.pending import PendingRequests, Request, pending
 from tests.receiving.conftest import Asking
@@ -76,7 +77,7 @@ def test_the_queue_of_a_dead_process_is_taken_over_with_what_is_in_it(asking: As
 def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: Any) -> None:
     lost = request("Test.Ask")
     give_away(asking)
-    _of_this_process._receivers["Web"]._beat()
+    _of_this_process._receivers["Web"].heartbeat.beat()
     with pytest.raises(ReplyLost, match="another process has the queue now"):
         lost.result(SECONDS)
     assert "lease_lost" in events()
@@ -86,6 +87,17 @@ def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: A
     assert asked.result(SECONDS) == {}
     # the other process's row is not ours to delete
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
+
+
+def test_a_pause_is_noted_and_replies_come_all_the_same(asking: Asking) -> None:
+    held = request("Test.Ask")
+    assert pause("Web") == set_concurrency("Web", 2) == 1
+    receiver = _of_this_process._receivers["Web"]
+    receiver.heartbeat.beat()
+    (row,) = asking.instances()
+    assert (row.paused_since is None, row.concurrency, receiver._receiver.maximum) == (False, 2, 2)
+    asking.answer(held.message_id)
+    assert held.result(SECONDS) == {}
 
 
 def test_a_worker_answers_the_requests_of_its_process_by_its_own_queue(asking: Asking) -> None:
@@ -124,9 +136,9 @@ def test_a_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatc
     beats: list[Heartbeat] = []
     kept = Heartbeat.__init__
 
-    def remember(self: Heartbeat, *arguments: Any) -> None:
+    def remember(self: Heartbeat, *arguments: Any, **more: Any) -> None:
         beats.append(self)
-        kept(self, *arguments)
+        kept(self, *arguments, **more)
 
     monkeypatch.setattr(Heartbeat, "__init__", remember)
     with Running(asking.bench, endpoints=["Web"]):

@@ -18,10 +18,11 @@ from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.management.status_output import status_document, status_lines
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations import heartbeat
-from sqlqueue_app.operations.heartbeat import Heartbeat, set_concurrency
+from sqlqueue_app.operations.heartbeat import set_concurrency
 from sqlqueue_app.operations.status import read_status
+from sqlqueue_app.receiving import heartbeat
 from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.heartbeat import Heartbeat
 from tests.dashboard.pages import OVERVIEW, Markup, client_of, numbers_of
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import address, prepare, wait_for_event, worker_process

@@ -13,11 +13,12 @@ from sqlqueue_app import handles, send
 from sqlqueue_app.management.status_output import status_document, status_lines
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations import heartbeat
-from sqlqueue_app.operations.heartbeat import Heartbeat, pause, resume
+from sqlqueue_app.operations.heartbeat import pause, resume
 from sqlqueue_app.operations.status import read_status
+from sqlqueue_app.receiving import heartbeat
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
 from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.monitor import MonitorReceiver
 from sqlqueue_app.receiving.pausing import PauseGate
 from sqlqueue_app.receiving.receiver import Receiver

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from sqlqueue_app import handles
-from sqlqueue_app.operations import heartbeat
+from sqlqueue_app.receiving import heartbeat
 
 MODULE = __name__
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from django.db import router
 
-from sqlqueue_app.conf import ConcurrencyModel, EndpointSettings, Settings
+from sqlqueue_app.conf import TASK_HANDLER, TASK_MESSAGE, ConcurrencyModel, EndpointSettings, Settings
 from sqlqueue_app.conf.callables import load_callable
 from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.databases.scripts import PlannedTable
@@ -32,7 +32,7 @@ from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Processor
 from sqlqueue_app.receiving.fixed import FixedReceiver
-from sqlqueue_app.receiving.handlers import handlers_of
+from sqlqueue_app.receiving.handlers import Handler, handlers_of
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.middleware import around, load_middleware
 from sqlqueue_app.receiving.monitor import MonitorReceiver
@@ -101,7 +101,8 @@ class Endpoint:
         self.batch_size = batch_size or self.config.batch_size
         setting = f"MIDDLEWARE of endpoint {name!r}"
         middleware = load_middleware(self.config.middleware, setting=setting)
-        handlers = around(handlers_of(self.config.handlers), middleware, setting=setting)
+        found = [*handlers_of(self.config.handlers), *_task_handlers(settings, name)]
+        handlers = around(found, middleware, setting=setting)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
         self.subscriptions = self._composer.subscribers.table
         self.handlers = HandlerTable(
@@ -130,9 +131,9 @@ class Endpoint:
 
     @property
     def events(self) -> list[str]:
-        """The types that it handles as events, sorted: all but those that ROUTES sends to this very endpoint, its commands."""
+        """The types that it handles as events, sorted: all but its commands, those that ROUTES sends here, and tasks."""
         routes = Routes(self.settings.routes)
-        return [name for name in self.handlers.message_types if routes.find(name) != self.name]
+        return [name for name in self.handlers.message_types if name != TASK_MESSAGE and routes.find(name) != self.name]
 
     def queue_exists(self, name: str) -> bool:
         """Whether the table of a literal queue name is there."""
@@ -371,6 +372,13 @@ def endpoints_of(
             'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}, and run migrate'
         )
     return [Endpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen]
+
+
+def _task_handlers(settings: Settings, endpoint: str) -> list[Handler]:
+    """What runs the tasks that Django's setting TASKS sends to this endpoint. Known by its path: nothing imports the backend."""
+    if not any(backend.takes_tasks(endpoint, settings.endpoints) for backend in settings.task_backends.values()):
+        return []
+    return [Handler(TASK_MESSAGE, load_callable(TASK_HANDLER, setting="TASKS"), None)]
 
 
 def _count_nothing() -> None:

@@ -9,6 +9,7 @@ from django.db import models
 
 from sqlqueue_app.queue_models import queue_model, queue_models
 from sqlqueue_app.queue_models.fields import UtcInstantField
+from sqlqueue_app.queue_models.json_text import JsonTextField
 
 __all__ = [
     "Claim",
@@ -17,6 +18,7 @@ __all__ = [
     "Queue",
     "QueueSample",
     "ScheduleTick",
+    "TaskResult",
     "managed_models",
     "queue_model",
     "queue_models",
@@ -155,6 +157,38 @@ class HandledMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue}: {self.id}"
+
+
+class TaskResult(models.Model):
+    """A task of Django's Tasks framework: what was enqueued, and what has become of it.
+
+    Written in the transaction that sends its message, and in the one that receives it. `id` is the id of that message. The times
+    are those of the processes' clocks, as in the framework. Arguments and results are text, because `jsonb` refuses some of JSON.
+    """
+
+    id = models.CharField("id", max_length=64, primary_key=True)
+    backend = models.CharField("backend", max_length=255, help_text="its alias in TASKS")
+    task = models.TextField("task", help_text="dotted path of its function")
+    queue_name = models.CharField("queue", max_length=255, help_text="as the task names it")
+    run_after = models.DateTimeField("run after", null=True, blank=True)
+    args = JsonTextField("positional arguments")
+    kwargs = JsonTextField("keyword arguments")
+    status = models.CharField("status", max_length=16)
+    enqueued_at = models.DateTimeField("enqueued at")
+    started_at = models.DateTimeField("started at", null=True, blank=True)
+    last_attempted_at = models.DateTimeField("last attempted at", null=True, blank=True)
+    finished_at = models.DateTimeField("finished at", null=True, blank=True)
+    errors = JsonTextField("errors", help_text="class path and traceback of each attempt that failed")
+    worker_ids = JsonTextField("workers", help_text="one for each attempt")
+    return_value = JsonTextField("return value", null=True, blank=True)
+
+    class Meta:
+        verbose_name = "result of a task"
+        verbose_name_plural = "results of tasks"
+        indexes: ClassVar = [models.Index(fields=["backend", "finished_at"], name="sqlqueue_task_finished")]
+
+    def __str__(self) -> str:
+        return f"{self.task} ({self.id})"
 
 
 class Queue(models.Model):

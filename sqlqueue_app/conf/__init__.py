@@ -10,10 +10,13 @@ from sqlqueue_app.conf.current import current_problems, get_settings, instance_n
 from sqlqueue_app.conf.not_yet import NOT_YET
 from sqlqueue_app.conf.problems import Code, KeyPath, Problem
 from sqlqueue_app.conf.reading import settings_problems
+from sqlqueue_app.conf.task_backends import TASK_HANDLER, TASK_MESSAGE, TaskBackend, TaskQueue
 from sqlqueue_app.conf.values import ConcurrencyModel, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
 
 __all__ = [
     "NOT_YET",
+    "TASK_HANDLER",
+    "TASK_MESSAGE",
     "Code",
     "ConcurrencyModel",
     "EndpointSettings",
@@ -22,6 +25,8 @@ __all__ = [
     "SatelliteSettings",
     "ScheduleSettings",
     "Settings",
+    "TaskBackend",
+    "TaskQueue",
     "current_problems",
     "dialect_of",
     "get_settings",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,15 +12,21 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from sqlqueue_app.conf.aliases import ConfiguredDialects
-from sqlqueue_app.conf.problems import Problem
+from sqlqueue_app.conf.problems import Findings, Problem
 from sqlqueue_app.conf.reading import read_settings
+from sqlqueue_app.conf.task_backends import (
+    find_missing_queues,
+    names_our_backend,
+    read_task_backends,
+    with_endpoints_for_tasks,
+)
 from sqlqueue_app.conf.values import EndpointSettings, Settings
 from sqlqueue_app.messages.errors import ConfigurationError
 
 
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    """The `SQLQUEUE` setting, checked and complete; without the setting, the defaults and no endpoints.
+    """The `SQLQUEUE` setting, checked and complete; without the setting, the defaults and no endpoints but those for `TASKS`.
 
     Reads Django's settings at the first call and never connects to a database. Raises ConfigurationError that lists all
     errors; warnings are left to the system checks. Safe to call from any thread.
@@ -34,13 +41,13 @@ def get_settings() -> Settings:
 
 
 def current_problems() -> list[Problem]:
-    """What is wrong with the `SQLQUEUE` setting of this process, errors and warnings; nothing where there is none."""
+    """What is wrong with the `SQLQUEUE` setting of this process, and with our entries in `TASKS`: errors and warnings."""
     return _read()[1]
 
 
 def is_configured() -> bool:
-    """Whether the project has a `SQLQUEUE` setting at all."""
-    return hasattr(django_settings, "SQLQUEUE")
+    """Whether the project has a `SQLQUEUE` setting at all, or TASKS that need one."""
+    return hasattr(django_settings, "SQLQUEUE") or names_our_backend(getattr(django_settings, "TASKS", None))
 
 
 def instance_name(endpoint: EndpointSettings | None = None) -> str:
@@ -57,10 +64,16 @@ def instance_name(endpoint: EndpointSettings | None = None) -> str:
 def _read() -> tuple[Settings, list[Problem]]:
     if not is_configured():
         return Settings(), []
-    return read_settings(django_settings.SQLQUEUE, dialects=ConfiguredDialects())
+    findings = Findings()
+    backends = read_task_backends(getattr(django_settings, "TASKS", None), findings)
+    raw = with_endpoints_for_tasks(getattr(django_settings, "SQLQUEUE", {}), backends)
+    settings, problems = read_settings(raw, dialects=ConfiguredDialects())
+    if not any(problem.is_error for problem in problems):
+        find_missing_queues(backends, settings.endpoints, findings)
+    return replace(settings, task_backends=backends), [*problems, *findings.problems]
 
 
 @receiver(setting_changed, dispatch_uid="sqlqueue_app.conf.forget_settings")
 def _forget_settings(*, setting: str, **_: Any) -> None:
-    if setting in ("SQLQUEUE", "DATABASES"):
+    if setting in ("SQLQUEUE", "DATABASES", "TASKS"):
         get_settings.cache_clear()

@@ -39,6 +39,8 @@ class Code(StrEnum):
     NOT_SUPPORTED_YET = "sqlqueue.E021"
     NAME_TOO_LONG = "sqlqueue.E022"
     DEDUPLICATION_WITHOUT_TRANSACTION = "sqlqueue.E023"
+    TASK_QUEUE = "sqlqueue.E040"
+    TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"
     NO_EFFECT_YET = "sqlqueue.W002"
     SQLITE_TRANSACTION_MODE = "sqlqueue.W003"
@@ -48,19 +50,20 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyPath:
-    """The place of a value inside `SQLQUEUE`; its text is the expression that reads the value."""
+    """The place of a value inside of a setting of Django; its text is the expression that reads the value."""
 
     keys: tuple[object, ...] = ()
+    root: str = "SQLQUEUE"
 
     def __truediv__(self, key: object) -> KeyPath:
-        return KeyPath((*self.keys, key))
+        return KeyPath((*self.keys, key), self.root)
 
     def starts_with(self, other: KeyPath) -> bool:
         """Whether this place is `other` or lies inside of it."""
-        return self.keys[: len(other.keys)] == other.keys
+        return self.root == other.root and self.keys[: len(other.keys)] == other.keys
 
     def __str__(self) -> str:
-        return "SQLQUEUE" + "".join(f"[{_key_text(key)}]" for key in self.keys)
+        return self.root + "".join(f"[{_key_text(key)}]" for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from sqlqueue_app.conf.kinds import (
     Word,
 )
 from sqlqueue_app.conf.problems import meant
+from sqlqueue_app.conf.task_backends import TaskBackend
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.resolution import AddressBook
@@ -164,6 +165,8 @@ class Settings:
     schedules: Mapping[str, ScheduleSettings] = field(
         default_factory=_empty, metadata=setting(Sections(ScheduleSettings, Text(), "schedule"))
     )
+    task_backends: Mapping[str, TaskBackend] = field(default_factory=_empty)
+    """Not of `SQLQUEUE`: the entries of Django's `TASKS` that name our backend, by alias."""
 
     def endpoint(self, name: str) -> EndpointSettings:
         """The settings of an endpoint by its exact name; raises ConfigurationError where there is none."""

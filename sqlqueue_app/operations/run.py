@@ -18,6 +18,7 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.subscriptions import subscribe_to_events
+from sqlqueue_app.operations.task_results import task_result_jobs
 from sqlqueue_app.policies.back_off import BackOff
 from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
@@ -88,6 +89,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             jobs += [*each.purge_jobs(queues[each.name]), *each.delayed_jobs(), *each.watching_jobs()]
         if settings.schedules:
             jobs.append(Schedules(settings, endpoints[0].name).job())
+        jobs += task_result_jobs(settings)
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)

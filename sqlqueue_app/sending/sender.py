@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -45,12 +45,16 @@ class Sender:
         if handled is not None and handled.collect is not None:
             handled.collect(messages)
             return
+        self.when_possible(lambda: self.dispatcher.dispatch(messages))
+
+    def when_possible(self, write: Callable[[], None]) -> None:
+        """Call `write` now, where it joins the transaction of the queue's alias; if only another has one, when that commits."""
         other = self._other_alias_in_transaction()
         if other is None:
-            self.dispatcher.dispatch(messages)
+            write()
             return
         _warn_once(self.alias, other)
-        transaction.on_commit(lambda: self.dispatcher.dispatch(messages), using=other)
+        transaction.on_commit(write, using=other)
 
     def write_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], source: Iterable[object]) -> list[str]:
         """As `write`, for rows that are made while they are written; returns their ids. Not while messages are collected.
@@ -83,10 +87,10 @@ def _sender(endpoint: str | None) -> Sender:
     return Sender(endpoint)
 
 
-def sender() -> Sender:
-    """The sender of the calling thread: of the endpoint whose message it handles, else of SEND_AS."""
+def sender(otherwise: str | None = None) -> Sender:
+    """The sender of the calling thread: of the endpoint whose message it handles, else of SEND_AS, else of `otherwise`."""
     handled = current_handling()
-    return sender_as(handled.endpoint if handled is not None else get_settings().send_as)
+    return sender_as(handled.endpoint if handled is not None else get_settings().send_as or otherwise)
 
 
 def sender_as(endpoint: str | None) -> Sender:
@@ -224,7 +228,7 @@ def _warn_once(alias: str, other: str) -> None:
 
 
 def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting in ("SQLQUEUE", "DATABASES"):
+    if setting in ("SQLQUEUE", "DATABASES", "TASKS"):
         _sender.cache_clear()
 
 

@@ -14,6 +14,7 @@ import pytest
 import sqlqueue_app
 from sqlqueue_app.conf import NOT_YET, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
 from sqlqueue_app.conf.containers import keys_of, kind_of
+from sqlqueue_app.conf.task_backends import TaskOptions
 
 DOCUMENT = Path(sqlqueue_app.__file__).parent.parent / "docs" / "reference" / "settings.md"
 HEADINGS: dict[str, type[Any]] = {
@@ -21,6 +22,7 @@ HEADINGS: dict[str, type[Any]] = {
     '`SQLQUEUE["ENDPOINTS"][name]`': EndpointSettings,
     '`SQLQUEUE["ENDPOINTS"][name]["SATELLITES"][queue]`': SatelliteSettings,
     '`SQLQUEUE["SCHEDULES"][name]`': ScheduleSettings,
+    '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }
 
 

@@ -1,0 +1,269 @@
+"""The backend does what Django's own backends do, seen through the framework's own face."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from sqlqueue_app.tasks import SqlQueueBackend
+from tests.support.waiting import poll_until
+from tests.tasks import work
+from tests.tasks.conftest import Office, Signals, no_loop_thread
+from tests.tasks.framework import (
+    InvalidTask,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    default_task_backend,
+    task,
+    task_backends,
+)
+
+
+def test_what_the_backend_supports(office: Office) -> None:
+    backend = task_backends["default"]
+    assert type(backend) is SqlQueueBackend
+    assert backend.supports_defer
+    assert backend.supports_async_task
+    assert backend.supports_get_result
+    assert not backend.supports_priority
+    assert list(backend.check()) == []
+
+
+def test_an_enqueued_task_is_ready(office: Office) -> None:
+    before = timezone.now()
+    result = work.add.enqueue(1, second=2)
+
+    assert result.task == work.add
+    assert (result.status, result.is_finished, result.attempts) == (TaskResultStatus.READY, False, 0)
+    assert (result.args, result.kwargs, result.backend) == ([1], {"second": 2}, "default")
+    assert (result.started_at, result.finished_at, result.last_attempted_at) == (None, None, None)
+    assert (result.errors, result.worker_ids) == ([], [])
+    assert result.enqueued_at is not None
+    assert before <= result.enqueued_at <= timezone.now()
+    with pytest.raises(ValueError, match="Task has not finished yet"):
+        _ = result.return_value
+
+
+def test_a_worker_runs_it_and_anybody_finds_the_result(office: Office) -> None:
+    result = work.add.enqueue(1, second=2)
+    office.run()
+
+    found = work.add.get_result(result.id)
+    assert (found.status, found.is_finished, found.return_value) == (TaskResultStatus.SUCCESSFUL, True, 3)
+    assert (found.task, found.args, found.kwargs, found.errors) == (work.add, [1], {"second": 2}, [])
+    assert found.attempts == len(found.worker_ids) == 1
+    assert found.enqueued_at == result.enqueued_at
+    assert found.started_at == found.last_attempted_at
+    assert found.enqueued_at is not None
+    assert found.started_at is not None
+    assert found.finished_at is not None
+    assert found.enqueued_at <= found.started_at <= found.finished_at
+    assert office.rows("default") == office.rows("error") == []
+
+
+def test_a_result_is_refreshed(office: Office) -> None:
+    result, other = work.add.enqueue(1), work.add.enqueue(2)
+    office.run()
+
+    assert result.status == TaskResultStatus.READY
+    result.refresh()
+    async_to_sync(other.arefresh)()
+    assert (result.return_value, other.return_value) == (1, 2)
+
+
+def test_the_same_from_asynchronous_code(office: Office) -> None:
+    async def enqueue() -> Any:
+        return await work.add_later.aenqueue(2, second=3)
+
+    result = async_to_sync(enqueue)()
+    office.run()
+
+    found: Any = async_to_sync(work.add_later.aget_result)(result.id)
+    assert found.return_value == 5
+
+
+def test_a_task_that_fails_keeps_its_error(office: Office) -> None:
+    result = work.fail.enqueue("no luck \x00 \ud800")
+    office.run()
+
+    result.refresh()
+    assert (result.status, result.is_finished, result.attempts) == (TaskResultStatus.FAILED, True, 1)
+    (error,) = result.errors
+    assert error.exception_class is ValueError
+    assert error.exception_class_path == "builtins.ValueError"
+    assert "no luck \x00 \ud800" in error.traceback
+    assert "work.py" in error.traceback
+    assert result.finished_at is not None
+    with pytest.raises(ValueError, match="Task failed"):
+        _ = result.return_value
+    assert office.rows("default") == office.rows("error") == []
+
+
+@pytest.mark.parametrize(("broken", "kind"), [(work.leave, SystemExit), (work.return_no_json, TypeError)])
+def test_whatever_goes_wrong_the_task_has_failed(office: Office, broken: Any, kind: type) -> None:
+    result = broken.enqueue()
+    office.run()
+
+    result.refresh()
+    assert (result.status, result.errors[0].exception_class) == (TaskResultStatus.FAILED, kind)
+
+
+@pytest.mark.parametrize(
+    "value", [None, "", "\x00\ud800é", 0.1, -(10**30), float("inf"), [[], {}], {"a": {"b": [1, None, True]}}, ("x", 1)]
+)
+def test_all_of_json_comes_through(office: Office, value: Any) -> None:
+    result = work.echo.enqueue(value, named=value)
+    office.run()
+
+    result.refresh()
+    plain = list(value) if isinstance(value, tuple) else value
+    assert result.return_value == [[plain], {"named": plain}]
+
+
+def test_a_task_without_a_value_returns_none(office: Office) -> None:
+    result = work.nothing.enqueue()
+    office.run()
+
+    result.refresh()
+    assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, None)
+
+
+@pytest.mark.parametrize("wrong", [object(), {1, 2}, datetime(2026, 1, 1, tzinfo=UTC), b"\xff"])
+def test_arguments_that_are_no_json_are_refused(office: Office, wrong: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="Unsupported"):
+        work.echo.enqueue(wrong)
+    with pytest.raises((TypeError, ValueError), match="Unsupported"):
+        work.echo.enqueue(a=[wrong])
+    assert office.rows("default") == []
+
+
+def test_a_task_may_take_its_context(office: Office) -> None:
+    result = work.tell.enqueue("word")
+    office.run()
+
+    result.refresh()
+    assert result.return_value == ["word", 1, "RUNNING", result.id, ["word"]]
+
+
+def test_a_result_that_is_not_there(office: Office) -> None:
+    async def look_for(missing: str) -> None:
+        with pytest.raises(TaskResultDoesNotExist):
+            await default_task_backend.aget_result(missing)
+
+    for missing in ("123", "", "\0"):
+        with pytest.raises(TaskResultDoesNotExist):
+            default_task_backend.get_result(missing)
+        async_to_sync(look_for)(missing)
+    poll_until(no_loop_thread)
+
+
+def test_a_result_of_another_task(office: Office) -> None:
+    result = work.add.enqueue(1)
+    with pytest.raises(TaskResultMismatch):
+        work.fail.get_result(result.id)
+
+
+def test_a_result_of_another_backend(office: Office) -> None:
+    entry = office.settings.TASKS["default"]
+    office.settings.TASKS = {"default": entry, "other": entry}
+    result = work.add.using(backend="other").enqueue(1)
+
+    with pytest.raises(TaskResultDoesNotExist):
+        default_task_backend.get_result(result.id)
+    office.run()
+    result.refresh()
+    assert (result.backend, result.task.backend, result.return_value) == ("other", "other", 1)
+
+
+def test_signals_tell_what_happens(office: Office, signals: Signals) -> None:
+    work.add.enqueue(1)
+    assert signals.said == [("enqueued", "READY")]
+    office.run()
+    work.fail.enqueue()
+    office.run()
+
+    assert signals.said[1:] == [
+        ("started", "RUNNING"),
+        ("finished", "SUCCESSFUL"),
+        ("enqueued", "READY"),
+        ("started", "RUNNING"),
+        ("finished", "FAILED"),
+    ]
+    assert set(signals.senders) == {SqlQueueBackend}
+    assert signals.results[2].return_value == 1
+    assert signals.results[-1].errors[0].exception_class is ValueError
+
+
+def test_the_framework_logs_a_failure_with_its_traceback(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    work.fail.enqueue()
+    office.run()
+
+    (record,) = [
+        record for record in caplog.records if record.name in ("django.tasks", "django_tasks") and record.levelname == "ERROR"
+    ]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ValueError
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_priority_is_refused_with_the_way_out(office: Office) -> None:
+    with pytest.raises(InvalidTask, match=r"Backend does not support setting priority of tasks\. .*queue_name="):
+        work.add.using(priority=10)
+
+
+def test_a_queue_that_is_not_in_queues_is_refused(office: Office) -> None:
+    with pytest.raises(InvalidTask, match="Queue 'unknown' is not valid for backend"):
+        work.add.using(queue_name="unknown")
+
+
+def test_a_queue_without_an_endpoint_is_refused(office: Office) -> None:
+    office.tasks(queues=[])
+    with pytest.raises(InvalidTask, match=r"the task queue 'defualt' is no queue .* did you mean 'default'\?"):
+        work.add.using(queue_name="defualt").enqueue(1)
+
+
+def test_a_task_is_checked_again_when_it_is_enqueued(office: Office) -> None:
+    default_task_backend.queues = {"other"}
+    with pytest.raises(InvalidTask, match="Queue 'default' is not valid for backend"):
+        work.add.enqueue(1)
+
+
+def test_a_time_without_a_zone_is_refused(office: Office) -> None:
+    with pytest.raises(InvalidTask, match="run_after must be an aware datetime"):
+        work.add.using(run_after=datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+def test_a_function_inside_of_another_is_refused(office: Office) -> None:
+    with pytest.raises(InvalidTask, match="module level"):
+        task(lambda: None)
+
+
+# --- later ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_for_later_waits_in_the_delayed_table(office: Office) -> None:
+    at = timezone.now() + timedelta(hours=1)
+    result = work.add.using(run_after=at).enqueue(1)
+    office.run()
+
+    result.refresh()
+    assert (result.status, result.task.run_after) == (TaskResultStatus.READY, at)
+    assert work.add.get_result(result.id).task.run_after == at
+    assert len(office.delayed()) == 1
+    assert office.rows("default") == []
+
+
+def test_a_task_whose_time_has_passed_runs_at_once(office: Office) -> None:
+    result = work.add.using(run_after=timezone.now() - timedelta(seconds=1)).enqueue(1)
+    assert len(office.rows("default")) == 1
+    office.run()
+
+    result.refresh()
+    assert result.return_value == 1

@@ -1,0 +1,152 @@
+"""Which endpoint runs a task, retries, tasks that are gone, results that are old."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+from pytest_django import Settings
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.endpoint import endpoints_of
+from sqlqueue_app.models import TaskResult
+from sqlqueue_app.operations.task_results import purge_task_results, task_result_jobs
+from tests.support.databases import QueueDatabase
+from tests.tasks import work
+from tests.tasks.conftest import BACKEND, Office, Signals
+from tests.tasks.framework import TaskResultStatus
+
+
+def test_the_message_says_what_it_is(office: Office) -> None:
+    result = work.add.enqueue(1)
+
+    ((row, headers),) = zip(office.rows("default"), office.headers("default"), strict=True)
+    assert headers["NServiceBus.EnclosedMessageTypes"] == "sqlqueue.Task"
+    assert headers["NServiceBus.MessageId"] == result.id
+    assert json.loads(row.body or b"") == {"result_id": result.id, "task": "tests.tasks.work.add"}
+
+
+def test_tasks_alone_are_enough(sqlite_database: QueueDatabase, settings: Settings) -> None:
+    del settings.SQLQUEUE
+    settings.TASKS = {"default": {"BACKEND": BACKEND}}
+    call_command("migrate", verbosity=0)
+    result = work.add.enqueue(1, 2)
+    call_command("run_sqlqueue_worker", "--until-empty", "--processes=0")
+
+    result.refresh()
+    assert result.return_value == 3
+
+
+def test_a_queue_name_is_an_endpoint_a_satellite_or_what_default_stands_for(office: Office) -> None:
+    office.tasks(queues=["default", "mail", "Sales.Slow"], ENDPOINT="Sales")
+    office.endpoints(mail={}, Sales={"SATELLITES": {"Sales.Slow": {"MAX_CONCURRENCY": 1}}})
+    for queue, table in [("default", "Sales"), ("mail", "mail"), ("Sales.Slow", "Sales.Slow")]:
+        result = work.add.using(queue_name=queue).enqueue(1)
+        assert len(office.rows(table)) == 1
+        office.run()
+        result.refresh()
+        assert (result.return_value, result.task.queue_name) == (1, queue)
+
+
+def test_the_only_endpoint_is_what_default_stands_for(office: Office) -> None:
+    office.endpoints(Sales={"HANDLERS": ["tests.tasks.work"]})
+    result = work.add.enqueue(1)
+    office.run()
+
+    result.refresh()
+    assert result.return_value == 1
+
+
+def test_an_endpoint_that_no_task_goes_to_has_no_handler_for_them(office: Office) -> None:
+    office.tasks(queues=["default"])
+    office.endpoints(default={}, mail={})
+    office.put(json.dumps({"NServiceBus.EnclosedMessageTypes": "sqlqueue.Task"}), b"{}", queue="mail")
+    office.run()
+
+    (headers,) = office.headers("error")
+    assert "no handler for message" in headers["NServiceBus.ExceptionInfo.Message"]
+
+
+def test_nobody_subscribes_to_tasks(office: Office) -> None:
+    (endpoint,) = endpoints_of(get_settings(), None)
+    assert (endpoint.handlers.message_types, endpoint.events) == (["sqlqueue.Task"], [])
+
+
+def test_a_failed_task_is_run_again_later_if_asked(office: Office, signals: Signals, events: Callable[[], list[str]]) -> None:
+    office.tasks(RETRIES=1, RETRY_DELAY=0)
+    result = work.succeed_at.enqueue(2)
+    office.run()
+
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.READY, 1, 1)
+    assert "attempt 1" in result.errors[0].traceback
+    assert "task_retry" in events()
+    assert [word for word, _ in signals.said] == ["enqueued", "started"]
+    assert len(office.delayed()) == 1
+
+
+def test_a_task_that_is_gone_has_failed(office: Office, events: Callable[[], list[str]]) -> None:
+    for path in ("tests.tasks.gone.add", "tests.tasks.work.gone", "tests.tasks.work.no_task"):
+        result = work.add.enqueue(1)
+        TaskResult.objects.using(office.database.alias).filter(pk=result.id).update(task=path)
+        office.run()
+
+        row = office.row(result.id)
+        assert (row.status, len(row.errors), len(row.worker_ids)) == ("FAILED", 1, 1)
+    assert events().count("task_not_started") == 3
+    assert office.rows("error") == []
+
+
+def test_old_results_are_deleted_and_no_others(office: Office) -> None:
+    office.tasks(KEEP_RESULTS=timedelta(hours=1))
+    old, failed, young, waiting = work.add.enqueue(1), work.fail.enqueue(), work.add.enqueue(2), work.add.enqueue(3)
+    rows = TaskResult.objects.using(office.database.alias)
+    long_ago = timezone.now() - timedelta(hours=2)
+    rows.filter(pk=waiting.id).update(enqueued_at=long_ago)
+    for result in (old, failed):
+        rows.filter(pk=result.id).update(status="SUCCESSFUL", finished_at=long_ago)
+    rows.filter(pk=young.id).update(status="FAILED", finished_at=timezone.now())
+
+    (job,) = task_result_jobs(get_settings())
+    job.call()
+
+    assert set(rows.values_list("pk", flat=True)) == {young.id, waiting.id}
+
+
+def test_results_are_deleted_in_batches_and_by_backend(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sqlqueue_app.operations.task_results.BATCH", 2)
+    ids = [work.add.enqueue(number).id for number in range(5)]
+    rows = TaskResult.objects.using(office.database.alias)
+    rows.update(status="SUCCESSFUL", finished_at=timezone.now())
+    rows.filter(pk=ids[0]).update(backend="other")
+
+    before = timezone.now() + timedelta(seconds=1)
+    assert purge_task_results(office.database.alias, "default", before=before) == 4
+    assert list(rows.values_list("pk", flat=True)) == [ids[0]]
+
+
+def test_results_may_be_kept_for_ever(office: Office) -> None:
+    office.tasks(KEEP_RESULTS=None)
+    assert task_result_jobs(get_settings()) == []
+
+
+def test_importing_tasks_needs_no_loaded_models() -> None:
+    code = (
+        "from django.conf import settings\n"
+        f"settings.configure(TASKS={{'default': {{'BACKEND': {BACKEND!r}}}}}, USE_TZ=True)\n"
+        "import tests.tasks.early\n"
+        "from django.apps import apps\n"
+        "assert not apps.models_ready\n"
+        "(message,) = tests.tasks.early.early.get_backend().check()\n"
+        "assert message.id == 'sqlqueue.E041', message\n"
+    )
+    # An app's config may import tasks, when not even the apps are there.
+    code = code.replace("(message,)", "import django\ndjango.setup()\n(message,)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr

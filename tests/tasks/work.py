@@ -1,0 +1,114 @@
+"""Tasks as a project has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from sqlqueue_app import send
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import Claim
+from tests.tasks.framework import TaskContext, task
+
+
+@task
+def add(first: Any, second: Any = 0) -> Any:
+    return first + second
+
+
+@task
+def echo(*args: Any, **kwargs: Any) -> list[Any]:
+    return [list(args), kwargs]
+
+
+@task
+def nothing() -> None:
+    return None
+
+
+@task
+async def add_later(first: int, second: int) -> int:
+    return first + second
+
+
+@task
+def fail(text: str = "no luck") -> None:
+    raise ValueError(text)
+
+
+@task
+def leave() -> None:
+    raise SystemExit(3)
+
+
+@task
+def return_no_json() -> object:
+    return object()
+
+
+@task(takes_context=True)
+def tell(context: TaskContext, word: str) -> list[Any]:
+    result = context.task_result
+    return [word, context.attempt, str(result.status), result.id, result.args]
+
+
+@task(takes_context=True)
+def succeed_at(context: TaskContext, attempt: int) -> int:
+    if context.attempt < attempt:
+        raise ValueError(f"attempt {context.attempt}")
+    return context.attempt
+
+
+def write(name: str) -> None:
+    Claim.objects.using(get_settings().database).create(name=name, until=Now())
+
+
+@task
+def keep(name: str) -> None:
+    write(name)
+
+
+@task
+def keep_and_fail(name: str) -> None:
+    write(name)
+    send("Tasks.Never", {}, to="error")
+    raise ValueError(name)
+
+
+@task
+async def akeep(name: str, fails: bool = False) -> None:
+    await Claim.objects.using(get_settings().database).acreate(name=name, until=Now())
+    if fails:
+        raise ValueError(name)
+
+
+@task
+def swallow(name: str) -> None:
+    """Goes on after an error of the database."""
+    write(name)
+    try:
+        write(name)
+    except Exception:  # noqa: BLE001
+        return
+
+
+@task
+def set_rollback(name: str) -> None:
+    write(name)
+    transaction.set_rollback(True, using=get_settings().database)
+
+
+@task
+def enqueue_another(name: str) -> str:
+    return str(keep.enqueue(name).id)
+
+
+@task
+async def aenqueue_another(name: str) -> str:
+    return str((await keep.aenqueue(name)).id)
+
+
+def no_task() -> None:
+    """Only a function."""

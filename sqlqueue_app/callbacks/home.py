@@ -61,6 +61,11 @@ class CallbackHomes:
         with self._lock:
             return next((home for home in self._homes if home.endpoint == endpoint), None)
 
+    def has(self, home: CallbackHome) -> bool:
+        """Whether replies can still come there."""
+        with self._lock:
+            return any(other is home for other in self._homes)
+
     def only(self) -> str | None:
         """The endpoint of the homes, if they are all of one."""
         with self._lock:

@@ -73,11 +73,6 @@ class CallbackReceiver:
         self._stop.set()
         self._thread.join(timeout)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it receives no more, or is about to end."""
-        return self._stop.is_set()
-
     def _run(self) -> None:
         try:
             jobs = [self.heartbeat.job(), *self._endpoint.watching_jobs()]
@@ -87,13 +82,18 @@ class CallbackReceiver:
             logger.critical("the receiver of callbacks died", extra={"event": "thread_died"}, exc_info=True)
         finally:
             self._stop.set()
-            homes.remove(self.home, f"this process no longer receives from {self.home.queue!r}: {self._why}")
+            self._leave()
             _release(self._lease)
             connections.close_all()
 
     def _lost(self) -> None:
         self._why = "it was silent for too long, and another process has the queue now"
+        # At once, and not when the thread has ended: the next request needs another queue.
+        self._leave()
         self._stop.set()
+
+    def _leave(self) -> None:
+        homes.remove(self.home, f"this process no longer receives from {self.home.queue!r}: {self._why}")
 
 
 def _release(lease: InstanceLease) -> None:
@@ -117,18 +117,15 @@ class _OfThisProcess:
         if (known := homes.find(name)) is not None:
             return known
         with self._lock:
-            # Another thread may have been here before, or a receiver that lost its queue may still be ending.
-            if (known := homes.find(name)) is not None and not self._is_ending(name):
+            if (known := homes.find(name)) is not None:
                 return known
+            # One that lost its queue may still be ending.
             if (former := self._receivers.pop(name, None)) is not None:
                 former.close(CLOSE_SECONDS)
             started = CallbackReceiver(Endpoint(get_settings(), name))
             home = started.start()
             self._receivers[name] = started
             return home
-
-    def _is_ending(self, name: str) -> bool:
-        return name in self._receivers and self._receivers[name].is_closed
 
     def close(self, timeout: float | None) -> None:
         with self._lock:

@@ -11,11 +11,12 @@ from typing import Any, TypeVar, overload
 from asgiref.sync import sync_to_async
 from django.db import connections
 
+from sqlqueue_app.callbacks.home import homes
 from sqlqueue_app.callbacks.receiver import callback_home
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
 from sqlqueue_app.sending.current import current_handling
 from sqlqueue_app.sending.pending import Request, in_event_loop, pending
 from sqlqueue_app.sending.replies import check_returns, read_reply
@@ -115,6 +116,10 @@ def _send(
     outgoing = home.composer.compose(message, body, headers=headers, **options)
     pending.add(waiting, home.queue, partial(read_reply, returns=returns, spelling=home.composer.spelling))
     try:
+        if not homes.has(home):
+            raise ReplyLost(
+                f"nothing was sent: this process has lost the callback queue {home.queue!r} just now; ask again"
+            )
         if waiting.done():
             return
         home.dispatcher.dispatch([outgoing])

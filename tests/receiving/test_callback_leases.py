@@ -89,6 +89,15 @@ def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: A
     Instance.objects.using(asking.bench.database.alias).filter(pid=ELSEWHERE).delete()
 
 
+def test_a_request_whose_queue_is_lost_at_this_moment_is_not_sent(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = request("Test.Ask")
+    monkeypatch.setattr(homes, "has", lambda home: False)
+    with pytest.raises(ReplyLost, match="nothing was sent"):
+        request("Test.Ask")
+    assert len(asking.bench.rows("Sales")) == pending.counts().waiting == 1
+    assert not held.done()
+
+
 def test_a_pause_is_noted_and_replies_come_all_the_same(asking: Asking) -> None:
     held = request("Test.Ask")
     assert pause("Web") == set_concurrency("Web", 2) == 1

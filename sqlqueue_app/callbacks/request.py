@@ -117,9 +117,7 @@ def _send(
     pending.add(waiting, home.queue, partial(read_reply, returns=returns, spelling=home.composer.spelling))
     try:
         if not homes.has(home):
-            raise ReplyLost(
-                f"nothing was sent: this process has lost the callback queue {home.queue!r} just now; ask again"
-            )
+            raise ReplyLost(f"nothing was sent: this process has lost the callback queue {home.queue!r} just now; ask again")
         if waiting.done():
             return
         home.dispatcher.dispatch([outgoing])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.management import call_command
@@ -20,7 +21,7 @@ from sqlqueue_app.operations.task_results import purge_task_results, task_result
 from tests.support.databases import QueueDatabase
 from tests.tasks import work
 from tests.tasks.conftest import BACKEND, Office, Signals
-from tests.tasks.framework import TaskResultStatus
+from tests.tasks.framework import TaskResultStatus, task_finished
 
 
 def test_the_message_says_what_it_is(office: Office) -> None:
@@ -79,7 +80,7 @@ def test_nobody_subscribes_to_tasks(office: Office) -> None:
 
 
 def test_a_failed_task_is_run_again_later_if_asked(office: Office, signals: Signals, events: Callable[[], list[str]]) -> None:
-    office.tasks(RETRIES=1, RETRY_DELAY=0)
+    office.tasks(RETRIES=1, RETRY_DELAY=3600)
     result = work.succeed_at.enqueue(2)
     office.run()
 
@@ -89,6 +90,38 @@ def test_a_failed_task_is_run_again_later_if_asked(office: Office, signals: Sign
     assert "task_retry" in events()
     assert [word for word, _ in signals.said] == ["enqueued", "started"]
     assert len(office.delayed()) == 1
+
+
+def test_a_receiver_of_a_signal_that_raises_has_the_task_tried_again(office: Office) -> None:
+    office.endpoints(default={"IMMEDIATE_RETRIES": 1})
+    raised: list[str] = []
+
+    def raise_once(task_result: Any, **_: Any) -> None:
+        if not raised:
+            raised.append(task_result.id)
+            raise ValueError("the first time")
+
+    task_finished.connect(raise_once, weak=False)
+    try:
+        result = work.keep.enqueue("kept")
+        office.run()
+    finally:
+        task_finished.disconnect(raise_once)
+
+    result.refresh()
+    assert raised == [result.id]
+    assert (result.status, result.attempts, office.written()) == (TaskResultStatus.SUCCESSFUL, 1, ["kept"])
+
+
+def test_tasks_share_a_batch_and_only_the_failed_one_is_undone(office: Office) -> None:
+    office.endpoints(default={"BATCH_SIZE": 5, "MAX_CONCURRENCY": 1, "CONCURRENCY_MODEL": "fixed"})
+    results = [work.keep.enqueue("one"), work.keep_and_fail.enqueue("two"), work.keep.enqueue("three")]
+    office.run()
+
+    for result in results:
+        result.refresh()
+    assert [str(result.status) for result in results] == ["SUCCESSFUL", "FAILED", "SUCCESSFUL"]
+    assert (office.written(), office.rows("error")) == (["one", "three"], [])
 
 
 def test_a_task_that_is_gone_has_failed(office: Office, events: Callable[[], list[str]]) -> None:

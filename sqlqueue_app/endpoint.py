@@ -27,11 +27,11 @@ from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
-from sqlqueue_app.receiving.due_timeouts import EVERY_SECONDS, DueTimeouts
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Processor
 from sqlqueue_app.receiving.fixed import FixedReceiver
+from sqlqueue_app.receiving.forwarding import Forwarding
 from sqlqueue_app.receiving.handlers import Handler, handlers_of
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.middleware import around, load_middleware
@@ -218,13 +218,6 @@ class Endpoint:
             return None
         return WakeUp(queue.name, queue.table.qualified, stop)
 
-    def delayed_jobs(self) -> list[BackgroundJob]:
-        """The background job that moves drained timeouts which are due; none where no satellite is drained."""
-        if not self.config.legacy_satellites:
-            return []
-        due = DueTimeouts(self.name, self._satellite_routes())
-        return [BackgroundJob(f"due timeouts of {self.name}", EVERY_SECONDS, due.run)]
-
     def watching_jobs(self) -> list[BackgroundJob]:
         """Background jobs that look for slow handlers and forget the ids of handled messages, as the settings say."""
         return [*self._slow_handlers.jobs(), *(each.job() for each in self._duplicates.values())]
@@ -253,8 +246,7 @@ class Endpoint:
         planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))
         if (audit := self._audit_address()) is not None:
             planned.append(PlannedTable(TableKind.QUEUE, audit))
-        if self.config.legacy_satellites:
-            planned.append(PlannedTable(TableKind.DELAYED, delayed_address(self.book, self.name)))
+        planned.append(PlannedTable(TableKind.DELAYED, delayed_address(self.book, self.name)))
         if self.config.subscribe and self.events:
             planned.append(PlannedTable(TableKind.SUBSCRIPTIONS, self.subscriptions.address))
         findings = inspect_tables(self.alias, planned, layout=self.settings.table_layout)
@@ -310,16 +302,21 @@ class Endpoint:
         processor = Processor(self.name, identity.machine, identity.host_id)
         return ErrorQueue(self.alias, self._error_address(), failed_queue=failed_queue, processor=processor)
 
+    def _destinations(self) -> Destinations:
+        """Where headers of received messages may send to."""
+        return Destinations(
+            self.alias,
+            self.book,
+            satellites=frozenset(self.config.legacy_satellite_names()),
+            own=self.name,
+            allowed=self.settings.allowed_destinations,
+            announces=self.settings.announces,
+        )
+
     def _satellite_routes(self) -> SatelliteRoutes:
         return SatelliteRoutes(
             main=self.book.canonical(self._table(self.name).address),
-            destinations=Destinations(
-                self.alias,
-                self.book,
-                satellites=frozenset(self.config.legacy_satellite_names()),
-                own=self.name,
-                allowed=self.settings.allowed_destinations,
-            ),
+            destinations=self._destinations(),
             delayed=DelayedTable(self.alias, delayed_address(self.book, self.name)),
             error_queue_of=self._error_queue_of,
             now=utc_now,
@@ -332,6 +329,8 @@ class Endpoint:
         return RecoverabilityConfig(retries[0], config.error_queue, retries[1], increase)
 
     def _processor_config(self, queue: ReceivingQueue, in_work: InWork) -> ProcessorConfig:
+        own = queue.table.address
+        own_text = self.book.canonical(own)
         return ProcessorConfig(
             endpoint=self.name,
             queue=queue.name,
@@ -339,9 +338,10 @@ class Endpoint:
             composer=self._composer,
             dispatcher=self._dispatcher,
             joined_dispatcher=self._joined,
-            error_queue=self._error_queue_of(self.book.canonical(queue.table.address)),
+            error_queue=self._error_queue_of(own_text),
             auditing=Auditing(self._audit_address(), self._composer, allowed_destinations=self.settings.allowed_destinations),
-            address=queue.table.address,
+            address=own,
+            forwarding=Forwarding(self.name, own, own_text, self._destinations(), self._error_queue_of),
             recoverability=self._recoverability(),
             policy=self._policy,
             duplicates=self._duplicates_of(queue),

@@ -20,6 +20,8 @@ from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.subscriptions import subscribe_to_events
 from sqlqueue_app.operations.task_results import task_result_jobs
 from sqlqueue_app.policies.back_off import BackOff
+from sqlqueue_app.receiving.delayed_mover import DelayedMover
+from sqlqueue_app.receiving.delayed_tables import due_messages_of
 from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
@@ -79,21 +81,25 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         if queues is None:
             return 0
         everything = [queue.name for owned in queues.values() for queue in owned]
-        empty = EmptyQueues(everything) if options.until_empty else None
+        mover = DelayedMover(due_messages_of(settings), stop)
+        empty = EmptyQueues(everything, anything_due=mover.anything_due) if options.until_empty else None
+        if empty is not None:
+            mover.tell(empty)
         parts = {each.name: PartOfStop(stop) for each in endpoints}
         telling = {"empty": empty, "count": count.add, "in_work": in_work}
         receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], telling) for each in endpoints}
         homes = WorkerHomes((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
-            jobs += [*each.purge_jobs(queues[each.name]), *each.delayed_jobs(), *each.watching_jobs()]
+            jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs()]
         if settings.schedules:
             jobs.append(Schedules(settings, endpoints[0].name).job())
         jobs += task_result_jobs(settings)
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
-        with listening(settings.database, [receiver.wake_up for receiver in worker.receivers], stop), homes:
+        wake_ups = [receiver.wake_up for receiver in worker.receivers]
+        with listening(settings.database, wake_ups, stop), homes, mover.running():
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
         for _, lease in leases:
@@ -134,10 +140,6 @@ def _prepare(
         queues[each.name] = each.receiving_queues(lease.callback_queue)
         each.purge_on_startup(queues[each.name])
         subscribe_to_events(each)
-        if options.until_empty:
-            # What is due is left to receive, too; the background job may come too late for it.
-            for job in each.delayed_jobs():
-                job.call()
     return queues
 
 

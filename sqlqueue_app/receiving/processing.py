@@ -192,6 +192,9 @@ class MessageProcessor:
             incoming = read_message(row)
         except PoisonMessage as poison:
             return self._move_poison(row, poison)
+        if self._config.forwarding.concerns(incoming) and self._config.forwarding.send_on(row, incoming):
+            self._finish()
+            return Outcome.HANDLED
         return self._attempt(row, incoming)
 
     def _move_poison(self, row: ReceivedRow, poison: PoisonMessage) -> Outcome:

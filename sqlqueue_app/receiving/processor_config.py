@@ -16,6 +16,7 @@ from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
+from sqlqueue_app.receiving.forwarding import Forwarding
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.slow_handlers import SlowHandlers
@@ -67,6 +68,8 @@ class ProcessorConfig:
     error_queue: ErrorQueue
     auditing: Auditing
     address: QueueAddress
+    forwarding: Forwarding
+    """Knows which messages belong to another queue."""
     recoverability: RecoverabilityConfig
     failures: SharedFailures
     policy: Policy = default_policy

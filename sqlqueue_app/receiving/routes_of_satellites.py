@@ -18,6 +18,7 @@ from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueEr
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.tables.announcing import announcing_table
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.well_known import check_address
 
@@ -79,8 +80,10 @@ class Destinations:
         own: str,
         allowed: tuple[str, ...] | None,
         what: str = "the message is on its way to",
+        announces: bool = False,
     ) -> None:
         self._alias = alias
+        self._table_of = announcing_table if announces else queue_table
         self._book = book
         self._satellites = satellites
         self._own = own
@@ -98,7 +101,7 @@ class Destinations:
             try:
                 address = self._book.resolve(QueueAddress.parse(text, form))
                 check_address(address, self._book.dialect)
-                table = queue_table(self._alias, address)
+                table = self._table_of(self._alias, address)
                 table.layout()
             except (AddressError, QueueNotFound, TableMismatch) as error:
                 problem = problem or error

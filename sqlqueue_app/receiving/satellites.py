@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import PoisonMessage
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
+from sqlqueue_app.receiving.due_messages import columns_of
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import failure_of
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
@@ -122,8 +123,3 @@ def _told(row: ReceivedRow, headers: Headers) -> Headers:
     if reply_to := headers.get(names.TIMEOUT_REPLY_TO_ADDRESS):
         told[names.REPLY_TO_ADDRESS] = reply_to
     return told
-
-
-def columns_of(headers: Headers) -> tuple[str | None, str | None]:
-    """The columns CorrelationId and ReplyToAddress, by the headers."""
-    return headers.get(names.CORRELATION_ID) or None, headers.get(names.REPLY_TO_ADDRESS) or None

@@ -67,10 +67,12 @@ class EmptyQueues:
     """Says when every queue was found empty while nothing was being handled, so that no handler can have sent anything since.
 
     Threads report the begin and the end of each poll and each message. An empty poll proves something only if it was alone and no
-    message was received or handled meanwhile.
+    message was received or handled meanwhile. At last `anything_due` is asked, which says whether something waits elsewhere that
+    will be in a queue at once.
     """
 
-    def __init__(self, queues: Iterable[str]) -> None:
+    def __init__(self, queues: Iterable[str], *, anything_due: Callable[[], bool] = lambda: False) -> None:
+        self._anything_due = anything_due
         self._lock = threading.Lock()
         self._queues = frozenset(queues)
         self._polls = 0
@@ -98,10 +100,16 @@ class EmptyQueues:
             self._generation += 1
 
     def poll_ends(self, queue: str, mark: int, *, empty: bool) -> bool:
-        """True when with this poll the last of the queues was found empty."""
+        """True when with this poll the last of the queues was found empty. Raises what `anything_due` raises."""
         with self._lock:
             self._polls -= 1
             if not empty or mark != self._generation or self._busy or self._polls:
                 return False
             self._empty.add(queue)
-            return self._empty == self._queues
+            if self._empty != self._queues:
+                return False
+        # Not under the lock: it asks the database.
+        if self._anything_due():
+            return False
+        with self._lock:
+            return mark == self._generation and not self._busy

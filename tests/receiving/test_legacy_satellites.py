@@ -17,7 +17,7 @@ from sqlqueue_app.endpoint import Endpoint
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.receiving.due_timeouts import DueTimeouts
+from sqlqueue_app.receiving.delayed_tables import due_messages_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import forget_tables
 from sqlqueue_app.tables.rows import NewRow
@@ -57,7 +57,11 @@ def in_delayed(bench: Bench) -> int:
 
 
 def move_due(bench: Bench) -> int:
-    return DueTimeouts("Sales", Endpoint(get_settings(), "Sales")._satellite_routes()).move()
+    (due,) = due_messages_of(get_settings())
+    moved = 0
+    while batch := due.move_batch():
+        moved += batch
+    return moved
 
 
 def satellites_are_empty(bench: Bench) -> bool:

@@ -1,0 +1,58 @@
+"""The delayed tables of the settings, ready to be moved from: those of all endpoints and of SEND_AS, whoever runs them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.receiving.due_messages import DueMessages
+from sqlqueue_app.receiving.error_queue import ErrorQueue
+from sqlqueue_app.receiving.failures import Processor
+from sqlqueue_app.receiving.routes_of_satellites import Destinations
+from sqlqueue_app.sending.composer import sender_identity
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.well_known import delayed_address
+
+
+def due_messages_of(settings: Settings) -> list[DueMessages]:
+    """One for each endpoint of the settings and for SEND_AS. Reaches no database; the tables need not be there.
+
+    Any worker on the database moves for all of them: a process that sends as SEND_AS runs no worker of its own. ConfigurationError
+    for a name that no address can hold.
+    """
+    connection = connection_of(settings.database)
+    book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
+    names = [*settings.endpoints, *([settings.send_as] if settings.send_as is not None else [])]
+    return [_due_messages(settings, book, name) for name in dict.fromkeys(names)]
+
+
+def _due_messages(settings: Settings, book: AddressBook, name: str) -> DueMessages:
+    config = settings.endpoints.get(name)
+    # SEND_AS need not be an endpoint of the settings: then what fails goes where it goes for the first of those.
+    error_queue = (config or next(iter(settings.endpoints.values()))).error_queue
+    alias = settings.database
+    identity = sender_identity(name, book)
+    destinations = Destinations(
+        alias,
+        book,
+        satellites=frozenset(config.legacy_satellite_names() if config is not None else ()),
+        own=name,
+        # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
+        # drained from an old peer's queue was checked then.
+        allowed=None,
+        announces=settings.announces,
+    )
+    return DueMessages(
+        name,
+        DelayedTable(alias, delayed_address(book, name)),
+        main=book.canonical(book.of_queue(name)),
+        destinations=destinations,
+        error_queue_of=partial(_error_queue, alias, book, error_queue, Processor(name, identity.machine, identity.host_id)),
+    )
+
+
+def _error_queue(alias: str, book: AddressBook, error_queue: str, processor: Processor, failed_queue: str) -> ErrorQueue:
+    return ErrorQueue(alias, book.parse(error_queue), failed_queue=failed_queue, processor=processor)

@@ -9,6 +9,7 @@ from typing import Any
 from django.utils import timezone
 
 from sqlqueue_app.management.queue_arguments import columns, duration_text, terminal_line
+from sqlqueue_app.operations.delayed_status import DelayedStatus
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.queue_problems import QueueProblem
 from sqlqueue_app.operations.schedules import ScheduleStatus
@@ -16,6 +17,7 @@ from sqlqueue_app.operations.status import QueueStatus, Status
 
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
 _SCHEDULE_HEAD = ("SCHEDULE", "CRON", "SENDS", "NEXT", "LAST", "AS")
+_DELAYED_HEAD = ("DELAYED BY", "MESSAGES", "OVERDUE", "STATE")
 _INSTANCE_HEAD = (
     "ENDPOINT",
     "INSTANCE",
@@ -37,6 +39,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "database": status.database,
         "taken_at": status.taken_at.isoformat(),
         "queues": [_queue(status, each) for each in status.queues],
+        "delayed": [_delayed(each) for each in status.delayed],
         "instances": [_instance(status, each) for each in status.instances],
         "instances_problem": _problem(status.instances_problem),
         "schedules": [_schedule(each) for each in status.schedules],
@@ -61,6 +64,17 @@ def _queue(status: Status, each: QueueStatus) -> dict[str, Any]:
         "head_age_unknown": None if age is None or age.unknown is None else age.unknown.value,
         "threads": status.threads_of(each),
         "problem": _problem(each.problem),
+    }
+
+
+def _delayed(each: DelayedStatus) -> dict[str, Any]:
+    return {
+        "endpoint": each.endpoint,
+        "table": each.table,
+        "exists": each.exists,
+        "waiting": each.waiting,
+        "overdue": each.overdue,
+        "exact": each.exact,
     }
 
 
@@ -116,6 +130,9 @@ def status_lines(status: Status) -> Iterator[str]:
     else:
         cells = [_queue_cells(status, each) for each in status.queues]
         yield from columns([_QUEUE_HEAD, *cells], right=frozenset({3, 4, 5, 6, 7}))
+    if status.delayed:
+        yield ""
+        yield from columns([_DELAYED_HEAD, *map(_delayed_cells, status.delayed)], right=frozenset({1, 2}))
     yield ""
     if status.instances:
         rows = [_instance_cells(status, each) for each in status.instances]
@@ -150,6 +167,13 @@ def _queue_cells(status: Status, each: QueueStatus) -> tuple[str, ...]:
     threads = status.threads_of(each)
     cells = (each.name, each.queue.kind.value, ", ".join(each.queue.endpoints), *numbers, age)
     return (*cells, "-" if threads is None else str(threads), state)
+
+
+def _delayed_cells(each: DelayedStatus) -> tuple[str, ...]:
+    if each.waiting is None or each.overdue is None:
+        return each.endpoint, "-", "-", "missing" if each.exists is False else "unreadable"
+    least = "" if each.exact else "≥"
+    return each.endpoint, f"{least}{each.waiting}", f"{least}{each.overdue}", "ok"
 
 
 def _instance_cells(status: Status, each: InstanceStatus) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ def send_copies(
     *,
     headers: Mapping[str, str],
     time_to_be_received: timedelta | None = None,
+    delay: timedelta | None = None,
     count: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
@@ -32,7 +33,12 @@ def send_copies(
         while len(ids) < count:
             size = min(_CHUNK, count - len(ids))
             ids += send_many(
-                message_type, [body] * size, to=str(table.address), headers=headers, time_to_be_received=time_to_be_received
+                message_type,
+                [body] * size,
+                to=str(table.address),
+                headers=headers,
+                time_to_be_received=time_to_be_received,
+                delay=delay,
             )
             if progress is not None:
                 progress(len(ids))

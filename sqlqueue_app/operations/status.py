@@ -14,6 +14,7 @@ from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.operations.dead_rows import dead_row_problems
+from sqlqueue_app.operations.delayed_status import DelayedStatus, read_delayed
 from sqlqueue_app.operations.head_age import HeadAge, head_age
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
@@ -55,6 +56,7 @@ class Status:
     instances: tuple[InstanceStatus, ...]
     instances_problem: QueueProblem | None = None
     schedules: tuple[ScheduleStatus, ...] = ()
+    delayed: tuple[DelayedStatus, ...] = ()
 
     def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
         """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""
@@ -82,7 +84,8 @@ def read_status(
     """Look at every known queue and every instance.
 
     At most four statements per queue once its columns are known (two more at the first look of a process), one for the instances,
-    one for each schedule; on PostgreSQL one for the dead rows of all queues, and one more where those pile up.
+    one for each schedule and each delayed table; on PostgreSQL one for the dead rows of all queues, and one more where those pile
+    up.
     Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
     for wrong settings.
     """
@@ -91,7 +94,9 @@ def read_status(
     instances, rows, problem = read_instances()
     schedules = () if problem else _read_schedules(settings, taken_at)
     queues = tuple(read_queue(settings, queue, limit=limit, now=lambda: taken_at) for queue in known_queues(settings, rows))
-    return Status(settings.database, taken_at, _with_dead_rows(settings.database, queues), instances, problem, schedules)
+    delayed = read_delayed(settings, limit=limit)
+    queues = _with_dead_rows(settings.database, queues)
+    return Status(settings.database, taken_at, queues, instances, problem, schedules, delayed)
 
 
 def _read_schedules(settings: Settings, now: datetime) -> tuple[ScheduleStatus, ...]:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.operations.browse import Flag, MessageDetail, read_details
+from sqlqueue_app.operations.delayed_status import read_delayed
 from tests.commands.running import refused, run
 from tests.operations.filling import count, install, table
 from tests.support.databases import QueueDatabase
@@ -128,3 +130,35 @@ def test_an_unknown_queue_is_one_line(sqlite_database: QueueDatabase) -> None:
     line = refused(run(sqlite_database, "sqlqueue_send", "Sale", "--type", "T", "--body", "{}"))
 
     assert "did you mean 'Sales'?" in line
+
+
+def test_a_delayed_message_waits_in_the_table_of_send_as(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    queue_database.configure(SEND_AS="Sales")
+
+    found = json.loads(send("Sales", "--type", "T", "--body", "{}", "--delay", "3600", "--count", "3", "--format", "json"))
+
+    assert found["sent"] == len(found["message_ids"]) == 3
+    (delayed,) = read_delayed(get_settings())
+    assert (delayed.waiting, delayed.overdue, count(queue_database, "Sales")) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("send_as", "arguments", "said"),
+    [
+        (None, ("--delay", "5"), "SEND_AS"),
+        ("Sales", ("--delay", "5", "--ttbr", "5"), "time_to_be_received"),
+        ("Sales", ("--delay", "soon"), "expected a number of seconds, got 'soon'"),
+        ("Sales", ("--delay", "-1"), "expected seconds of 0 or more"),
+        ("Sales", ("--delay", "1e12"), "year 9999"),
+    ],
+)
+def test_a_delay_that_cannot_be_is_refused(
+    sqlite_database: QueueDatabase, send_as: str | None, arguments: tuple[str, ...], said: str
+) -> None:
+    install(sqlite_database)
+    sqlite_database.configure(SEND_AS=send_as)
+    with pytest.raises(CommandError, match=said) as refusal:
+        send("Sales", "--type", "T", "--body", "{}", *arguments)
+    assert refusal.value.returncode == 2
+    assert count(sqlite_database, "Sales") == 0

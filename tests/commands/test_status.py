@@ -9,7 +9,11 @@ from typing import Any
 
 from django.core.management import call_command
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import ScheduleTick
+from sqlqueue_app.operations.delayed_status import read_delayed
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.well_known import delayed_address
 from tests.commands.running import refused, run
 from tests.commands.test_peek import KEYS as PEEK_KEYS
 from tests.operations.filling import count, install, instance, message, now_of, table
@@ -49,7 +53,7 @@ def test_the_document_holds_the_numbers_of_sql(queue_database: QueueDatabase) ->
 
     found = document()
 
-    assert set(found) == {"database", "taken_at", "queues", "instances", "instances_problem", "schedules"}
+    assert set(found) == {"database", "taken_at", "queues", "delayed", "instances", "instances_problem", "schedules"}
     assert all(set(each) == QUEUE_KEYS for each in found["queues"])
     assert all(set(each) == INSTANCE_KEYS for each in found["instances"])
     (sales,) = [each for each in found["queues"] if each["name"] == "Sales"]
@@ -81,6 +85,27 @@ def test_schedules_are_listed_with_their_next_and_their_last_tick(queue_database
     assert second["last_tick"] is None
     (line,) = [line for line in text().splitlines() if line.startswith("yearly")]
     assert line.split()[6:] == ["Sales.CloseYear", first["next_tick"][:10], "02:00", "2026-01-01", "02:00", "Sales"]
+
+
+def test_delayed_messages_are_counted_and_those_that_are_overdue(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    queue_database.configure(SEND_AS="Web")
+    address = delayed_address(get_settings().address_book(queue_database.vendor), "Sales")
+    delayed = DelayedTable(queue_database.alias, address)
+    for due in (datetime(2026, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)):
+        delayed.add("{}", b"", due)
+
+    sales, web = document()["delayed"]
+
+    assert sales == {
+        "endpoint": "Sales", "table": delayed.qualified, "exists": True, "waiting": 3, "overdue": 1, "exact": True,
+    }  # fmt: skip
+    assert (web["endpoint"], web["exists"], web["waiting"]) == ("Web", False, None)
+    lines = [line.split() for line in text().splitlines()]
+    assert ["Sales", "3", "1", "ok"] in lines
+    assert ["Web", "-", "-", "missing"] in lines
+    found = [(each.waiting, each.overdue, each.exact) for each in read_delayed(get_settings(), limit=2)]
+    assert found == [(2, 1, False), (None, None, True)]
 
 
 def test_a_missing_table_is_named_with_what_mends_it(queue_database: QueueDatabase) -> None:

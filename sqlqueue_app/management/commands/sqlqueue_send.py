@@ -36,7 +36,7 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Queue, type, body, headers, expiry, count."""
+        """Queue, type, body, headers, expiry, delay, count."""
         add_queue_argument(parser)
         parser.add_argument(
             "--type", required=True, metavar="T", help="the full name of the message type, such as Sales.PlaceOrder"
@@ -53,6 +53,12 @@ class Command(SqlQueueCommand):
             help="a header of your own; it goes before ours of the same name; may be given several times",
         )
         parser.add_argument("--ttbr", type=seconds, metavar="S", help="time to be received in seconds: then the message expires")
+        parser.add_argument(
+            "--delay",
+            type=seconds,
+            metavar="S",
+            help="deliver it so many seconds later; it waits in the delayed table of SEND_AS; not with --ttbr",
+        )
         parser.add_argument("--count", type=whole_number(1), default=1, metavar="N", help="how many copies (default: %(default)s)")
         add_format_argument(parser)
 
@@ -68,6 +74,7 @@ class Command(SqlQueueCommand):
                 body,
                 headers=dict(options["header"]),
                 time_to_be_received=options["ttbr"],
+                delay=options["delay"],
                 count=count,
                 progress=lambda done: self.write_progress(done, count, "messages written") if count > _LONGEST_LIST else None,
             )

@@ -294,6 +294,19 @@ def test_it_sleeps_until_the_next_due_time_and_at_most_a_second(office: Bench) -
     assert 0 < looks.look() < 0.8
 
 
+def test_due_times_without_an_end_are_no_trouble(postgresql_bench: Bench) -> None:
+    postgresql_bench.install_queues("Billing")
+    with postgresql_bench.database.connection.cursor() as cursor:
+        for due, to in (("-infinity", "Billing"), ("infinity", "Billing")):
+            headers = json.dumps({FORWARD: address(postgresql_bench, to)})
+            cursor.execute(
+                f"INSERT INTO {delayed(postgresql_bench, 'Sales').qualified} (headers, due) VALUES (%s, CAST(%s AS timestamptz))",
+                [headers, due],
+            )
+    assert Looks().look() == LOOK_SECONDS
+    assert (len(postgresql_bench.rows("Billing")), waiting(postgresql_bench, "Sales")) == (1, 1)
+
+
 def test_an_earlier_message_of_this_process_wakes_it_at_its_commit(office: Bench) -> None:
     woken = threading.Event()
     slept: list[float] = []

@@ -100,9 +100,11 @@ def test_every_command_that_real_endpoints_sent_is_read(bench: Bench, calls: Cal
     bench.run()
     assert [moved["NServiceBus.ExceptionInfo.Message"] for moved in bench.headers("error")] == []
     seen = sorted(calls.seen, key=lambda headers: str(headers.get("NServiceBus.MessageId")))
-    assert seen == sorted(
-        (json.loads(row["headers"]) for row in commands), key=lambda headers: str(headers.get("NServiceBus.MessageId"))
-    )
+    wanted = [json.loads(row["headers"]) for row in commands]
+    for headers in wanted:
+        # What was delayed has arrived: a real endpoint takes this one away, too.
+        headers.pop("NServiceBus.SqlServer.ForwardDestination", None)
+    assert seen == sorted(wanted, key=lambda headers: str(headers.get("NServiceBus.MessageId")))
 
 
 def insert(bench: Bench, row: dict[str, Any]) -> None:

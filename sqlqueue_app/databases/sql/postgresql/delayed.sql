@@ -14,7 +14,11 @@ VALUES {rows};
 
 -- name: next_due
 -- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index.
-SELECT CAST(EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1) - clock_timestamp()) AS double precision);
+-- By their seconds, for a due time may be infinite, which cannot be subtracted from.
+SELECT CAST(
+    EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1)) - EXTRACT(EPOCH FROM clock_timestamp())
+    AS double precision
+);
 
 -- name: count_delayed
 -- How many wait, and how many of them are due; neither beyond the limit.

@@ -177,15 +177,16 @@ def outgoing_headers(
     time_to_be_received: timedelta | None = None,
     conversation_id: str | None = None,
     custom: Mapping[str, str | None] | None = None,
+    trace: Mapping[str, str | None] | None = None,
 ) -> Headers:
     """The headers of a message that an endpoint sends, publishes or replies with, in the order of the recorded rows.
 
     ``now`` is aware and becomes TimeSent; ``endpoint`` is ``None`` in a process that sends as none; ``enclosed_types`` is
     the text of :func:`sqlqueue_app.messages.types.enclosed_types`; ``reply_to`` a canonical address; ``incoming`` the
     message being handled, which hands on its conversation and correlation. Without it a conversation starts:
-    ``conversation_id``, or else the message's own id. ``custom`` headers stand first and win over ours, but for the
-    message id. Values of ``None`` among ours are left out. Raises :class:`WireFormatError` for a naive ``now`` and a
-    duration that .NET could not hold.
+    ``conversation_id``, or else the message's own id. ``trace`` are the headers of its trace, else that of ``incoming`` goes on,
+    unless ``custom`` names another. ``custom`` headers stand first and win over ours, but for the message id. Values of ``None``
+    among ours are left out. Raises :class:`WireFormatError` for a naive ``now`` and a duration that .NET could not hold.
     """
     related_to = conversation = correlation = None
     if incoming is not None:
@@ -209,4 +210,18 @@ def outgoing_headers(
         names.TIME_SENT: format_time(now),
     }
     own = {name: value for name, value in (custom or {}).items() if name != names.MESSAGE_ID}
+    ours |= {} if names.TRACE_PARENT in own else trace or _trace_of(incoming)
     return own | {name: value for name, value in ours.items() if value is not None and name not in own}
+
+
+def _trace_of(incoming: IncomingMessage | None) -> Headers:
+    """The trace that a handled message belongs to, as it is passed on by who makes no spans.
+
+    A request to begin a new trace goes along: nobody has followed it yet.
+    """
+    if incoming is None or not (header := incoming.headers).get(names.TRACE_PARENT):
+        return {names.BAGGAGE: incoming.headers.get(names.BAGGAGE)} if incoming is not None else {}
+    passed = {name: header.get(name) for name in names.TRACE_CONTEXT}
+    if (header.get(names.START_NEW_TRACE) or "").lower() == "true":
+        passed[names.START_NEW_TRACE] = "True"
+    return passed

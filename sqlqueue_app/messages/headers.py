@@ -47,6 +47,7 @@ START_NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
+TRACE_CONTEXT: Final = (TRACE_PARENT, TRACE_STATE, BAGGAGE)
 METRIC_INSTANCE_ID: Final = "NServiceBus.Metric.InstanceId"
 METRIC_TYPE: Final = "NServiceBus.Metric.Type"
 

@@ -18,6 +18,7 @@ from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.sending.current import Handling, handling
+from sqlqueue_app.sending.tracing import processing_span
 
 SendAtOnce = Callable[[Sequence[OutgoingMessage]], None]
 
@@ -50,7 +51,10 @@ class Invoker:
         )
         collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
         try:
-            with handling(Handling(incoming, config.endpoint, collect)):
+            with (
+                handling(Handling(incoming, config.endpoint, collect)),
+                processing_span(incoming, endpoint=config.endpoint, queue=config.queue, attempt=attempt),
+            ):
                 for handler, message in config.handlers.calls(incoming):
                     self._called = handler, self._now()
                     context.called = handler

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -71,12 +72,13 @@ def compose_rows(
             f"headers= of send_many() names {names.MESSAGE_ID!r}, which would give every message the same id; "
             "leave it out, or call send() with message_id= for each"
         )
+    envelope = partial(
+        composer.envelope, to=to, headers=headers, time_to_be_received=time_to_be_received, incoming=incoming, for_many=True
+    )
 
     def template_of(message: object) -> _Template:
         mark = new_message_id()
-        destination, content = composer.envelope(
-            message, to=to, headers=headers, time_to_be_received=time_to_be_received, message_id=mark, incoming=incoming
-        )
+        destination, content = envelope(message, message_id=mark)
         composed = OutgoingMessage(destination, content, b"", time_to_be_received, delay, deliver_at)
         row = composer.delayed_row(composed) if composed.is_delayed else new_row(composed, keep_id=True)
         return _template(destination, row, mark, composer.spelling(message))

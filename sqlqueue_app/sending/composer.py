@@ -22,6 +22,7 @@ from sqlqueue_app.messages.types import enclosed_types, find_message_type, messa
 from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
+from sqlqueue_app.sending.tracing import tracing
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import Subscription
 
@@ -136,17 +137,24 @@ class Composer:
         message_id: str | None = None,
         incoming: IncomingMessage | None = None,
         intent: Intent = Intent.SEND,
+        for_many: bool = False,
     ) -> tuple[QueueAddress, Headers]:
-        """Where a message or type name goes, and its headers; raises as `compose`, but for the body."""
+        """Where a message or type name goes, and its headers; raises as `compose`, but for the body.
+
+        `for_many`: the headers are those of many messages, and `message_id` stands for their ids.
+        """
         type_name, enclosed = _type_of(message)
         destination = self._routed(type_name) if to is None else self.destination(to)
         content = self._headers(
+            type_name,
             enclosed,
             headers=headers,
             time_to_be_received=time_to_be_received,
             message_id=message_id,
             incoming=incoming,
             intent=intent,
+            sent_to=destination.table,
+            for_many=for_many,
         )
         return destination, content
 
@@ -165,13 +173,16 @@ class Composer:
         Raises as `compose`, but for routes; QueueNotFound without a subscription table, AddressError for a row without an address.
         """
         payload = self.payload(message, body)
+        type_name, enclosed = _type_of(message)
         content = self._headers(
-            _type_of(message)[1],
+            type_name,
+            enclosed,
             headers=headers,
             time_to_be_received=time_to_be_received,
             message_id=message_id,
             incoming=incoming,
             intent=Intent.PUBLISH,
+            sent_to=type_name,
         )
         data = serialize(payload, self.spelling(message))
         # What the header says is what receivers match their handlers with, also where a caller has written it.
@@ -192,6 +203,7 @@ class Composer:
 
     def _headers(
         self,
+        type_name: str,
         enclosed: str,
         *,
         headers: Mapping[str, str | None] | None,
@@ -199,10 +211,14 @@ class Composer:
         message_id: str | None,
         incoming: IncomingMessage | None,
         intent: Intent,
+        sent_to: str,
+        for_many: bool = False,
     ) -> Headers:
+        """The headers, and in traces the span, of what is sent to a queue or published under a type."""
         _check_kinds(message_id, time_to_be_received)
+        chosen_id = message_id or (headers or {}).get(names.MESSAGE_ID) or new_message_id()
         return outgoing_headers(
-            message_id=message_id or (headers or {}).get(names.MESSAGE_ID) or new_message_id(),
+            message_id=chosen_id,
             enclosed_types=enclosed,
             content_type=JSON_CONTENT_TYPE,
             intent=intent,
@@ -214,6 +230,7 @@ class Composer:
             incoming=incoming,
             time_to_be_received=time_to_be_received,
             custom=headers,
+            trace=_trace(sent_to, headers, intent, type_name, None if for_many else chosen_id),
         )
 
     def control(
@@ -261,6 +278,20 @@ class Composer:
         """How the names of its members are written."""
         known = find_message_type(message if isinstance(message, str) else message_type_name(message))
         return (known.names if known else None) or self._settings.body_names
+
+
+def _trace(
+    sent_to: str,
+    headers: Mapping[str, str | None] | None,
+    intent: Intent,
+    message_type: str,
+    message_id: str | None,
+) -> Mapping[str, str | None] | None:
+    """The headers of the trace that the message belongs to, where somebody makes spans and the caller names no trace himself."""
+    active = tracing()
+    if active is None or names.TRACE_PARENT in (headers or {}):
+        return None
+    return active.sent(sent_to, intent=intent, message_type=message_type, message_id=message_id)
 
 
 def _check_kinds(message_id: object, time_to_be_received: object) -> None:

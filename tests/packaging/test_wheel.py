@@ -97,7 +97,7 @@ def test_the_wheel_names_its_requirements_and_extras(wheel: Path) -> None:
 
     assert described["Name"] == "django-sqlqueue"
     assert described["Requires-Python"] == ">=3.11"
-    assert described.get_all("Provides-Extra") == ["metrics", "mssql", "postgres", "spark", "tasks"]
+    assert described.get_all("Provides-Extra") == ["metrics", "mssql", "postgres", "spark", "tasks", "tracing"]
     always = [text for text in described.get_all("Requires-Dist", []) if "extra ==" not in text]
     assert always == ["apscheduler<4,>=3.11", "django>=5.2"]
 

@@ -167,7 +167,7 @@ class Endpoint:
         in_work: InWork = UNWATCHED,
     ) -> Receiver:
         """The receiver of one queue, not started."""
-        config = self._processor_config(queue, in_work)
+        config = self.processor_config(queue, in_work)
         processor = self._processor_class(queue)
 
         def new_poller() -> QueuePoller:
@@ -328,7 +328,8 @@ class Endpoint:
         increase = timedelta(seconds=config.delayed_retry_increase_seconds)
         return RecoverabilityConfig(retries[0], config.error_queue, retries[1], increase)
 
-    def _processor_config(self, queue: ReceivingQueue, in_work: InWork) -> ProcessorConfig:
+    def processor_config(self, queue: ReceivingQueue, in_work: InWork = UNWATCHED) -> ProcessorConfig:
+        """What processing the messages of the queue needs, for who polls it."""
         own = queue.table.address
         own_text = self.book.canonical(own)
         return ProcessorConfig(

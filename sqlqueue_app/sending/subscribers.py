@@ -85,6 +85,12 @@ def subscribers_of(alias: str, book: AddressBook) -> Subscribers:
         return _shared[key]
 
 
+def use_subscribers(subscribers: Subscribers) -> None:
+    """Ask these from now on about the same table: for tests. Until the settings change; senders made before ask on as they did."""
+    with _shared_lock:
+        _shared[subscribers.table.alias, str(subscribers.table.address)] = subscribers
+
+
 def forget_subscribers() -> None:
     """Ask the table again at the next publish: for tests, and for whoever has changed it by hand."""
     with _shared_lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.statements import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, statement_scope
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run, statement_scope
 from sqlqueue_app.tables.inspection import table_exists
 from sqlqueue_app.tables.rows import NewRow, delayed_values_of
 from sqlqueue_app.tables.table_errors import TableErrors
@@ -90,6 +90,17 @@ class DelayedTable:
         with TableErrors(self, f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
         return [DelayedRow(headers, _bytes(body)) for headers, body, _ in sorted(rows, key=lambda row: row[2])]
+
+    def peek(self, limit: int) -> list[DelayedRow]:
+        """The first messages that will be due, in that order, without taking them."""
+        with TableErrors(self, f"peek into {self.qualified}"):
+            rows = fetch_all(self.connection(), self._statement("peek_delayed"), limit=limit)
+        return [DelayedRow(headers, _bytes(body)) for headers, body in rows]
+
+    def bring_nearer(self, time: timedelta) -> None:
+        """Have every message due so much earlier, for tests: the database's clock, which says what is due, goes on as ever."""
+        with TableErrors(self, f"change due times in {self.qualified}"):
+            run(self.connection(), self._statement("bring_nearer"), milliseconds=time // timedelta(milliseconds=1))
 
     def count(self, limit: int) -> tuple[int, int]:
         """How many messages wait, and how many of them are due; each number ends at the limit."""

@@ -209,6 +209,12 @@ def queue_table(alias: str, address: QueueAddress) -> QueueTable:
     return table
 
 
+def used_tables(alias: str) -> list[QueueTable]:
+    """The queue tables of an alias that this process has sent to, received from or looked at since they were last forgotten."""
+    with _tables_lock:
+        return [table for (of_alias, _), table in _tables.items() if of_alias == alias]
+
+
 def forget_tables() -> None:
     """Forget every looked-up layout: tables were made, dropped or altered."""
     with _tables_lock:

@@ -39,3 +39,9 @@ WHERE id = ANY (ARRAY(
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING headers, body, CAST(EXTRACT(EPOCH FROM due) AS double precision);
+
+-- name: peek_delayed
+SELECT headers, body FROM {table} ORDER BY due LIMIT CAST(:limit AS integer);
+
+-- name: bring_nearer
+UPDATE {table} SET due = due - CAST(:milliseconds AS bigint) * interval '1 millisecond';

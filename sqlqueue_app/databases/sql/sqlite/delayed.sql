@@ -30,3 +30,9 @@ WHERE RowVersion IN (
     LIMIT :limit
 )
 RETURNING Headers, Body, Due;
+
+-- name: peek_delayed
+SELECT Headers, Body FROM {table} ORDER BY Due LIMIT :limit;
+
+-- name: bring_nearer
+UPDATE {table} SET Due = strftime('%Y-%m-%d %H:%M:%f', Due, (CAST(:milliseconds AS INTEGER) / -1000.0) || ' seconds');

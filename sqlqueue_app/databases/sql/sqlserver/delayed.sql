@@ -47,3 +47,17 @@ WITH message AS (
 )
 DELETE FROM message
 OUTPUT deleted.Headers, deleted.Body, deleted.Due;
+
+-- name: peek_delayed
+SELECT TOP (CAST(:limit AS int)) Headers, Body
+FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+ORDER BY Due ASC;
+
+-- name: bring_nearer
+-- DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.
+UPDATE {table}
+SET Due = DATEADD(
+    ms,
+    -CAST(CAST(:milliseconds AS bigint) % 86400000 AS int),
+    DATEADD(day, -CAST(CAST(:milliseconds AS bigint) / 86400000 AS int), Due)
+);

@@ -1,0 +1,43 @@
+"""An endpoint as a test of a user has it: inside of a transaction that is rolled back at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import transaction
+
+from tests.receiving.conftest import Bench, calls, counting, events, handler_registry
+from tests.support.databases import QueueDatabase
+
+__all__ = ["calls", "counting", "events", "handler_registry"]
+
+ROUTES = {"Test.*": "Sales", "Billing.*": "Billing"}
+
+
+@contextmanager
+def as_in_testcase(alias: str) -> Iterator[None]:
+    """The block that Django's TestCase has around a test."""
+    block = transaction.atomic(using=alias)
+    block._from_testcase = True  # type: ignore[attr-defined]
+    with block:
+        yield
+        transaction.set_rollback(True, using=alias)
+
+
+@pytest.fixture
+def bench(queue_database: QueueDatabase, handler_registry: None) -> Iterator[Bench]:
+    """Endpoints `Sales` and `Billing`; everything the test does is in one transaction."""
+    made = Bench(queue_database)
+    queue_database.configure(
+        ENDPOINTS={
+            "Sales": {"CALLBACKS": False, "IMMEDIATE_RETRIES": 1, "DELAYED_RETRIES": 2},
+            "Billing": {"CALLBACKS": False},
+        },
+        ROUTES=ROUTES,
+        SEND_AS="Web",
+    )
+    made.install()
+    with as_in_testcase(queue_database.alias):
+        yield made

@@ -1,0 +1,163 @@
+"""assert_sent and assert_not_sent: what counts as sent, and what a test hears that fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app import handles, message_type, send, send_many
+from sqlqueue_app.testing import assert_not_sent, assert_sent, drain, sent
+from tests.receiving.conftest import Bench
+
+
+@message_type("Test.Sent.PlaceOrder")
+@dataclass
+class PlaceOrder:
+    order_id: str
+    total: Decimal
+    lines: list[dict[str, int]] | None = None
+
+
+@message_type("Test.Sent.PlaceBigOrder", names="pascal")
+@dataclass
+class PlaceBigOrder(PlaceOrder):
+    manager: str = ""
+
+
+def failure(*arguments: Any, **named: Any) -> str:
+    with pytest.raises(AssertionError) as caught:
+        assert_sent(*arguments, **named)
+    return str(caught.value)
+
+
+def test_what_was_sent_is_found_by_class_name_object_and_body(bench: Bench) -> None:
+    send(PlaceOrder("1", Decimal("9.90"), [{"a": 1}]))
+
+    message = assert_sent(PlaceOrder)
+    assert (message.queue, message.message_type, message.message) == (
+        "Sales",
+        "Test.Sent.PlaceOrder",
+        PlaceOrder("1", Decimal("9.90"), [{"a": 1}]),
+    )
+    assert message.body == {"order_id": "1", "total": Decimal("9.9"), "lines": [{"a": 1}]}
+    assert_sent("Test.Sent.PlaceOrder", {"total": Decimal("9.9"), "lines": [{}]}, to="Sales", count=1)
+    assert_sent(PlaceOrder("1", Decimal("9.90"), [{"a": 1}]), count=1)
+
+
+def test_values_are_compared_as_they_travel(bench: Bench) -> None:
+    send("Test.Any", {"id": UUID(int=1), "wait": timedelta(seconds=1), "flag": True, "one": 1})
+    assert_sent("Test.Any", {"id": UUID(int=1), "wait": timedelta(seconds=1), "flag": True, "one": 1})
+    assert 'body["flag"]' not in failure("Test.Any", {"flag": 1})
+    assert "body['flag'] is true, expected 1" in failure("Test.Any", {"flag": 1})
+
+
+def test_names_of_members_are_found_as_handlers_find_them(bench: Bench) -> None:
+    send(PlaceBigOrder("1", Decimal(1), manager="M"))
+    message = assert_sent(PlaceBigOrder, {"order_id": "1", "manager": "M"})
+    assert message.body["OrderId"] == "1"
+    assert_sent(PlaceBigOrder("1", Decimal(1), manager="M"))
+    # it is an order too
+    assert_sent(PlaceOrder, {"order_id": "1"})
+    assert message.message == PlaceBigOrder("1", Decimal(1), manager="M")
+
+
+def test_a_failure_says_what_was_sent_instead(bench: Bench) -> None:
+    send(PlaceOrder("1", Decimal(2)), headers={"Tenant": "a"})
+    send("Test.Other", {}, to="Billing", delay=timedelta(hours=1))
+
+    told = failure(PlaceOrder, {"order_id": "2", "missing": None}, to="Billing", headers={"Tenant": "b"}, delay=timedelta(hours=2))
+
+    first, *lines = told.splitlines()
+    assert first.startswith("Test.Sent.PlaceOrder with {")
+    assert first.endswith("was not sent; sent were 2:")
+    assert lines == [
+        '  Test.Sent.PlaceOrder to Sales: {"order_id": "1", "total": 2, "lines": null}',
+        """    but body['order_id'] is "1", expected "2\"""",
+        "    but body has no 'missing'",
+        "    but header 'Tenant' is 'a', expected 'b'",
+        "    but its delay is 0:00:00, expected 2:00:00",
+        "    but it went to Sales, expected Billing",
+        "  Test.Other to Billing in 1:00:00: {}",
+        "    but its type is 'Test.Other', expected 'Test.Sent.PlaceOrder'",
+        "    but body has no 'order_id'",
+        "    but body has no 'missing'",
+        "    but header 'Tenant' is None, expected 'b'",
+        "    but its delay is 1:00:00, expected 2:00:00",
+    ]
+
+
+def test_nothing_was_sent(bench: Bench) -> None:
+    assert failure("Test.Any") == "Test.Any was not sent; nothing was sent"
+    assert_not_sent()
+    assert_not_sent("Test.Any")
+
+
+def test_counts(bench: Bench) -> None:
+    send_many("Test.Any", [{"n": 1}, {"n": 2}])
+    assert_sent("Test.Any", count=2)
+    assert_sent("Test.Any", {"n": 2}, count=1)
+    assert failure("Test.Any", count=3).startswith("Test.Any was sent 2 times, expected 3; sent were 2:")
+    assert [each.body["n"] for each in sent("Test.Any")] == [1, 2]
+    with pytest.raises(AssertionError, match="was sent 1 times, expected none"):
+        assert_not_sent("Test.Any", {"n": 1})
+    with pytest.raises(ValueError, match="assert_not_sent"):
+        assert_sent("Test.None", count=0)
+
+
+def test_delays(bench: Bench) -> None:
+    send("Test.Later", {}, delay=timedelta(minutes=5))
+    send("Test.Now", {})
+    assert assert_sent("Test.Later", delay=timedelta(minutes=5), to="Sales").deliver_at is not None
+    assert_sent("Test.Now", delay=timedelta())
+    assert_not_sent("Test.Later", delay=timedelta())
+
+
+def test_what_was_rolled_back_was_not_sent(bench: Bench) -> None:
+    with transaction.atomic(using=bench.database.alias):
+        send("Test.Any", {})
+        assert_sent("Test.Any")
+        transaction.set_rollback(True, using=bench.database.alias)
+    assert_not_sent()
+
+
+def test_what_drain_has_taken_was_sent(bench: Bench) -> None:
+    handles("Test.Any")(lambda message, context: context.send("Billing.Pay", {}) and None)
+    handles("Billing.Pay")(lambda message, context: None)
+    send("Test.Any", {})
+    drain()
+    assert bench.rows("Billing") == []
+    assert_sent("Test.Any", count=1)
+    assert_sent("Billing.Pay", to="Billing", count=1)
+
+
+def test_failures_are_not_sent_again(bench: Bench) -> None:
+    handles("Test.Any")(lambda message, context: 1 / 0)
+    send("Test.Any", {})
+    drain(raise_errors=False, with_delayed=True)
+    assert len(bench.rows("error")) == 1
+    assert_sent("Test.Any", count=1)
+
+
+def test_a_queue_that_no_setting_names(bench: Bench) -> None:
+    bench.install_queues("Elsewhere")
+    send("Test.Any", {}, to="Elsewhere")
+    assert assert_sent("Test.Any", to="Elsewhere").queue == "Elsewhere"
+
+
+def test_wrong_arguments_are_told(bench: Bench) -> None:
+    with pytest.raises(TypeError, match="beside the message PlaceOrder"):
+        assert_sent(PlaceOrder("1", Decimal(1)), {"order_id": "1"})
+
+
+def test_a_row_of_somebody_else(bench: Bench) -> None:
+    bench.put("no headers", b"")
+    bench.put("{}", b"no json", row_id="11111111-2222-3333-4444-555555555556")
+    (message,) = sent()
+    assert (message.message_type, message.body, message.message) == ("", b"no json", b"no json")
+    assert "a message without a type to Sales: b'no json'" in failure("Test.Any")

@@ -1,0 +1,117 @@
+"""The contract of a queue and of processing, in memory and inside of the transaction of a test.
+
+The tests are those of the tables and of the worker, all of them but LEFT_OUT: they run here with other fixtures of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import DjangoDbBlocker, Settings
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.databases.ddl import TableKind
+from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.testing import FakeClock, drain
+from sqlqueue_app.testing.memory_database import ALIAS, memory_database
+from sqlqueue_app.testing.processors import transaction_for
+from tests.contract import tables, test_count_and_purge, test_receive, test_send
+from tests.receiving import test_processing
+from tests.receiving.conftest import Bench
+from tests.support.databases import DatabaseSession, QueueDatabase, open_database
+from tests.support.provisioning import SqliteProvider
+from tests.testing.conftest import as_in_testcase
+
+FROM_ANOTHER_CONNECTION = {
+    "test_a_send_outside_of_a_transaction_is_seen_at_once",
+    "test_a_send_follows_the_transaction_around_it",
+    "test_work_of_the_handler_commits_with_the_receive",
+    "test_rows_that_others_hold_are_stepped_over",
+    "test_looking_waits_for_nobody",
+    "test_purge_takes_everything",
+    "test_purging_expired_rows_steps_over_held_ones",
+}
+# They ask for a database of their own, take the table away, or want no transaction to be open.
+ON_A_DATABASE_OF_THEIR_OWN = {
+    "test_text_where_sqlite_expects_bytes_and_instants",
+    "test_a_row_id_twice",
+    "test_expiry_is_the_same_in_a_session_of_any_time_zone",
+    "test_expiry_is_by_the_clock_of_now_in_a_long_transaction",
+    "test_the_index_on_expires_serves_where_nothing_expires",
+    "test_a_missing_queue_is_named",
+    "test_a_queue_that_vanished_is_named_and_found_again",
+    "test_an_empty_queue_gives_nothing_and_no_transaction",
+    "test_several_rows_come_in_their_order_and_go_together",
+    "test_the_next_rows_come_with_a_commit",
+    "test_rows_that_block_a_real_endpoint_come_out",
+    "test_an_estimate_is_never_less_than_what_was_seen",
+}
+# A connection that a handler closes takes the transaction of the test along. Memory is the same everywhere.
+ONLY_IN_A_WORKER = {
+    "test_a_handler_that_closes_its_connection_fails_and_the_next_message_is_handled",
+    "test_a_body_of_64_mib",
+    "test_a_body_of_64_mib_is_handled",
+}
+LEFT_OUT = FROM_ANOTHER_CONNECTION | ON_A_DATABASE_OF_THEIR_OWN | ONLY_IN_A_WORKER
+SUITES = (test_send, test_receive, test_count_and_purge, test_processing)
+
+for suite in SUITES:
+    globals().update({name: test for name, test in vars(suite).items() if name.startswith("test_") and name not in LEFT_OUT})
+
+
+def test_no_test_is_left_out_that_is_not_there() -> None:
+    assert {name for suite in SUITES for name in vars(suite)} >= LEFT_OUT
+
+
+# SQLite on a file runs the very statements that it runs in memory.
+PLACES = ["memory", "postgresql"]
+
+
+class DrainedBench(Bench):
+    """As the worker's, but messages are handled by drain()."""
+
+    def run(self, stop: object = None, **options: object) -> int:
+        drained = drain(raise_errors=False)
+        return drained.handled + drained.failed + drained.expired
+
+
+@pytest.fixture(params=PLACES)
+def database(
+    request: pytest.FixtureRequest, database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
+) -> Iterator[QueueDatabase]:
+    """A place for queues, inside of a transaction as TestCase has it."""
+    if request.param == "memory":
+        with memory_database(FakeClock()), as_in_testcase(ALIAS):
+            settings.SQLQUEUE = {**settings.SQLQUEUE, "DATABASE": ALIAS}
+            yield QueueDatabase(ALIAS, "sqlite", settings, SqliteProvider.__new__(SqliteProvider))
+        return
+    with open_database(request.param, database_session, settings, django_db_blocker) as opened, as_in_testcase(opened.alias):
+        yield opened
+
+
+@pytest.fixture
+def layout() -> str:
+    """What the installer makes."""
+    return "ours"
+
+
+@pytest.fixture
+def queue(database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> QueueTable:
+    """An empty table, whose receives lie in the transaction of the test."""
+    for module in (test_send, test_receive, test_count_and_purge, tables):
+        monkeypatch.setattr(module, "receive_transaction", transaction_for)
+    address = address_book_of(get_settings()).of_queue("Sales")
+    install_tables(database.alias, [PlannedTable(TableKind.QUEUE, address)])
+    return queue_table(database.alias, address)
+
+
+@pytest.fixture
+def bench(database: QueueDatabase, handler_registry: None) -> Bench:
+    """The endpoint of the worker's tests."""
+    made = DrainedBench(database)
+    made.configure()
+    return made

@@ -1,0 +1,182 @@
+"""InMemoryEndpoint: handlers and no database of the project. No test here asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from pytest_django import Settings
+
+from sqlqueue_app import handles, message_type, publish, send
+from sqlqueue_app.messages.errors import QueueNotFound
+from sqlqueue_app.testing import FakeClock, InMemoryEndpoint, assert_not_sent, assert_sent, drain, failed, sent
+from tests.receiving.conftest import Calls
+
+
+@message_type("Test.Order")
+@dataclass
+class Order:
+    number: int
+
+
+@pytest.fixture(autouse=True)
+def project(settings: Settings, handler_registry: None) -> None:
+    settings.SQLQUEUE = {
+        "DATABASE": "postgresql",
+        "DEFAULT_SCHEMA": "queues",
+        "SCHEMA_FOR_QUEUE": {"error": "ops"},
+        "ENDPOINTS": {"Sales": {"WAKE_UP": True, "IMMEDIATE_RETRIES": 1, "DELAYED_RETRIES": 0}},
+        "ROUTES": {"Test.*": "Sales", "Billing.*": "Billing"},
+        "SEND_AS": "Web",
+    }
+
+
+@pytest.fixture
+def sales() -> Iterator[InMemoryEndpoint]:
+    with InMemoryEndpoint("Sales") as opened:
+        yield opened
+
+
+def test_a_handler_is_called_and_what_it_sends_is_seen(sales: InMemoryEndpoint, calls: Calls) -> None:
+    @handles(Order)
+    def place(message: Order, context: Any) -> None:
+        calls.add((message, context.endpoint, context.headers["Tenant"]))
+        context.send("Billing.Pay", {"number": message.number})
+        context.reply("Test.Answer", {"ok": True})
+        send("Billing.Plain", {})
+
+    drained = sales.handle(Order(1), headers={"Tenant": "a"}, reply_to="Web")
+
+    assert calls.seen == [(Order(1), "Sales", "a")]
+    assert drained.handled == 1
+    assert_sent("Billing.Pay", {"number": 1}, to="Billing")
+    assert assert_sent("Test.Answer", to="Web").intent == "Reply"
+    assert_sent("Billing.Plain", count=1)
+    assert_not_sent(Order)
+    assert len(sales.sent()) == 3
+
+
+def test_a_failing_handler_fails_the_test_or_goes_its_way(sales: InMemoryEndpoint, calls: Calls) -> None:
+    @handles(Order)
+    def fail(message: Order, context: Any) -> None:
+        context.send("Billing.Pay", {})
+        calls.add(context.attempt)
+        raise LookupError("no")
+
+    with pytest.raises(LookupError):
+        sales.handle(Order(1))
+    drained = sales.drain(raise_errors=False)
+    assert (drained.failed, calls.seen) == (1, [1, 1, 2])
+    (message,) = sales.failed()
+    assert message.headers["NServiceBus.ExceptionInfo.Message"] == "no"
+    assert message.message == Order(1)
+    assert sent() == []
+    assert len(failed()) == 1
+
+
+def test_time_goes_by_the_clock(calls: Calls) -> None:
+    clock = FakeClock(datetime(2030, 1, 1, tzinfo=UTC))
+    with InMemoryEndpoint("Sales", clock=clock) as sales:
+        handles(Order)(lambda message, context: calls.add(message.number) and None)
+        send(Order(1), delay=timedelta(hours=1))
+        send(Order(2), deliver_at=datetime(2030, 1, 1, 2, tzinfo=UTC))
+        send(Order(3), time_to_be_received=timedelta(hours=3))
+        send(Order(4), time_to_be_received=timedelta(minutes=1))
+
+        clock.advance(timedelta(minutes=59, seconds=59))
+        drained = sales.drain()
+        assert (calls.seen, drained.expired) == ([3], 1)
+        clock.advance(timedelta(seconds=1))
+        sales.drain()
+        assert calls.seen == [3, 1]
+        clock.advance(timedelta(hours=1))
+        sales.drain()
+        assert calls.seen == [3, 1, 2]
+
+
+def test_events_reach_the_handlers_of_the_project_or_are_kept(settings: Settings, calls: Calls) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "ENDPOINTS": {"Sales": {}, "Billing": {}}, "ROUTES": {}}
+    with InMemoryEndpoint("Sales") as sales:
+        handles("Test.Placed")(lambda message, context: calls.add(context.endpoint) and None)
+        publish("Test.Placed", {})
+        publish("Test.Unheard", {"a": 1})
+        drain()
+        assert sorted(calls.seen) == ["Billing", "Sales"]
+        assert_sent("Test.Placed", count=2)
+        assert_sent("Test.Unheard", {"a": 1}, to="Published", count=1)
+        assert sales.failed() == []
+
+
+def test_it_leaves_nothing(sales: InMemoryEndpoint, settings: Settings) -> None:
+    project = {**settings.SQLQUEUE}
+    send(Order(1))
+    assert project["DATABASE"] == "sqlqueue_memory"
+    sales.__exit__(None, None, None)
+    assert settings.SQLQUEUE["DATABASE"] == "postgresql"
+    assert "sqlqueue_memory" not in connections.settings
+    with InMemoryEndpoint("Sales"):
+        assert_not_sent()
+    # for the fixture
+    sales.__enter__()
+
+
+def test_endpoints_beside_it_and_queues_beside_those(settings: Settings, calls: Calls) -> None:
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "ENDPOINTS": {"Sales": {}, "Billing": {}}}
+    with InMemoryEndpoint("Sales", queues=["Elsewhere"]):
+        handles("Test.One", "Billing.Two")(lambda message, context: calls.add(context.endpoint) and None)
+        send("Test.One", {})
+        send("Billing.Two", {})
+        send("Test.Three", {}, to="Elsewhere")
+        assert drain().handled == 2
+        assert calls.seen == ["Sales", "Billing"]
+        assert_sent("Test.Three", to="Elsewhere")
+        with pytest.raises(QueueNotFound):
+            send("Test.Three", {}, to="Nowhere")
+        assert_not_sent(to="Nowhere")
+
+
+def test_an_endpoint_that_no_setting_names_has_settings_of_its_own(settings: Settings, calls: Calls) -> None:
+    del settings.SQLQUEUE
+
+    @handles("Any")
+    def fail(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        raise LookupError
+
+    with InMemoryEndpoint("New", settings={"IMMEDIATE_RETRIES": 2, "DELAYED_RETRIES": 0}) as new:
+        assert new.handle("Any", {}, raise_errors=False).failed == 1
+    assert calls.seen == [1, 2, 3]
+
+
+def test_only_one_at_a_time(sales: InMemoryEndpoint) -> None:
+    with pytest.raises(RuntimeError, match="one at a time"), InMemoryEndpoint("Sales"):
+        pass
+    send(Order(1))
+    assert_sent(Order(1))
+
+
+def test_a_test_that_fails_inside_leaves_nothing() -> None:
+    with pytest.raises(LookupError), InMemoryEndpoint("Sales"), transaction.atomic(using="sqlqueue_memory"):
+        raise LookupError
+    with InMemoryEndpoint("Sales"):
+        pass
+
+
+@pytest.mark.django_db
+def test_beside_the_transaction_of_a_test(calls: Calls) -> None:
+    """A plain send does not wait for the test's own transaction, which never commits."""
+    with InMemoryEndpoint("Sales"):
+        send(Order(1))
+        assert_sent(Order(1))
+
+
+def test_a_clock_is_told_right() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        FakeClock(datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="does not go back"):
+        FakeClock().advance(timedelta(seconds=-1))
+    assert abs(FakeClock().now() - datetime.now(UTC)) < timedelta(minutes=5)

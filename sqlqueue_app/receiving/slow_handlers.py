@@ -26,7 +26,8 @@ MOST_SECONDS_BETWEEN_LOOKS = 1.0
 LEAST_SECONDS_BETWEEN_LOOKS = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would double what one costs; nobody changes it.
+@dataclass(slots=True, eq=False)
 class Running:
     """A call of a handler that has begun, by the clock of who watches."""
 

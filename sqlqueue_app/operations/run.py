@@ -16,6 +16,7 @@ from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.subscriptions import subscribe_to_events
 from sqlqueue_app.operations.task_results import task_result_jobs
@@ -92,6 +93,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs()]
+        jobs.append(Sampling(settings).job())
         if settings.schedules:
             jobs.append(Schedules(settings, endpoints[0].name).job())
         jobs += task_result_jobs(settings)

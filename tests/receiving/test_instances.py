@@ -14,7 +14,8 @@ from django.utils import timezone
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import Instance
+from sqlqueue_app.models import Instance, QueueSample
+from sqlqueue_app.operations import sampling
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_outages import Running
 from tests.support.waiting import join_all, poll_until
@@ -110,3 +111,12 @@ def test_a_worker_registers_itself_receives_from_its_callback_queue_and_leaves(
         (row,) = rows(bench)
         assert row.callback_queue == "Sales.here"
     assert rows(bench) == []
+
+
+def test_workers_take_samples_of_their_queues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.1)
+    bench.configure()
+    with Running(bench), Running(bench):
+        taken = QueueSample.objects.using(bench.database.alias)
+        poll_until(lambda: taken.count() >= 3, deadline=60, what="the first samples")
+        assert {"Sales", "error", "Sales.Delayed"} == set(taken.values_list("queue", flat=True))

@@ -1,0 +1,153 @@
+"""Queue samples in their table: written, rolled up to longer times, deleted when they are old, read for charts.
+
+A chart of an hour shows what was counted every 10 seconds, one of a day the minutes, one of a month the ten minutes. A queue has at
+most 360 + 1,440 + 4,320 rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Final
+
+from django.db import IntegrityError, transaction
+
+from sqlqueue_app.models import QueueSample
+from sqlqueue_app.operations.claims import claim, forget_claims
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Samples of so many seconds each, and how long they are kept."""
+
+    seconds: int
+    kept: timedelta
+
+    def begin_of(self, moment: datetime) -> datetime:
+        """The begin of the time that a moment belongs to, in UTC."""
+        return datetime.fromtimestamp(moment.timestamp() // self.seconds * self.seconds, UTC)
+
+
+RESOLUTIONS: Final = (
+    Resolution(10, timedelta(hours=1)),
+    Resolution(60, timedelta(days=1)),
+    Resolution(600, timedelta(days=30)),
+)
+FINEST: Final = RESOLUTIONS[0]
+DELETED_AT_ONCE: Final = 1000
+_WRITTEN_AT_ONCE: Final = 100
+
+
+def write_samples(alias: str, samples: Sequence[QueueSample]) -> None:
+    """Insert the samples but for those that are there: another project may know the same queue. All of one time and length."""
+    try:
+        with transaction.atomic(using=alias):
+            QueueSample.objects.using(alias).bulk_create(samples, batch_size=_WRITTEN_AT_ONCE)
+    except IntegrityError:
+        for sample in samples:
+            known = {"queue": sample.queue, "seconds": sample.seconds, "taken_at": sample.taken_at}
+            if not QueueSample.objects.using(alias).filter(**known).exists():
+                sample.pk = None
+                _write_one(alias, sample)
+
+
+def _write_one(alias: str, sample: QueueSample) -> None:
+    try:
+        with transaction.atomic(using=alias):
+            sample.save(using=alias, force_insert=True)
+    except IntegrityError:
+        return  # written in between, by somebody who counted the same
+
+
+def keep_house(alias: str, now: datetime) -> None:
+    """Roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
+
+    `now` is the clock of the database. A roll-up is one transaction with its claim: done once, or not at all.
+    """
+    minute_is_over = False
+    for finer, coarser in pairwise(RESOLUTIONS):
+        # The last samples of a time may be written a little after its end.
+        until = coarser.begin_of(now - timedelta(seconds=finer.seconds))
+        with transaction.atomic(using=alias):
+            if not claim(alias, f"roll-up of samples to {coarser.seconds} s", until):
+                continue
+            minute_is_over = True
+            _roll_up(alias, finer, coarser, until)
+    if minute_is_over:
+        for resolution in RESOLUTIONS:
+            _delete_old(alias, resolution, now)
+        forget_claims(alias, now - RESOLUTIONS[-1].kept)
+
+
+def _roll_up(alias: str, finer: Resolution, coarser: Resolution, until: datetime) -> None:
+    """Make the coarser samples of all that is complete and was not rolled up before."""
+    samples = QueueSample.objects.using(alias)
+    last = samples.filter(seconds=coarser.seconds).order_by("-taken_at").values_list("taken_at", flat=True).first()
+    fine = samples.filter(seconds=finer.seconds, taken_at__lt=until)
+    if last is not None:
+        fine = fine.filter(taken_at__gte=last + timedelta(seconds=coarser.seconds))
+    groups: defaultdict[tuple[datetime, str], list[QueueSample]] = defaultdict(list)
+    for sample in fine:
+        groups[coarser.begin_of(_instant(sample)), sample.queue].append(sample)
+    rolled = [
+        rolled_up(queue, begin, coarser.seconds, group)
+        for (begin, queue), group in sorted(groups.items(), key=lambda each: each[0])
+    ]
+    if rolled:
+        samples.bulk_create(rolled, batch_size=_WRITTEN_AT_ONCE)
+
+
+def rolled_up(queue: str, begin: datetime, seconds: int, group: Sequence[QueueSample]) -> QueueSample:
+    """One sample for the time of several: means weighted by how often was counted, and the maxima."""
+    counted = sum(sample.samples for sample in group)
+
+    def mean(name: str) -> int:
+        total: int = sum(getattr(sample, name) * sample.samples for sample in group)
+        return round(total / counted)
+
+    ages = [sample.head_age_seconds for sample in group if sample.head_age_seconds is not None]
+    return QueueSample(
+        queue=queue,
+        taken_at=begin,
+        seconds=seconds,
+        samples=counted,
+        waiting=mean("waiting"),
+        most_waiting=max(sample.most_waiting for sample in group),
+        expired=mean("expired"),
+        overdue=mean("overdue"),
+        head_age_seconds=max(ages, default=None),
+        exact=all(sample.exact for sample in group),
+    )
+
+
+def _delete_old(alias: str, resolution: Resolution, now: datetime) -> None:
+    samples = QueueSample.objects.using(alias)
+    old = samples.filter(seconds=resolution.seconds, taken_at__lt=now - resolution.kept)
+    while chosen := list(old.order_by("taken_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]):
+        samples.filter(pk__in=chosen).delete()
+        if len(chosen) < DELETED_AT_ONCE:
+            return
+
+
+def resolution_for(period: timedelta) -> Resolution:
+    """The finest samples that are kept for so long; the coarsest for more than 30 days."""
+    return next((each for each in RESOLUTIONS if each.kept >= period), RESOLUTIONS[-1])
+
+
+def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: datetime) -> dict[str, list[QueueSample]]:
+    """The samples of these queues in the `period` before `now`, oldest first, as fine as they are kept; one statement."""
+    found: dict[str, list[QueueSample]] = {queue: [] for queue in queues}
+    samples = QueueSample.objects.using(alias).filter(
+        queue__in=list(found), seconds=resolution_for(period).seconds, taken_at__gt=now - period, taken_at__lte=now
+    )
+    for sample in samples.order_by("taken_at"):
+        found[sample.queue].append(sample)
+    return found
+
+
+def _instant(sample: QueueSample) -> datetime:
+    instant: datetime = sample.taken_at  # type: ignore[assignment]  # never NULL
+    return instant

@@ -1,0 +1,116 @@
+"""Counting every queue every 10 seconds, by one live worker for all, into the table of queue samples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.instances import is_dead, managed_alias
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
+from sqlqueue_app.models import Instance, QueueSample
+from sqlqueue_app.operations.claims import claim
+from sqlqueue_app.operations.head_age import head_age
+from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, address_book_of, known_queues
+from sqlqueue_app.operations.sample_storage import FINEST, keep_house, write_samples
+from sqlqueue_app.scheduler import BackgroundJob
+from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, queue_table
+from sqlqueue_app.tables.well_known import DELAYED_SUFFIX, delayed_address
+
+# Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
+LOOK_SECONDS: Final = FINEST.seconds / 2
+
+
+class Sampling:
+    """Takes samples of the queues of the settings. One object serves one thread at a time; others may compete with it.
+
+    Main queues, satellites, error and audit queues, tables of delayed messages, and the callback queues of live instances.
+    `now` is the clock of the managed tables' database unless another is handed in.
+    """
+
+    def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None) -> None:
+        self._settings = settings
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
+        self._book = address_book_of(settings)
+        # Processes with the same queues count for each other; another project on this database has a claim of its own.
+        names = "\n".join(sorted(queue.name for queue in self._queues([])))
+        self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
+        self._looked_at: datetime | None = None
+
+    def job(self) -> BackgroundJob:
+        """`sample` as a background job."""
+        return BackgroundJob("queue samples", LOOK_SECONDS, self._run)
+
+    def _run(self) -> None:
+        try:
+            self.sample()
+        except TransientError:
+            # The database is away, or (SQLite) written to by somebody who takes long: a gap in a chart.
+            return
+
+    def sample(self) -> int:
+        """Count every queue unless this time's samples are taken; returns how many were written. Raises DatabaseError.
+
+        A queue that cannot be counted is left out: its state is in the status. No row is taken, locked or waited for, and no long
+        queue is counted to its end.
+        """
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
+            now = self._now()
+            begin = FINEST.begin_of(now)
+            if begin == self._looked_at:
+                return 0
+            self._looked_at = begin
+            if not claim(self._alias, self._claim, begin):
+                return 0
+            samples = list(self._count(begin, now))
+            write_samples(self._alias, samples)
+            keep_house(self._alias, now)
+        return len(samples)
+
+    def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
+        counting = [partial(self._of_queue, queue, now) for queue in self._queues(self._live_instances())]
+        counting += [partial(self._of_delayed, endpoint) for endpoint in self._settings.endpoints]
+        for count in counting:
+            try:
+                sample = count()
+            except ConnectionLost:
+                raise
+            except DatabaseError:
+                continue
+            sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
+            yield sample
+
+    def _of_queue(self, queue: KnownQueue, now: datetime) -> QueueSample:
+        table = queue_table(self._settings.database, queue.address)
+        depth = table.depth()
+        head = table.peek(1, body_limit=0) if depth.waiting else []
+        age = head_age(head[0], now).age if head else None
+        seconds = None if age is None else age.total_seconds()
+        return QueueSample(
+            queue=queue.name, waiting=depth.waiting, expired=depth.expired, head_age_seconds=seconds, exact=depth.exact
+        )
+
+    def _of_delayed(self, endpoint: str) -> QueueSample:
+        table = DelayedTable(self._settings.database, delayed_address(self._book, endpoint))
+        waiting, overdue = table.count(EXACT_COUNT_LIMIT + 1)
+        exact = waiting <= EXACT_COUNT_LIMIT
+        return QueueSample(queue=endpoint + DELAYED_SUFFIX, waiting=waiting, overdue=overdue, exact=exact)
+
+    def _queues(self, live: list[Instance]) -> list[KnownQueue]:
+        leased = {instance.callback_queue for instance in live}
+        found = known_queues(self._settings, live)
+        return [queue for queue in found if queue.kind is not QueueKind.CALLBACK or queue.address.table in leased]
+
+    def _live_instances(self) -> list[Instance]:
+        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.endpoints))
+        return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]

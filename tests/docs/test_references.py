@@ -10,6 +10,8 @@ from sqlqueue_app import messages
 from sqlqueue_app.conf.values import ConcurrencyModel, TransactionMode
 from sqlqueue_app.logs import FIELDS
 from sqlqueue_app.messages import errors
+from sqlqueue_app.models import Instance, QueueSample
+from sqlqueue_app.operations.sample_storage import RESOLUTIONS
 from sqlqueue_app.policies import ramp_up
 from sqlqueue_app.policies.back_off import BackOff
 from tests.support.databases import ROOT
@@ -73,6 +75,24 @@ def test_the_transaction_modes_are_those_of_the_settings() -> None:
     page = (ROOT / "docs" / "explanation" / "transactions.md").read_text("utf-8")
 
     assert first_cells(page, "Modes") == list(get_args(TransactionMode))
+
+
+def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
+    page = (REFERENCE / "own-tables.md").read_text("utf-8")
+    for model in (Instance, QueueSample):
+        (section,) = [part for part in page.split("\n## ") if part.startswith(f"`{model.__name__}`\n")]
+        cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
+        documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"seconds"}
+        assert documented == {field.name for field in model._meta.fields} - {"id", "seconds"}
+
+
+def test_the_times_for_which_samples_are_kept_are_those_of_the_code() -> None:
+    page = (REFERENCE / "own-tables.md").read_text("utf-8")
+    hours = {"1 hour": 1, "1 day": 24, "30 days": 720}
+    kept = [(int(seconds), hours[time] * 3600) for seconds, time in re.findall(r"^\| (\d+) \| (.+?) \|$", page, re.MULTILINE)]
+
+    assert kept == [(each.seconds, each.kept.total_seconds()) for each in RESOLUTIONS]
+    assert f"at most {sum(time // seconds for seconds, time in kept):,} samples" in page
 
 
 def test_the_arrows_are_those_that_the_tests_hold() -> None:

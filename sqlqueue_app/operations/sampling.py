@@ -43,7 +43,7 @@ class Sampling:
         self._now = now or partial(database_now, self._alias)
         self._book = address_book_of(settings)
         # Processes with the same queues count for each other; another project on this database has a claim of its own.
-        names = "\n".join(sorted(queue.name for queue in self._queues([])))
+        names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *self._senders()]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
         self._looked_at: datetime | None = None
 
@@ -79,7 +79,7 @@ class Sampling:
 
     def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
         counting = [partial(self._of_queue, queue, now) for queue in self._queues(self._live_instances())]
-        counting += [partial(self._of_delayed, endpoint) for endpoint in self._settings.endpoints]
+        counting += [partial(self._of_delayed, endpoint) for endpoint in self._senders()]
         for count in counting:
             try:
                 sample = count()
@@ -105,6 +105,11 @@ class Sampling:
         waiting, overdue = table.count(EXACT_COUNT_LIMIT + 1)
         exact = waiting <= EXACT_COUNT_LIMIT
         return QueueSample(queue=endpoint + DELAYED_SUFFIX, waiting=waiting, overdue=overdue, exact=exact)
+
+    def _senders(self) -> list[str]:
+        """Who may have a table of delayed messages."""
+        send_as = self._settings.send_as
+        return list(dict.fromkeys([*self._settings.endpoints, *([send_as] if send_as else [])]))
 
     def _queues(self, live: list[Instance]) -> list[KnownQueue]:
         leased = {instance.callback_queue for instance in live}

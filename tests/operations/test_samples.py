@@ -120,14 +120,14 @@ def test_a_look_a_little_early_and_one_a_little_late_miss_nothing(queue_database
 
 
 def test_two_projects_on_one_database_each_count_their_own_queues(queue_database: QueueDatabase) -> None:
-    install(queue_database, ENDPOINTS={"Billing": {"CALLBACKS": False}})
+    install(queue_database, ENDPOINTS={"Billing": {"CALLBACKS": False}}, SEND_AS="Web")
     theirs = Sampling(get_settings(), now=Clock())
-    install(queue_database, ENDPOINTS=ENDPOINTS)
+    install(queue_database, ENDPOINTS=ENDPOINTS, SEND_AS=None)
     ours = Sampling(get_settings(), now=Clock())
     theirs.sample()
     ours.sample()
     assert Counter(sample.queue for sample in samples(queue_database)) == {
-        **dict.fromkeys(QUEUES, 1), "Billing": 1, "Billing.Delayed": 1,
+        **dict.fromkeys(QUEUES, 1), "Billing": 1, "Billing.Delayed": 1, "Web.Delayed": 1,
     }  # fmt: skip
 
 

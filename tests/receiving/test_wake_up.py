@@ -17,6 +17,8 @@ from django.db import connections, transaction
 
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.databases.wake_up import wake_up_channel
+from sqlqueue_app.operations import heartbeat
+from sqlqueue_app.operations.heartbeat import pause, resume
 from sqlqueue_app.receiving.wake_up import WakeUp
 from sqlqueue_app.tables.listening import ListeningConnection
 from tests.contract.tables import execute
@@ -154,6 +156,24 @@ def test_the_queues_of_a_process_share_one_connection_that_ends_with_it(
             poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
     poll_until(lambda: listeners(bench) == [], what="the connection is gone")
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sqlqueue")] == []
+
+
+def test_a_paused_receiver_that_rests_lets_go_and_looks_when_it_goes_on(
+    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    prepare(bench, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed")
+    with Running(bench):
+        poll_until(at_rest(wake_ups, threads=2), 60)
+        pause("Sales")
+        poll_until(at_rest(wake_ups, threads=0), 60, what="nobody rests at the queue")
+        for number in range(2):
+            by_insert(bench, number)
+        resume("Sales")
+        poll_until(lambda: len(calls.seen) == 2, 60)
+        poll_until(at_rest(wake_ups, threads=2), 60)
+        by_insert(bench, 3)
+        poll_until(lambda: len(calls.seen) == 3, 60)
 
 
 def test_a_cut_connection_is_made_anew_and_what_was_sent_meanwhile_is_found(

@@ -16,11 +16,15 @@ logger = logging.getLogger("sqlqueue.background")
 
 @dataclass(frozen=True, slots=True)
 class BackgroundJob:
-    """A function that is called at once and then every so many seconds; an exception is logged and the next time comes."""
+    """A function that is called at once and then every so many seconds; an exception is logged and the next time comes.
+
+    What `uses_database` may have to wait for it, and share few threads. The rest is never kept waiting by that.
+    """
 
     name: str
     every_seconds: float
     call: Callable[[], None]
+    uses_database: bool = True
 
 
 class BackgroundJobs:
@@ -33,13 +37,14 @@ class BackgroundJobs:
     def start(self) -> None:
         """Start the timer thread and call every job for the first time."""
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
-        executor = ThreadPoolExecutor(max(1, min(4, len(self._jobs))))
-        scheduler = BackgroundScheduler(timezone=UTC, executors={"default": executor}, daemon=True)
+        executors = {"database": ThreadPoolExecutor(max(1, min(4, len(self._jobs)))), "memory": ThreadPoolExecutor(1)}
+        scheduler = BackgroundScheduler(timezone=UTC, executors=executors, daemon=True)
         for job in self._jobs:
             scheduler.add_job(
                 _run,
                 "interval",
                 args=[job],
+                executor="database" if job.uses_database else "memory",
                 seconds=job.every_seconds,
                 name=job.name,
                 max_instances=1,

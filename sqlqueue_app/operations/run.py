@@ -93,10 +93,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs()]
-        jobs.append(Sampling(settings).job())
-        if settings.schedules:
-            jobs.append(Schedules(settings, endpoints[0].name).job())
-        jobs += task_result_jobs(settings)
+        jobs += _jobs_for_all(settings, endpoints[0])
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -109,6 +106,12 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         connections.close_all()
     logger.info("stopped, %s messages received", count.received, extra={"event": "worker_stopped"})
     return count.received
+
+
+def _jobs_for_all(settings: Settings, endpoint: Endpoint) -> list[BackgroundJob]:
+    """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
+    recurring = [Schedules(settings, endpoint.name).job()] if settings.schedules else []
+    return [Sampling(settings).job(), *recurring, *task_result_jobs(settings)]
 
 
 def _receivers(

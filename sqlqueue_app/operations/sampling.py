@@ -107,7 +107,7 @@ class Sampling:
         return QueueSample(queue=endpoint + DELAYED_SUFFIX, waiting=waiting, overdue=overdue, exact=exact)
 
     def _senders(self) -> list[str]:
-        """Who may have a table of delayed messages."""
+        """The endpoints of these settings, with that of web processes: each may have delayed messages and callback queues."""
         send_as = self._settings.send_as
         return list(dict.fromkeys([*self._settings.endpoints, *([send_as] if send_as else [])]))
 
@@ -117,5 +117,5 @@ class Sampling:
         return [queue for queue in found if queue.kind is not QueueKind.CALLBACK or queue.address.table in leased]
 
     def _live_instances(self) -> list[Instance]:
-        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.endpoints))
+        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=self._senders())
         return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]

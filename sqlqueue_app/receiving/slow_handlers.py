@@ -73,7 +73,7 @@ class SlowHandlers:
         if not self._after:
             return []
         every = max(LEAST_SECONDS_BETWEEN_LOOKS, min(MOST_SECONDS_BETWEEN_LOOKS, self._after / 2))
-        return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.look)]
+        return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.look, uses_database=False)]
 
     def slot(self, queue: str) -> CallSlot | None:
         """A slot for one thread that handles messages of the queue; None if nobody watches."""

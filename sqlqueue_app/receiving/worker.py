@@ -40,7 +40,10 @@ class Worker:
 
     def run(self, *, on_started: Callable[[], None] = lambda: None) -> None:
         """Start everything, wait for the stop signal, drain; returns when every thread has ended."""
-        ticks = [BackgroundJob(f"slow messages of {each.queue}", SLOW_TASK_TICK_SECONDS, each.tick) for each in self.receivers]
+        ticks = [
+            BackgroundJob(f"slow messages of {each.queue}", SLOW_TASK_TICK_SECONDS, each.tick, uses_database=False)
+            for each in self.receivers
+        ]
         background = BackgroundJobs([*ticks, *self._jobs])
         try:
             for receiver in self.receivers:

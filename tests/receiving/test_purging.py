@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app import handles, send_many
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.endpoint import Endpoint
-from sqlqueue_app.operations import heartbeat
 from sqlqueue_app.operations.heartbeat import pause
+from sqlqueue_app.receiving import heartbeat
 from tests.operations.filling import message
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address

@@ -17,8 +17,8 @@ from django.db import connections, transaction
 
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.databases.wake_up import wake_up_channel
-from sqlqueue_app.operations import heartbeat
 from sqlqueue_app.operations.heartbeat import pause, resume
+from sqlqueue_app.receiving import heartbeat
 from sqlqueue_app.receiving.wake_up import WakeUp
 from sqlqueue_app.tables.listening import ListeningConnection
 from tests.contract.tables import execute

@@ -45,6 +45,7 @@ def test_an_enqueued_task_is_ready(office: Office) -> None:
     assert (result.errors, result.worker_ids) == ([], [])
     assert result.enqueued_at is not None
     assert before <= result.enqueued_at <= timezone.now()
+    assert work.add.get_result(result.id) == result
     with pytest.raises(ValueError, match="Task has not finished yet"):
         _ = result.return_value
 

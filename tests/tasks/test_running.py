@@ -19,6 +19,7 @@ from sqlqueue_app.endpoint import endpoints_of
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.operations.task_results import purge_task_results, task_result_jobs
 from tests.support.databases import QueueDatabase
+from tests.support.waiting import poll_until
 from tests.tasks import work
 from tests.tasks.conftest import BACKEND, Office, Signals
 from tests.tasks.framework import TaskResultStatus, task_finished
@@ -90,6 +91,42 @@ def test_a_failed_task_is_run_again_later_if_asked(office: Office, signals: Sign
     assert "task_retry" in events()
     assert [word for word, _ in signals.said] == ["enqueued", "started"]
     assert len(office.delayed()) == 1
+
+
+def run_until_finished(office: Office, result: Any) -> None:
+    def finished() -> bool:
+        office.run()
+        result.refresh()
+        return bool(result.is_finished)
+
+    poll_until(finished, what="the end of the task")
+
+
+def test_retries_end_with_a_success(office: Office, signals: Signals) -> None:
+    office.tasks(RETRIES=2, RETRY_DELAY=0)
+    result = work.succeed_at.enqueue(3)
+    run_until_finished(office, result)
+
+    assert (result.status, result.return_value, result.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 3)
+    assert ["attempt 1" in error.traceback for error in result.errors] == [True, False]
+    assert [word for word, _ in signals.said] == ["enqueued", "started", "started", "started", "finished"]
+
+
+def test_retries_end_with_a_failure(office: Office) -> None:
+    office.tasks(RETRIES=1, RETRY_DELAY=0)
+    result = work.keep_and_fail.enqueue("never")
+    run_until_finished(office, result)
+
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 2, 2)
+    assert (office.written(), office.rows("error"), office.delayed()) == ([], [], [])
+
+
+def test_a_task_for_later_runs_when_its_time_has_come(office: Office) -> None:
+    result = work.add.using(run_after=timezone.now() + timedelta(seconds=0.3)).enqueue(1)
+    assert len(office.delayed()) == 1
+    run_until_finished(office, result)
+
+    assert (result.return_value, office.delayed()) == (1, [])
 
 
 def test_a_receiver_of_a_signal_that_raises_has_the_task_tried_again(office: Office) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.delays import deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
 from sqlqueue_app.messages.times import format_time, parse_time
@@ -44,7 +45,7 @@ class Recovery:
         context = self._context(incoming, attempt, failure, error)
         try:
             action = self._config.policy(self._config.recoverability, context)
-            _check(action)
+            _check(action, self._now())
             return self._possible(action, incoming)
         except Exception as broken:
             logger.critical(
@@ -140,11 +141,13 @@ class Recovery:
         return {"event": event, "endpoint": self._config.endpoint, "queue": self._config.queue, "message_id": message_id, **more}
 
 
-def _check(action: object) -> None:
+def _check(action: object, now: datetime) -> None:
+    """Raise for what no policy may answer, also a delay that ends after the last year that there is."""
     if isinstance(action, RetryLater):
         delay: object = action.delay
         if not isinstance(delay, timedelta) or delay < timedelta(0):
             raise ValueError(f"RetryLater({delay!r}): expected a timedelta of zero or more")
+        deliver_at_header(delay, None, now)
     elif not isinstance(action, (RetryNow, MoveToError, Discard)):
         raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")
 

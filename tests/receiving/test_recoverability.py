@@ -102,7 +102,9 @@ def test_a_queue_that_is_not_there_is_replaced_by_the_error_queue(
     assert "recoverability_failed" in events()
 
 
-@pytest.mark.parametrize("broken", [None, "retry", RetryLater(timedelta(seconds=-1)), lambda config, context: 1 / 0])
+@pytest.mark.parametrize(
+    "broken", [None, "retry", RetryLater(timedelta(seconds=-1)), RetryLater(timedelta.max), lambda config, context: 1 / 0]
+)
 def test_of_a_broken_policy_the_default_takes_the_place(
     bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], broken: Any
 ) -> None:

@@ -40,7 +40,12 @@ class NestedReceiveTransaction(ReceiveTransaction):
         statement = self.table.receive_statement(limit)
         with connection.cursor() as cursor:
             cursor.execute(statement.sql, statement.bind({"lowest": 0}))
-            return received_rows(cursor.fetchall())
+            found = cursor.fetchall()
+            if connection.vendor == "microsoft":
+                # Late errors come with what follows the rows.
+                while cursor.nextset():
+                    pass
+        return received_rows(found)
 
     def begin_message(self) -> None:
         """Take the savepoint of the next message, whether its handlers ask for the database or not."""

@@ -111,6 +111,16 @@ def test_events_reach_the_handlers_of_the_project_or_are_kept(settings: Settings
         assert sales.failed() == []
 
 
+def test_what_is_kept_beside_the_queues_is_in_memory_too(calls: Calls) -> None:
+    handles(Order)(lambda message, context: calls.add(message.number) and None)
+    with InMemoryEndpoint("Sales", settings={"DEDUPLICATE_FOR": 60, "AUDIT_QUEUE": "audit"}, queues=["audit"]) as sales:
+        for number in (1, 2):
+            send(Order(number), message_id="11111111-2222-3333-4444-555555555555")
+        assert sales.drain().handled == 2
+        assert_sent(Order, {"number": 1}, count=1)
+    assert calls.seen == [1]
+
+
 def test_it_leaves_nothing(sales: InMemoryEndpoint, settings: Settings) -> None:
     project = {**settings.SQLQUEUE}
     send(Order(1))

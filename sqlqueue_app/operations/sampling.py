@@ -16,15 +16,15 @@ from sqlqueue_app.instances import is_dead, managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
 from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.operations.claims import claim
+from sqlqueue_app.operations.delayed_status import DelayedStatus, read_delayed
 from sqlqueue_app.operations.head_age import head_age
-from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, address_book_of, known_queues
+from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.sample_storage import FINEST, keep_house, write_samples
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
-from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, queue_table
-from sqlqueue_app.tables.well_known import DELAYED_SUFFIX, delayed_address
+from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.well_known import DELAYED_SUFFIX
 
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
 LOOK_SECONDS: Final = FINEST.seconds / 2
@@ -41,7 +41,6 @@ class Sampling:
         self._settings = settings
         self._alias = managed_alias()
         self._now = now or partial(database_now, self._alias)
-        self._book = address_book_of(settings)
         # Processes with the same queues count for each other; another project on this database has a claim of its own.
         names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *self._senders()]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
@@ -78,33 +77,25 @@ class Sampling:
         return len(samples)
 
     def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
-        counting = [partial(self._of_queue, queue, now) for queue in self._queues(self._live_instances())]
-        counting += [partial(self._of_delayed, endpoint) for endpoint in self._senders()]
-        for count in counting:
-            try:
-                sample = count()
-            except ConnectionLost:
-                raise
-            except DatabaseError:
-                continue
+        samples = map(partial(self._of_queue, now), self._queues(self._live_instances()))
+        for sample in filter(None, (*samples, *map(_of_delayed, read_delayed(self._settings)))):
             sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
             yield sample
 
-    def _of_queue(self, queue: KnownQueue, now: datetime) -> QueueSample:
+    def _of_queue(self, now: datetime, queue: KnownQueue) -> QueueSample | None:
         table = queue_table(self._settings.database, queue.address)
-        depth = table.depth()
-        head = table.peek(1, body_limit=0) if depth.waiting else []
+        try:
+            depth = table.depth()
+            head = table.peek(1, body_limit=0) if depth.waiting else []
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            return None
         age = head_age(head[0], now).age if head else None
         seconds = None if age is None else age.total_seconds()
         return QueueSample(
             queue=queue.name, waiting=depth.waiting, expired=depth.expired, head_age_seconds=seconds, exact=depth.exact
         )
-
-    def _of_delayed(self, endpoint: str) -> QueueSample:
-        table = DelayedTable(self._settings.database, delayed_address(self._book, endpoint))
-        waiting, overdue = table.count(EXACT_COUNT_LIMIT + 1)
-        exact = waiting <= EXACT_COUNT_LIMIT
-        return QueueSample(queue=endpoint + DELAYED_SUFFIX, waiting=waiting, overdue=overdue, exact=exact)
 
     def _senders(self) -> list[str]:
         """The endpoints of these settings, with that of web processes: each may have delayed messages and callback queues."""
@@ -119,3 +110,10 @@ class Sampling:
     def _live_instances(self) -> list[Instance]:
         rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=self._senders())
         return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
+
+
+def _of_delayed(found: DelayedStatus) -> QueueSample | None:
+    if found.waiting is None:
+        return None
+    name = found.endpoint + DELAYED_SUFFIX
+    return QueueSample(queue=name, waiting=found.waiting, overdue=found.overdue or 0, exact=found.exact)

@@ -11,8 +11,6 @@ from typing import Any, TypeVar, overload
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from sqlqueue_app.callbacks.home import homes
-from sqlqueue_app.callbacks.receiver import callback_home
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
@@ -109,6 +107,10 @@ def _send(
     returns: type | None,
 ) -> None:
     """Compose and write, with the request in the table before the reply can come."""
+    # Not before the first request: they need the models, and `request` is there before Django's settings are.
+    from sqlqueue_app.callbacks.home import homes  # noqa: PLC0415
+    from sqlqueue_app.callbacks.receiver import callback_home  # noqa: PLC0415
+
     _refuse_in_transaction()
     home = callback_home(get_settings().send_as)
     if home.legacy_header:

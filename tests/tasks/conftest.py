@@ -19,7 +19,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.well_known import delayed_address
 from tests.receiving.conftest import FAST, Bench
 from tests.support.databases import QueueDatabase
-from tests.tasks.framework import task_enqueued, task_finished, task_started
+from tests.tasks.framework import WRITTEN, task_enqueued, task_finished, task_started
 
 BACKEND = "sqlqueue_app.tasks.SqlQueueBackend"
 SIGNALS = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
@@ -50,7 +50,8 @@ class Office(Bench):
 
     def written(self) -> list[str]:
         """What the tasks have written."""
-        return sorted(Claim.objects.using(self.database.alias).values_list("name", flat=True))
+        names = Claim.objects.using(self.database.alias).filter(name__startswith=WRITTEN).values_list("name", flat=True)
+        return sorted(name.removeprefix(WRITTEN) for name in names)
 
     def row(self, result_id: str) -> TaskResult:
         return TaskResult.objects.using(self.database.alias).get(pk=result_id)

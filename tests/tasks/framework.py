@@ -29,3 +29,6 @@ __all__ = [
     "task_finished",
     "task_started",
 ]
+
+# Tasks of the tests write rows of the app's own `Claim`; the worker that runs them keeps some there too.
+WRITTEN = "written by a task: "

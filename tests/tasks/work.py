@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from sqlqueue_app import send
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim
-from tests.tasks.framework import TaskContext, task
+from tests.tasks.framework import WRITTEN, TaskContext, task
 
 
 @task
@@ -62,7 +62,7 @@ def succeed_at(context: TaskContext, attempt: int) -> int:
 
 
 def write(name: str) -> None:
-    Claim.objects.using(get_settings().database).create(name=name, until=Now())
+    Claim.objects.using(get_settings().database).create(name=WRITTEN + name, until=Now())
 
 
 @task
@@ -79,7 +79,7 @@ def keep_and_fail(name: str) -> None:
 
 @task
 async def akeep(name: str, fails: bool = False) -> None:
-    await Claim.objects.using(get_settings().database).acreate(name=name, until=Now())
+    await Claim.objects.using(get_settings().database).acreate(name=WRITTEN + name, until=Now())
     if fails:
         raise ValueError(name)
 

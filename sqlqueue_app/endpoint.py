@@ -324,7 +324,7 @@ class Endpoint:
 
     def _recoverability(self) -> RecoverabilityConfig:
         config = self.config
-        retries = (config.immediate_retries, 0) if self.mode is not TransactionMode.NONE else (0, 0)
+        retries = (config.immediate_retries, config.delayed_retries) if self.mode is not TransactionMode.NONE else (0, 0)
         increase = timedelta(seconds=config.delayed_retry_increase_seconds)
         return RecoverabilityConfig(retries[0], config.error_queue, retries[1], increase)
 

@@ -34,8 +34,9 @@ def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterato
         yield process
     finally:
         process.kill()
-        # its children, if it has any, end with it and so does their output
-        process.communicate(timeout=60)
+        if process.stdout is not None and not process.stdout.closed:
+            # its children, if it has any, end with it and so does their output
+            process.communicate(timeout=60)
 
 
 def prepare(bench: Bench, **endpoint: Any) -> None:

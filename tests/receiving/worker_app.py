@@ -18,11 +18,11 @@ def lines(path: str) -> int:
     return len(Path(path).read_text().splitlines()) if os.path.exists(path) else 0
 
 
-def note(path: str) -> int:
-    """Another line in a file, whatever becomes of the transaction; how many there are now."""
+def note(path: str, text: object = None) -> int:
+    """Another line in a file, whatever becomes of the transaction; how many there are now. The process id without a text."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        os.write(descriptor, f"{os.getpid() if text is None else text}\n".encode())
     finally:
         os.close(descriptor)
     return lines(path)
@@ -69,3 +69,10 @@ def slow(message: Any, context: Any) -> None:
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO handled (number, pid) VALUES (%s, %s)", (message["number"], os.getpid()))
     threading.Event().wait(60 if note(message["tries"]) == 1 else 0.3)
+
+
+@handles("Worker.Fail")
+def fail(message: Any, context: Any) -> None:
+    """Note the number, and fail."""
+    note(message["tries"], message["number"])
+    raise LookupError("always")

@@ -95,6 +95,9 @@ HOST_DISPLAY_NAME: Final = "$.diagnostics.hostdisplayname"
 ORIGINATING_ADDRESS: Final = "NServiceBus.OriginatingAddress"
 
 # Delayed delivery (§7.1, §7.2).
+FORWARDS: Final = "SqlQueue.Forwards"
+"""How often handlers have forwarded the message; ours, no other reader knows it."""
+MOST_FORWARDS: Final = 50
 FORWARD_DESTINATION: Final = "NServiceBus.SqlServer.ForwardDestination"
 TIMEOUT_EXPIRE: Final = "NServiceBus.Timeout.Expire"
 TIMEOUT_ROUTE_TO: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
@@ -221,3 +224,8 @@ def _doubled(names: Iterable[str]) -> PoisonMessage:
 def _cut(text: str) -> str:
     """The start of the text for an error message: enough to recognise the row by."""
     return repr(text) if len(text) <= 80 else f"{text[:80]!r}..."
+
+
+def whole_number(text: str | None) -> int:
+    """The count in a header: up to nine ASCII digits; 0 for anything else, which nobody of us has written."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0

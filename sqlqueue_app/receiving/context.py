@@ -10,7 +10,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage
-from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
+from sqlqueue_app.messages.headers import whole_number
 from sqlqueue_app.receiving.allowed import check_allowed
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.sending.composer import Composer
@@ -110,6 +111,29 @@ class MessageContext:
             self._outgoing.append(outgoing)
         return outgoing.message_id or ""
 
+    def send_local(
+        self,
+        message: object,
+        body: object = None,
+        *,
+        headers: Mapping[str, str | None] | None = None,
+        time_to_be_received: timedelta | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
+        immediate: bool = False,
+    ) -> str:
+        """As `send`, to the queue of the endpoint that handles the message, whatever the routes say."""
+        return self.send(
+            message,
+            body,
+            to=self._composer.identity.reply_to,
+            headers=headers,
+            time_to_be_received=time_to_be_received,
+            delay=delay,
+            deliver_at=deliver_at,
+            immediate=immediate,
+        )
+
     def publish(
         self,
         message: object,
@@ -161,7 +185,17 @@ class MessageContext:
         return outgoing.message_id or ""
 
     def forward(self, to: str) -> None:
-        """Send the message on as it is, same id, headers and body, to the queue of an address."""
+        """Send the message on as it is, same id, headers and body, to the queue of an address.
+
+        A header counts how often that was done: Unrecoverable for a message that goes round in a circle (50 times).
+        """
         destination = self._composer.destination(to)
+        forwards = whole_number(self._incoming.headers.get(names.FORWARDS))
+        if forwards >= names.MOST_FORWARDS:
+            raise Unrecoverable(
+                f"message {self.message_id!r} was forwarded {forwards} times, now to {to!r}: it goes round in a circle; "
+                "look at the handlers that call context.forward()"
+            )
         headers = {name: value for name, value in self._incoming.headers.items() if name != names.MESSAGE_ID or value}
-        self._outgoing.append(OutgoingMessage(destination, {names.MESSAGE_ID: self.message_id, **headers}, self._incoming.body))
+        sent = {names.MESSAGE_ID: self.message_id, **headers, names.FORWARDS: str(forwards + 1)}
+        self._outgoing.append(OutgoingMessage(destination, sent, self._incoming.body))

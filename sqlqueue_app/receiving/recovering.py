@@ -11,6 +11,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.delays import deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
+from sqlqueue_app.messages.headers import whole_number
 from sqlqueue_app.messages.times import format_time, parse_time
 from sqlqueue_app.policies.recoverability import (
     Action,
@@ -153,9 +154,7 @@ def _check(action: object, now: datetime) -> None:
 
 
 def _delayed_retries(incoming: IncomingMessage) -> int:
-    """How many delayed retries the message has behind it; 0 for a header that is no number."""
-    text = incoming.headers.get(names.DELAYED_RETRIES) or ""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return whole_number(incoming.headers.get(names.DELAYED_RETRIES))
 
 
 def _last_delayed_retry(incoming: IncomingMessage) -> datetime | None:

@@ -37,6 +37,16 @@ def no_policy_is_left() -> Any:
     policies.clear()
 
 
+def watch(look: Callable[[Any], object]) -> None:
+    """Has `look` see each failure; the default policy decides."""
+
+    def looking(config: Any, context: Any) -> Any:
+        look(context)
+        return default_policy(config, context)
+
+    policies.append(looking)
+
+
 def configure(bench: Bench, mode: str, **endpoint: Any) -> None:
     asked = endpoint.pop("IMMEDIATE_RETRIES", 0)
     retries = 0 if mode == "none" else asked
@@ -63,7 +73,7 @@ def test_the_context_knows_its_endpoint_and_the_policy_the_queue(bench: Bench, c
         calls.add(context.endpoint)
         raise LookupError
 
-    policies.append(lambda config, context: (calls.add((context.endpoint, context.queue)), default_policy(config, context))[1])
+    watch(lambda context: calls.add((context.endpoint, context.queue)))
     bench.put_message("Test.Message")
     bench.run()
 
@@ -100,7 +110,7 @@ def test_a_failure_is_told_with_the_exception_the_attempt_and_the_message(bench:
         failure.args = ("no", "but with context")
         raise failure
 
-    policies.append(lambda config, context: (seen.append(context), default_policy(config, context))[1])
+    watch(seen.append)
     bench.put_message("Test.Message", {"a": 1}, x="y")
     bench.run()
 
@@ -122,7 +132,7 @@ def test_the_number_of_the_attempt_grows_with_each_immediate_retry(bench: Bench,
         calls.add(context.attempt)
         raise LookupError
 
-    policies.append(lambda config, context: (told.append(context.failed_attempts), default_policy(config, context))[1])
+    watch(lambda context: told.append(context.failed_attempts))
     bench.put_message("Test.Message")
     bench.run()
 
@@ -292,7 +302,7 @@ def test_a_stop_waits_for_the_work_at_hand(bench: Bench, calls: Calls, mode: str
         stop_here("handler")
         raise LookupError
 
-    policies.append(lambda config, context: (stop_here("policy"), default_policy(config, context))[1])
+    watch(lambda context: stop_here("policy"))
     bench.put_message_of(1, "Test.Message")
     bench.put_message_of(2, "Test.Message")
     assert bench.run(stop, until_empty=False, max_concurrency=1) == 1

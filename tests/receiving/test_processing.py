@@ -244,6 +244,20 @@ def test_a_reply_goes_to_the_sender_and_keeps_the_conversation(bench: Bench) -> 
     assert bench.rows("error")[1].body == b'{"a": 1}'
 
 
+def test_send_local_comes_back_whatever_the_routes_say(bench: Bench, calls: Calls) -> None:
+    bench.configure(routes={"Test.*": "error"})
+
+    @handles("Test.Message")
+    def first(message: Any, context: Any) -> None:
+        context.send_local("Test.Again", {"number": 2})
+
+    handles("Test.Again")(lambda message, context: calls.add((context.endpoint, message)) and None)
+    bench.put_message("Test.Message")
+    bench.run()
+    assert calls.seen == [("Sales", {"number": 2})]
+    assert bench.rows("error") == []
+
+
 def test_an_expired_message_is_dropped_without_a_call(bench: Bench, counting: object, calls: Calls) -> None:
     bench.table("Sales").send(
         [NewRow("11111111-2222-3333-4444-555555555555", typed("Test.Message"), b"{}", time_to_be_received_ms=-1000)]

@@ -114,6 +114,7 @@ class Progress:
 
     _WANTED: Final = {
         "an order that was shipped": " is shipped",
+        "an order whose customer was thanked": " is thanked",
         "a message in the error queue": "[event=moved_to_error_queue",
     }
 
@@ -144,7 +145,7 @@ def report(problems: list[str]) -> int:
     for problem in problems:
         say(f"check: {problem}")
     if not problems:
-        say("check: orders came all the way, one message is in the error queue, the pages show it")
+        say("check: orders came all the way, subscribers heard of it, a page got its reply, one message is in the error queue")
     return 1 if problems else 0
 
 

@@ -17,14 +17,16 @@ def problems_found(site: str, name: str, password: str | None) -> list[str]:
 
 
 def _in_the_database() -> list[str]:
-    shipped = Order.objects.filter(status=Order.Status.SHIPPED).last()
+    shipped = Order.objects.filter(status=Order.Status.SHIPPED, thanked=True).last()
     if shipped is None:
-        return ["no order has the status shipped"]
+        return ["no order has the status shipped and a customer who was thanked"]
     problems = []
     for model in (Invoice, Shipment):
         found = model.objects.filter(order_number=shipped.number).count()
         if found != 1:
             problems.append(f"order {shipped.number} has {found} rows in {model._meta.db_table}, expected 1")
+        elif not model.objects.filter(order_number=shipped.number, closed=True).exists():
+            problems.append(f"whoever keeps {model._meta.db_table} has not heard that order {shipped.number} is completed")
     if not queue_model("error")._default_manager.exists():
         problems.append("the error queue is empty")
     return problems
@@ -37,6 +39,8 @@ def _on_the_pages(site: str, name: str, password: str | None) -> list[str]:
     try:
         if order is None or "shipped" not in browser.get("/"):
             problems.append("the home page shows no shipped order")
+        if order is not None and "Shipping says" not in browser.get(reverse("parcel", args=[order.number])):
+            problems.append("the page about a parcel shows no reply")
         browser.post("/", customer="Check", total="1.00")
         if not Order.objects.filter(customer="Check").exists():
             problems.append("the form on the home page placed no order")

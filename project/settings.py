@@ -7,6 +7,7 @@ SECRET_KEY     default: made once and kept in VAR_DIR
 ALLOWED_HOSTS  a list with commas; default: this machine alone
 VAR_DIR        where the demo keeps its files; default: var/ beside this project
 CONCURRENCY_MODEL  adaptive, fixed or monitor; default: that of sqlqueue
+DELAYED_RETRY_INCREASE  seconds until a message that fails is tried again; default: 5
 TRANSACTION_MODE   transaction_scope, sends_atomic_with_receive, receive_only or none; default: that of sqlqueue
 """
 
@@ -47,13 +48,17 @@ INSTALLED_APPS = [
 SQLQUEUE = {
     # which endpoint a message goes to, by its type
     "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},
-    # the web process receives nothing; this is the name it sends under
+    # the name that the web process sends under; it handles nothing, and waits for replies on a callback queue beside the worker's
     "SEND_AS": "Web",
-    "ENDPOINTS": {
+    "ENDPOINTS": {"Web": {"HANDLERS": [], "CALLBACK_QUEUES": 2}}
+    | {
         name: {
             "HANDLERS": [f"project.shop.handlers.{name.lower()}"],
             # two processes of each endpoint may wait for replies on this machine
             "CALLBACK_QUEUES": 2,
+            # so that the error queue is not empty for long
+            "DELAYED_RETRIES": 1,
+            "DELAYED_RETRY_INCREASE": env.float("DELAYED_RETRY_INCREASE", default=5.0),
             **receiving_options(env.str("CONCURRENCY_MODEL", default=""), env.str("TRANSACTION_MODE", default="")),
         }
         for name in ("Sales", "Billing", "Shipping")

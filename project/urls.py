@@ -8,10 +8,11 @@ from django.templatetags.static import static
 from django.urls import path
 from django.views.generic import RedirectView
 
-from project.shop.views import home
+from project.shop.views import home, parcel
 
 urlpatterns = [
     path("", home, name="home"),
+    path("orders/<str:number>/parcel/", parcel, name="parcel"),
     path("login/", LoginView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),

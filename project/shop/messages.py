@@ -1,7 +1,7 @@
 """The messages of the shop: the contract between its services, and the only thing that they share.
 
-One order goes web → Sales → Billing → Sales → Shipping → Sales. The name of a type begins with the endpoint that handles it, so
-that three routes are enough; the two answers go back to whoever asked.
+One order goes web → Sales → Billing → Sales → Shipping → Sales. The name of a command begins with the endpoint that handles it, so
+that three routes are enough; the answers go back to whoever asked. An event has no route: it goes to whoever has subscribed.
 """
 
 from __future__ import annotations
@@ -58,3 +58,36 @@ class OrderShipped:
 
     order_number: str
     parcel: str
+
+
+@message_type("Shop.OrderCompleted")
+@dataclass(frozen=True)
+class OrderCompleted:
+    """An event: the order is paid and shipped. Billing and Shipping have subscribed to it, for they handle it."""
+
+    order_number: str
+
+
+@message_type("Sales.ThankCustomer")
+@dataclass(frozen=True)
+class ThankCustomer:
+    """What Sales sends to itself, for a little later."""
+
+    order_number: str
+
+
+@message_type("Shipping.FindParcel")
+@dataclass(frozen=True)
+class FindParcel:
+    """A question of the web site, which waits for the answer."""
+
+    order_number: str
+
+
+@message_type("Shipping.ParcelFound")
+@dataclass(frozen=True)
+class ParcelFound:
+    """The answer to FindParcel; without a parcel if there is none yet."""
+
+    order_number: str
+    parcel: str | None

@@ -29,6 +29,7 @@ class Order(models.Model):
     total = models.DecimalField(max_digits=10, decimal_places=2)
     status = models.CharField(max_length=10, choices=Status, default=Status.PLACED, db_index=True)
     placed_at = models.DateTimeField(auto_now_add=True)
+    thanked = models.BooleanField(default=False)
 
     class Meta:
         ordering: ClassVar = ["-pk"]
@@ -43,6 +44,7 @@ class Invoice(models.Model):
     number = models.CharField(max_length=20, unique=True, default=new_number)
     order_number = models.CharField(max_length=20, unique=True)
     amount = models.DecimalField(max_digits=10, decimal_places=2)
+    closed = models.BooleanField(default=False)
 
     def __str__(self) -> str:
         return f"invoice {self.number} for order {self.order_number}"
@@ -54,6 +56,7 @@ class Shipment(models.Model):
     parcel = models.CharField(max_length=20, unique=True, default=new_number)
     order_number = models.CharField(max_length=20, unique=True)
     customer = models.CharField(max_length=100)
+    closed = models.BooleanField(default=False)
 
     def __str__(self) -> str:
         return f"parcel {self.parcel} for order {self.order_number}"

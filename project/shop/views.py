@@ -1,19 +1,22 @@
-"""The home page: place an order, watch the latest ones."""
+"""The home page: place an order, watch the latest ones; and a page that asks another service."""
 
 from __future__ import annotations
 
 from django.contrib import messages
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from project.shop.forms import OrderForm
+from project.shop.messages import FindParcel
 from project.shop.models import Order
 from project.shop.orders import place_order
+from sqlqueue_app import request as ask
 
 LATEST = 20
+ANSWER_SECONDS = 5
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -28,3 +31,15 @@ def home(request: HttpRequest) -> HttpResponse:
     counts = [(status.label, found.get(status.value, 0)) for status in Order.Status]
     context = {"form": form, "orders": Order.objects.all()[:LATEST], "counts": counts}
     return render(request, "shop/home.html", context, status=400 if form.errors else 200)
+
+
+@require_safe
+def parcel(request: HttpRequest, number: str) -> HttpResponse:
+    """Ask Shipping where the parcel of an order is, and wait for the answer; 503 if none comes in time."""
+    order = get_object_or_404(Order, number=number)
+    try:
+        answer = ask(FindParcel(order.number)).result(timeout=ANSWER_SECONDS)
+    except TimeoutError:
+        answer = None
+    context = {"order": order, "answer": answer, "seconds": ANSWER_SECONDS}
+    return render(request, "shop/parcel.html", context, status=200 if answer else 503)

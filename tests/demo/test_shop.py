@@ -22,7 +22,8 @@ def rows(database: QueueDatabase, statement: str) -> list[tuple[str, ...]]:
 def environ(queue_database: QueueDatabase, tmp_path: Path) -> dict[str, str]:
     """The demo, migrated, on the database of the test."""
     queue_database.connection.close()
-    found = environment(tmp_path, database_url(queue_database))
+    # a worker with --until-empty does not wait for what is not due yet
+    found = environment(tmp_path, database_url(queue_database), DELAYED_RETRY_INCREASE="0")
     manage(found, "migrate", "--verbosity", "0")
     return found
 
@@ -40,6 +41,41 @@ def test_every_order_is_billed_and_shipped_but_for_every_tenth(queue_database: Q
     assert {customer for (customer,) in rows(queue_database, "SELECT customer FROM shop_shipment")}.isdisjoint({"Mallory"})
     shipped = rows(queue_database, "SELECT s.order_number FROM shop_shipment s JOIN shop_order o ON o.number = s.order_number")
     assert len(shipped) == 18
+
+
+def test_what_fails_twice_is_billed_at_the_third_attempt(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+    script = "from project.shop.orders import place_order; place_order('Trudy', 5)"
+    manage(environ, "shell", "--no-imports", "-c", script)
+    printed = manage(environ, "run_sqlqueue_worker", "--until-empty")
+
+    assert rows(queue_database, "SELECT status FROM shop_order") == [("shipped",)]
+    assert len(rows(queue_database, "SELECT order_number FROM shop_invoice")) == 1
+    assert [f"attempt {number} to bill" in printed for number in (1, 2, 3)] == [True, True, False]
+
+
+def test_both_subscribers_hear_of_a_completed_order(queue_database: QueueDatabase, environ: dict[str, str]) -> None:
+    script = "from project.shop.orders import place_order; place_order('Alice', 5)"
+    manage(environ, "shell", "--no-imports", "-c", script)
+    manage(environ, "run_sqlqueue_worker", "--until-empty")
+
+    for table in ("shop_invoice", "shop_shipment"):
+        ((closed,),) = rows(queue_database, f"SELECT closed FROM {table}")
+        assert closed
+    later = queue_database.connection.ops.quote_name("Sales.Delayed")
+    ((thanked,),) = rows(queue_database, "SELECT thanked FROM shop_order")
+    # the thanks, three seconds later: on a slow machine the worker is still there then
+    assert len(rows(queue_database, f"SELECT 1 FROM {later}")) + bool(thanked) == 1
+
+
+def test_a_page_whose_question_nobody_answers_says_so(environ: dict[str, str]) -> None:
+    script = (
+        "from django.test import Client; from project.shop import views; from project.shop.orders import place_order;"
+        "views.ANSWER_SECONDS = 0; order = place_order('Alice', 5);"
+        "page = Client(headers={'host': 'localhost'}).get(f'/orders/{order.number}/parcel/');"
+        "print(page.status_code, 'Is the worker running?' in page.content.decode())"
+    )
+
+    assert "503 True" in manage(environ, "shell", "--no-imports", "-c", script)
 
 
 def test_what_failed_is_in_the_error_queue_with_its_reason(queue_database: QueueDatabase, environ: dict[str, str]) -> None:

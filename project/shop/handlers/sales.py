@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
-from project.shop.messages import BillOrder, OrderBilled, OrderShipped, PlaceOrder, ShipOrder
+from project.shop.messages import (
+    BillOrder,
+    OrderBilled,
+    OrderCompleted,
+    OrderShipped,
+    PlaceOrder,
+    ShipOrder,
+    ThankCustomer,
+)
 from project.shop.models import Order
 from sqlqueue_app import handles
 from sqlqueue_app.receiving.context import MessageContext
 
 logger = logging.getLogger("shop.sales")
+
+THANKS_AFTER = timedelta(seconds=3)
 
 
 @handles(PlaceOrder)
@@ -27,9 +38,18 @@ def order_was_billed(message: OrderBilled, context: MessageContext) -> None:
 
 
 @handles(OrderShipped)
-def order_was_shipped(message: OrderShipped, _context: MessageContext) -> None:
-    """The answer of Shipping: done."""
+def order_was_shipped(message: OrderShipped, context: MessageContext) -> None:
+    """The answer of Shipping: done. Whoever wants to know is told, and the customer is thanked a little later."""
     set_status(message.order_number, Order.Status.SHIPPED)
+    context.publish(OrderCompleted(message.order_number))
+    context.send(ThankCustomer(message.order_number), delay=THANKS_AFTER)
+
+
+@handles(ThankCustomer)
+def thank_customer(message: ThankCustomer, _context: MessageContext) -> None:
+    """What was sent with a delay comes back when it is due."""
+    Order.objects.filter(number=message.order_number).update(thanked=True)
+    logger.info("the customer of order %s is thanked", message.order_number)
 
 
 def set_status(order_number: str, status: Order.Status) -> None:

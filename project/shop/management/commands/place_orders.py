@@ -17,7 +17,7 @@ from django.db import connection
 from project.shop.orders import place_order
 from sqlqueue_app.messages.errors import SqlQueueError
 
-# Every tenth order is Mallory's, whose orders cannot be shipped.
+# Every tenth order is Mallory's, whose orders cannot be shipped; the register jams with Trudy's.
 BASKETS = tuple(
     (customer, Decimal(total))
     for customer, total in [
@@ -28,7 +28,7 @@ BASKETS = tuple(
         ("Barbara", "230.90"),
         ("Donald", "3.14"),
         ("Margaret", "61.30"),
-        ("Dennis", "18.00"),
+        ("Trudy", "18.00"),
         ("Radia", "150.75"),
         ("Mallory", "666.00"),
     ]

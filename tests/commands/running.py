@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -29,6 +31,25 @@ def run(database: QueueDatabase, *arguments: str, stdin: bytes = b"") -> Ran:
         timeout=120,
     )
     return Ran(answer.returncode, answer.stdout.decode(), answer.stderr.decode())
+
+
+def run_on_terminal(database: QueueDatabase, *arguments: str, typed: str) -> Ran:
+    """The same with a terminal as its input, at which a line is typed."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "django", *arguments],
+            env=database.child_environment(),
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as process:
+            os.write(ours, f"{typed}\n".encode())
+            out, err = process.communicate(timeout=120)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return Ran(process.returncode, out.decode(), err.decode())
 
 
 def refused(ran: Ran, code: int = 2) -> str:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
-import subprocess
-import sys
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from sqlqueue_app.operations.purging import purge_expired
-from tests.commands.running import refused, run
+from tests.commands.running import refused, run, run_on_terminal
 from tests.operations.filling import count, install, message, table
 from tests.support.databases import QueueDatabase
 
@@ -65,23 +61,10 @@ def test_without_a_terminal_it_refuses(sqlite_database: QueueDatabase) -> None:
 def test_on_a_terminal_the_name_is_asked_for(sqlite_database: QueueDatabase, typed: str, code: int, left: int) -> None:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
-    ours, theirs = pty.openpty()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-m", "django", "sqlqueue_purge", "Sales"],
-            env=sqlite_database.child_environment(),
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            os.write(ours, f"{typed}\n".encode())
-            _out, err = process.communicate(timeout=120)
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    ran = run_on_terminal(sqlite_database, "sqlqueue_purge", "Sales", typed=typed)
 
-    assert process.returncode == code
-    assert b"Type the name of the queue (Sales)" in err
+    assert ran.code == code
+    assert "Type the name of the queue (Sales)" in ran.err
     assert count(sqlite_database, "Sales") == left
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
-import subprocess
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +19,7 @@ from sqlqueue_app.operations import callback_queues
 from sqlqueue_app.operations.callback_queues import gone_callback_queues, remove_callback_queue
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.tables.installation import install_tables
-from tests.commands.running import refused, run
+from tests.commands.running import refused, run, run_on_terminal
 from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
 
@@ -145,24 +142,11 @@ def test_without_a_terminal_it_lists_and_refuses(sqlite_database: QueueDatabase)
 def test_on_a_terminal_the_number_is_asked_for(sqlite_database: QueueDatabase, typed: str, code: int, gone: bool) -> None:
     install(sqlite_database)
     instance(sqlite_database, "Sales.here-2", name="here")
-    ours, theirs = pty.openpty()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-m", "django", "sqlqueue_purge_callbacks"],
-            env=sqlite_database.child_environment(),
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process:
-            os.write(ours, f"{typed}\n".encode())
-            out, err = process.communicate(timeout=60)
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    ran = run_on_terminal(sqlite_database, "sqlqueue_purge_callbacks", typed=typed)
 
-    assert process.returncode == code
-    assert b"Type the number of queues (1)" in err
-    assert (b"removed 1 of 1" in out) is gone
+    assert ran.code == code
+    assert "Type the number of queues (1)" in ran.err
+    assert ("removed 1 of 1" in ran.out) is gone
     assert ("Sales.here-2" not in left(sqlite_database)) is gone
 
 

@@ -1,0 +1,68 @@
+"""What comes into an ordinary queue on its way elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sqlqueue_app import handles
+from tests.receiving.conftest import FAST, Bench, Calls
+from tests.receiving.delayed_tables import FORWARD, MESSAGE, office_of
+from tests.receiving.processes import address
+
+
+@pytest.fixture
+def office(bench: Bench) -> Bench:
+    return office_of(bench)
+
+
+@pytest.mark.parametrize("body", [b"{}", b""])
+def test_a_message_on_its_way_to_another_queue_is_sent_on(office: Bench, calls: Calls, counting: object, body: bytes) -> None:
+    office.put(json.dumps({**MESSAGE, FORWARD: address(office, "Billing"), "Own": "é"}), body)
+    office.run()
+    (headers,) = office.headers("Billing")
+    assert headers == {**MESSAGE, "Own": "é"}
+    assert (office.rows("Billing")[0].body, calls.seen, office.rows("Sales")) == (body, [], [])
+
+
+@pytest.mark.parametrize("form", ["canonical", "plain", "empty", "other form"])
+def test_a_message_that_has_arrived_is_handled_without_the_header(office: Bench, calls: Calls, form: str) -> None:
+    handles("Test.Message")(lambda message, context: calls.add(FORWARD in context.headers) and None)
+    canonical = address(office, "Sales")
+    to = {"canonical": canonical, "plain": "Sales", "empty": "", "other form": canonical.replace('"', "").strip()}[form]
+    office.put(json.dumps({**MESSAGE, FORWARD: to}), b"{}")
+    office.run()
+    assert calls.seen == [False]
+
+
+def test_messages_do_not_go_round_in_circles(office: Bench, calls: Calls) -> None:
+    office.database.configure(ENDPOINTS={"Sales": FAST, "Billing": FAST})
+    office.install()
+    handles("Test.Message")(lambda message, context: calls.add(context.endpoint) and None)
+    office.put(json.dumps({**MESSAGE, FORWARD: address(office, "Billing")}), b"{}")
+    office.put(json.dumps({**MESSAGE, FORWARD: address(office, "Sales")}), b"{}", queue="Billing")
+    office.run()
+    assert sorted(calls.seen) == ["Billing", "Sales"]
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("Gone", "on its way to 'Gone'"),
+        ("Sales.Retries", "satellite queue of this very endpoint"),
+        ("Secret", "ALLOWED_DESTINATIONS"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["transaction_scope", "none"])
+def test_what_cannot_be_sent_on_is_in_the_error_queue_with_the_reason(office: Bench, to: str, reason: str, mode: str) -> None:
+    office.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE=mode)
+    office.install_queues("Secret")
+    office.database.configure(ALLOWED_DESTINATIONS=["Billing"])
+    office.put(json.dumps({**MESSAGE, FORWARD: to}), b"{}")
+    office.run()
+    (failed,) = office.headers("error")
+    assert reason in failed["NServiceBus.ExceptionInfo.Message"]
+    assert failed["NServiceBus.FailedQ"] == to
+    assert FORWARD not in failed
+    assert office.rows("Sales") == office.rows("Secret") == []

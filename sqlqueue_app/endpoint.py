@@ -50,7 +50,6 @@ from sqlqueue_app.sending.composer import Composer, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
 from sqlqueue_app.sending.routing import Routes
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
-from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.handled import HandledTable, handled_elsewhere
 from sqlqueue_app.tables.inspection import current_catalog
 from sqlqueue_app.tables.installation import FindingKind, inspect_tables
@@ -317,7 +316,6 @@ class Endpoint:
         return SatelliteRoutes(
             main=self.book.canonical(self._table(self.name).address),
             destinations=self._destinations(),
-            delayed=DelayedTable(self.alias, delayed_address(self.book, self.name)),
             error_queue_of=self._error_queue_of,
             now=utc_now,
         )

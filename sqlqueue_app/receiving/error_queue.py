@@ -10,7 +10,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import PoisonMessage
 from sqlqueue_app.messages.headers import read_headers, write_headers
-from sqlqueue_app.receiving.failures import Failure, Processor, failure_headers
+from sqlqueue_app.receiving.failures import Failure, Processor, failure_headers, without_counters
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
@@ -61,6 +61,17 @@ class ErrorQueue:
             written.get(names.CORRELATION_ID) or correlation_id,
             reply_to_address or written.get(names.REPLY_TO_ADDRESS),
         )
+
+    def move_failed(self, row: ReceivedRow, headers: dict[str, str | None], failure: Failure) -> None:
+        """Write a message that has failed elsewhere: what it says of that stays to the letter.
+
+        `failure` is for one that says nothing of it but the queue.
+        """
+        written = {**without_counters(headers), names.MESSAGE_ID: headers.get(names.MESSAGE_ID) or str(row.id)}
+        if not written.get(names.EXCEPTION_TYPE):
+            failed_queue = written.get(names.FAILED_QUEUE) or self._failed_queue
+            written = failure_headers(written, failure, processor=self._processor, failed_queue=failed_queue, at=self._now())
+        self._send(row.id, write_headers(written), row.body or b"", row.correlation_id, row.reply_to_address)
 
     def move_poison(self, row: ReceivedRow) -> None:
         """Write a row whose headers cannot be read as it is, to the byte (transport reference 5.5)."""

@@ -62,7 +62,7 @@ def failure_headers(
     headers: dict[str, str | None], failure: Failure, *, processor: Processor, failed_queue: str, at: datetime
 ) -> dict[str, str | None]:
     """The headers of the message plus those of the failure; retry counters are dropped, their timestamp is kept."""
-    kept = {name: value for name, value in headers.items() if name not in _DROPPED}
+    kept = without_counters(headers)
     kept[names.PROCESSING_MACHINE] = processor.machine
     kept[names.PROCESSING_ENDPOINT] = processor.endpoint
     kept[names.HOST_ID] = processor.host_id.hex
@@ -78,6 +78,11 @@ def failure_headers(
     for name, value in failure.facts.items():
         kept[names.EXCEPTION_DATA_PREFIX + name] = value
     return kept
+
+
+def without_counters(headers: dict[str, str | None]) -> dict[str, str | None]:
+    """The headers without the retry counters, as a message is in the error queue."""
+    return {name: value for name, value in headers.items() if name not in _DROPPED}
 
 
 def _type_name(error: BaseException) -> str:

@@ -11,8 +11,6 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.delays import deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
-from sqlqueue_app.messages.headers import whole_number
-from sqlqueue_app.messages.times import format_time, parse_time
 from sqlqueue_app.policies.recoverability import (
     Action,
     Discard,
@@ -27,6 +25,7 @@ from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import headers_of_copy
+from sqlqueue_app.receiving.retry_headers import last_retry_at, retries_so_far, with_next_retry
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -90,8 +89,8 @@ class Recovery:
         return FailureContext(
             failed_attempts=attempt,
             unrecoverable=failure.unrecoverable,
-            delayed_retries=_delayed_retries(incoming),
-            last_delayed_retry_at=_last_delayed_retry(incoming),
+            delayed_retries=retries_so_far(incoming.headers),
+            last_delayed_retry_at=last_retry_at(incoming.headers),
             now=self._now(),
             endpoint=self._config.endpoint,
             queue=self._config.queue,
@@ -114,10 +113,7 @@ class Recovery:
         return MoveToError(self._config.recoverability.error_queue)
 
     def _delayed_copy(self, delay: timedelta, row: ReceivedRow, incoming: IncomingMessage) -> OutgoingMessage:
-        headers = headers_of_copy(row, incoming.headers)
-        headers.pop(names.IMMEDIATE_RETRIES, None)
-        headers[names.DELAYED_RETRIES] = str(_delayed_retries(incoming) + 1)
-        headers[names.DELAYED_RETRIES_TIMESTAMP] = format_time(self._now())
+        headers = with_next_retry(headers_of_copy(row, incoming.headers), self._now())
         return OutgoingMessage(self._config.address, headers, incoming.body, delay=delay)
 
     def _error_queue(self, text: str) -> ErrorQueue:
@@ -151,15 +147,3 @@ def _check(action: object, now: datetime) -> None:
         deliver_at_header(delay, None, now)
     elif not isinstance(action, (RetryNow, MoveToError, Discard)):
         raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")
-
-
-def _delayed_retries(incoming: IncomingMessage) -> int:
-    return whole_number(incoming.headers.get(names.DELAYED_RETRIES))
-
-
-def _last_delayed_retry(incoming: IncomingMessage) -> datetime | None:
-    text = incoming.headers.get(names.DELAYED_RETRIES_TIMESTAMP)
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None

@@ -1,6 +1,6 @@
 """Where the messages in the satellite queues of transports 1.x to 3.x are on their way to (transport reference 7.1 and 9).
 
-A row of `.Retries` waits for a delayed retry: it goes back to the queue that it failed in, at once, as core 6 drains it.
+A row of `.Retries` waits for a delayed retry: it goes back to the queue that it failed in.
 A row of `.Timeouts` waits for a time: it goes to its destination when that has come.
 A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint, which nobody here can read.
 """
@@ -8,12 +8,13 @@ A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
 from sqlqueue_app.conf.values import LEGACY_RETRIES, LEGACY_TIMEOUTS
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.delays import LATEST
 from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueError, TableMismatch
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
@@ -35,13 +36,18 @@ class Route:
     due: datetime | None = None
 
 
-def route_of(queue: str, headers: Headers, *, main: str) -> Route:
-    """Where a message of the satellite `queue` goes, by its headers alone; `main` is the address of the endpoint's own queue.
+def is_for_retries(queue: str) -> bool:
+    """Whether messages in this satellite wait for a delayed retry."""
+    return queue.endswith(LEGACY_RETRIES)
 
-    Raises Unroutable.
-    """
-    if queue.endswith(LEGACY_RETRIES):
-        return Route(headers.get(names.FAILED_QUEUE) or main)
+
+def route_of(queue: str, headers: Headers) -> Route:
+    """Where a message of the satellite `queue` goes, by its headers alone. Raises Unroutable."""
+    if is_for_retries(queue):
+        failed = headers.get(names.FAILED_QUEUE)
+        if not failed:
+            raise Unroutable(f"the retry has no header {names.FAILED_QUEUE}, which says where it failed and goes again")
+        return Route(failed)
     to = headers.get(names.TIMEOUT_ROUTE_TO)
     if queue.endswith(LEGACY_TIMEOUTS):
         due = _due(headers)
@@ -63,7 +69,8 @@ def _due(headers: Headers) -> datetime:
         what = "cancels the timeouts of a saga" if headers.get(names.CLEAR_TIMEOUTS) else "has no time"
         raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
     try:
-        return parse_time(text)
+        # DateTime.MaxValue stands for never; it waits as long as anything can.
+        return min(parse_time(text), LATEST - timedelta(seconds=1))
     except ValueError as error:
         raise Unroutable(f"the header {names.TIMEOUT_EXPIRE} is {text!r}: {error}") from error
 

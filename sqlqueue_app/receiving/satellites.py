@@ -1,7 +1,8 @@
 """Draining the satellite queues of transports 1.x to 3.x: each message is moved to where it was on its way to, or where it fails.
 
 Nothing is handled here. A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so that no
-row is lost. What cannot be routed goes to the error queue with the reason.
+row is lost. What cannot be routed goes to the error queue with the reason. A retry waits as long as it would if the message had
+failed here; once the retries are used up, it goes to the error queue with the failure that it carries.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.errors import PoisonMessage
+from sqlqueue_app.messages.envelope import OutgoingMessage
+from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
+from sqlqueue_app.policies.recoverability import FailureContext, RetryLater, default_policy
 from sqlqueue_app.receiving.due_messages import columns_of
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import failure_of
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import headers_of_copy
-from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, route_of
-from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.receiving.retry_headers import last_retry_at, retries_so_far, with_next_retry
+from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, is_for_retries, route_of
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
@@ -31,6 +34,10 @@ DUE_WITHIN = timedelta(seconds=1)
 _OF_THE_DELAY = (names.TIMEOUT_EXPIRE, names.TIMEOUT_ROUTE_TO, names.TIMEOUT_REPLY_TO_ADDRESS)
 
 
+class RetriesUsedUp(SqlQueueError):
+    """A message that gets no further delayed retry."""
+
+
 @dataclass(frozen=True, slots=True)
 class SatelliteRoutes:
     """What draining needs beside the processor's configuration; shared by the threads of an endpoint."""
@@ -38,7 +45,6 @@ class SatelliteRoutes:
     main: str
     """The address of the endpoint's own queue."""
     destinations: Destinations
-    delayed: DelayedTable
     error_queue_of: Callable[[str], ErrorQueue]
     """The error queue as used for messages of the failed queue of this address text."""
     now: Callable[[], datetime]
@@ -66,33 +72,68 @@ class SatelliteProcessor(MessageProcessor):
         extra["message_id"] = headers.get(names.MESSAGE_ID) or str(row.id)
         try:
             moved_to = self._move(row, headers)
+        except RetriesUsedUp as error:
+            self._config.error_queue.move_failed(row, headers, failure_of(error, unrecoverable=True))
+            self._transaction.commit()
+            told = {**extra, "event": "moved_to_error_queue"}
+            logger.error("message moved to the error queue %s: %s", self._config.error_queue.address, error, extra=told)
+            return Outcome.FAILED
         except Unroutable as error:
             self._refuse(row, headers, error)
             self._transaction.commit()
             logger.error("message moved to the error queue: %s", error, extra={**extra, "event": "message_unroutable"})
             return Outcome.FAILED
-        self._transaction.commit()
+        self._run_hooks(self._transaction.commit(), str(extra["message_id"]))
         logger.debug("message moved to %s", moved_to, extra=extra)
         return Outcome.HANDLED
 
     def _move(self, row: ReceivedRow, headers: Headers) -> str:
-        """Write the message where it goes; Unroutable, before anything is written, if there is no such place."""
-        route = route_of(self._config.queue, headers, main=self._routes.main)
+        """Write the message where it goes, and say where. Unroutable, before anything is written, if there is no such place,
+        RetriesUsedUp if it goes nowhere any more.
+        """
+        route = route_of(self._config.queue, headers)
+        now = self._routes.now()
+        delay = self._delay_of_retry(headers, now) if is_for_retries(self._config.queue) else None
         table = self._routes.destinations.table(route.to)
+        if delay is not None:
+            kept = with_next_retry(headers_of_copy(row, headers), now)
+            return self._keep(OutgoingMessage(table.address, kept, row.body or b"", delay=delay))
         if route.due is None:
             table.send([_whole(row, headers, table)])
-        elif route.due <= self._routes.now() + DUE_WITHIN:
+        elif route.due <= now + DUE_WITHIN:
             told = _told(row, headers)
             table.send([NewRow(str(_row_id(row, table)), write_headers(told), row.body or b"", *columns_of(told))])
         else:
-            kept = {**_told(row, headers), names.FORWARD_DESTINATION: route.to}
-            self._routes.delayed.add(write_headers(kept), row.body or b"", route.due)
-            return self._routes.delayed.qualified
+            return self._keep(OutgoingMessage(table.address, _told(row, headers), row.body or b"", deliver_at=route.due))
         return table.qualified
 
+    def _delay_of_retry(self, headers: Headers, now: datetime) -> timedelta | None:
+        """How long the default policy has the message wait; None without delayed retries: not at all. RetriesUsedUp."""
+        config = self._config.recoverability
+        if not config.delayed_retries:
+            return None
+        context = FailureContext(
+            # The old endpoint has made its immediate retries.
+            failed_attempts=config.immediate_retries + 1,
+            unrecoverable=False,
+            delayed_retries=retries_so_far(headers),
+            last_delayed_retry_at=last_retry_at(headers),
+            now=now,
+        )
+        action = default_policy(config, context)
+        if isinstance(action, RetryLater):
+            return action.delay
+        raise RetriesUsedUp(f"no delayed retry is left after {context.delayed_retries}")
+
+    def _keep(self, message: OutgoingMessage) -> str:
+        """Put the message into the endpoint's table of delayed messages, in the receive transaction."""
+        self._config.joined_dispatcher.dispatch([message], begun=True)
+        return f"the delayed messages, for {message.destination}"
+
     def _refuse(self, row: ReceivedRow, headers: Headers, error: Unroutable) -> None:
-        # An operator who retries it sends it where it was on its way to; without such a place, into the satellite again.
-        failed = headers.get(names.FAILED_QUEUE)
+        # An operator who retries it sends it where it was on its way to. Without such a place a retry goes to the main queue, where
+        # it has most likely failed, anything else into the satellite again.
+        failed = headers.get(names.FAILED_QUEUE) or (self._routes.main if is_for_retries(self._config.queue) else None)
         queue = self._config.error_queue if not failed else self._routes.error_queue_of(failed)
         kept = {**headers, names.MESSAGE_ID: headers.get(names.MESSAGE_ID) or str(row.id)}
         queue.move(row.id, kept, row.body or b"", failure_of(error, unrecoverable=True), row.correlation_id, row.reply_to_address)

@@ -94,7 +94,9 @@ class Endpoint:
         self.config: EndpointSettings = settings.endpoint(name)
         self.alias = settings.database
         connection = connection_of(self.alias)
-        self.book: AddressBook = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
+        self.book: AddressBook = settings.address_book(
+            dialect_of_connection(connection).name, current_catalog(connection), endpoint=name
+        )
         self.model: ConcurrencyModel = model or self.config.concurrency_model
         self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
         self.batch_size = batch_size or self.config.batch_size

@@ -77,6 +77,7 @@ class EndpointSettings:
     callback_concurrency: int = field(default=1, metadata=setting(Whole(1)))
     instance: str | None = field(default=None, metadata=setting(QueueName(none=True)))
     callback_queues: int = field(default=8, metadata=setting(Whole(1)))
+    legacy_addresses: bool = field(default=False, metadata=setting(Flag()))
     legacy_callback_header: bool = field(default=False, metadata=setting(Flag()))
     legacy_satellites: bool = field(default=False, metadata=setting(Flag()))
     satellites: Mapping[str, SatelliteSettings] = field(
@@ -196,8 +197,12 @@ class Settings:
         texts = [text for each in self.endpoints.values() for text in (each.error_queue, each.audit_queue) if text]
         return tuple(dict.fromkeys([*literal, *(QueueAddress.parse(text, dialect) for text in texts)]))
 
-    def address_book(self, dialect: str, default_catalog: str | None = None) -> AddressBook:
-        """The rules that turn addresses into tables under these settings; `default_catalog` only on SQL Server."""
+    def address_book(self, dialect: str, default_catalog: str | None = None, *, endpoint: str | None = None) -> AddressBook:
+        """The rules that turn addresses into tables under these settings, and as an endpoint reads them in its messages.
+
+        `default_catalog` only on SQL Server.
+        """
+        reader = self.endpoints.get(endpoint) if endpoint is not None else None
         return AddressBook(
             dialect=dialect,
             default_schema=self.default_schema,
@@ -206,4 +211,5 @@ class Settings:
             schema_for_endpoint=self.schema_for_endpoint,
             catalog_for_queue=self.catalog_for_queue,
             catalog_for_endpoint=self.catalog_for_endpoint,
+            cuts_received=reader is not None and reader.legacy_addresses,
         )

@@ -26,6 +26,8 @@ class AddressBook:
     either, and settings for what a database does not have are not looked at. Without any catalog known (no default), the
     catalog of an address stays ``None`` and its names have two parts. Raises :class:`ConfigurationError` for another
     dialect. Resolving what is resolved changes nothing.
+
+    ``cuts_received``: addresses in received messages are read as transports 1.x and 2.x read them.
     """
 
     dialect: str
@@ -35,6 +37,7 @@ class AddressBook:
     schema_for_endpoint: Mapping[str, str] = field(default_factory=dict)
     catalog_for_queue: Mapping[str, str] = field(default_factory=dict)
     catalog_for_endpoint: Mapping[str, str] = field(default_factory=dict)
+    cuts_received: bool = False
 
     def __post_init__(self) -> None:
         if self.dialect not in _LAST_SCHEMA:
@@ -64,6 +67,15 @@ class AddressBook:
     def parse(self, text: str) -> QueueAddress:
         """The queue that an address text means here, resolved; raises :class:`AddressError` for text that is none."""
         return self.resolve(QueueAddress.parse(text, self.dialect))
+
+    def received(self, text: str) -> QueueAddress:
+        """The queue that an address in a received message means here, resolved; raises :class:`AddressError` for text that is none.
+
+        With ``cuts_received`` it is cut at the first ``@``: what follows is a machine, or a schema that versions 1 and 2 leave to
+        their settings (transport reference §3.5). Text in double quotes is none of theirs, and read as ever.
+        """
+        cuts = self.cuts_received and not text.startswith('"')
+        return self.resolve(QueueAddress.parse(text, "legacy" if cuts else self.dialect))
 
     def of_queue(self, name: str) -> QueueAddress:
         """The queue of this literal name, resolved: the name is never parsed, so dots and brackets belong to it."""

@@ -50,10 +50,10 @@ class KnownQueue:
         return PlannedTable(TableKind.QUEUE, self.address)
 
 
-def address_book_of(settings: Settings) -> AddressBook:
+def address_book_of(settings: Settings, *, endpoint: str | None = None) -> AddressBook:
     """The address book of the queues' database; does not connect."""
     connection = connection_of(settings.database)
-    return settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
+    return settings.address_book(dialect_of_connection(connection).name, current_catalog(connection), endpoint=endpoint)
 
 
 def known_queues(settings: Settings, instances: Iterable[Instance] = ()) -> list[KnownQueue]:

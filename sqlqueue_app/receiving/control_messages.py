@@ -68,7 +68,7 @@ class SubscriptionMessages:
         if not address:
             raise Unrecoverable("the message names no subscriber: it has no reply-to address")
         try:
-            return endpoint or self._book.parse(address).table, address
+            return endpoint or self._book.received(address).table, address
         except AddressError as error:
             raise Unrecoverable(f"the message names no subscriber: {error}") from error
 

@@ -24,9 +24,9 @@ def due_messages_of(settings: Settings) -> list[DueMessages]:
     for a name that no address can hold.
     """
     connection = connection_of(settings.database)
-    book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
+    dialect, catalog = dialect_of_connection(connection).name, current_catalog(connection)
     names = [*settings.endpoints, *([settings.send_as] if settings.send_as is not None else [])]
-    return [_due_messages(settings, book, name) for name in dict.fromkeys(names)]
+    return [_due_messages(settings, settings.address_book(dialect, catalog, endpoint=name), name) for name in dict.fromkeys(names)]
 
 
 def _due_messages(settings: Settings, book: AddressBook, name: str) -> DueMessages:

@@ -100,13 +100,13 @@ class Destinations:
     def table(self, text: str) -> QueueTable:
         """The queue of an address text; Unroutable if there is none, or no message may go there.
 
-        Transports 1.x and 2.x write `queue@machine`, which reads as a schema in the newer form: what exists decides.
-        Each table is looked at once in a process.
+        Transports 1.x and 2.x write `queue@machine`, which reads as a schema in the newer form: what exists decides, unless the
+        endpoint cuts every address. Each table is looked at once in a process.
         """
         problem: Exception | None = None
-        for form in (self._book.dialect, "legacy"):
+        for read in (self._book.received, self._cut):
             try:
-                address = self._book.resolve(QueueAddress.parse(text, form))
+                address = read(text)
                 check_address(address, self._book.dialect)
                 table = self._table_of(self._alias, address)
                 table.layout()
@@ -116,6 +116,9 @@ class Destinations:
             self._check_allowed(address.table)
             return table
         raise Unroutable(f"{self._what} {text!r}: {problem}") from problem
+
+    def _cut(self, text: str) -> QueueAddress:
+        return self._book.resolve(QueueAddress.parse(text, "legacy"))
 
     def _check_allowed(self, queue: str) -> None:
         if queue in self._satellites:

@@ -253,13 +253,17 @@ class Composer:
     def reply_address(self, incoming: IncomingMessage) -> str | None:
         """The address that a reply to the message goes to; None if the message names none. AddressError for a bad one.
 
+        As it is written, unless the endpoint reads addresses as transports 1.x and 2.x do.
+
         Transport 2.x names its callback queue in a header, as a bare name that is never parsed but for the cut at an @. Its schema
         is that of the queue that the message names beside it (transport reference 4.5).
         """
         queue = incoming.headers.get(names.CALLBACK_QUEUE)
         if not queue:
-            return incoming.reply_to
-        home = self.destination(incoming.reply_address) if incoming.reply_address else None
+            if incoming.reply_to is None or not self._book.cuts_received:
+                return incoming.reply_to
+            return self._book.canonical(self._book.received(incoming.reply_to))
+        home = self._book.received(incoming.reply_address) if incoming.reply_address else None
         schema, catalog = (home.schema, home.catalog) if home is not None else (None, None)
         return self._book.canonical(QueueAddress(queue.partition("@")[0], schema, catalog, self._book.dialect))
 

@@ -41,7 +41,7 @@ class FakeContext(MessageContext):
         """What the handler shall see: its endpoint, the headers and id of the message, the queue for replies (None: no reply is
         possible), the number of the attempt, the connection."""
         settings = get_settings()
-        book = address_book_of(settings)
+        book = address_book_of(settings, endpoint=endpoint)
         nobody = Handling(settings.database, book, None, otherwise=PUBLISHED)
         told = {names.MESSAGE_ID: message_id or new_message_id(), names.REPLY_TO_ADDRESS: reply_to, **(headers or {})}
         incoming = IncomingMessage(uuid.uuid4(), {name: value for name, value in told.items() if value is not None}, b"{}")

@@ -42,6 +42,7 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "CALLBACK_CONCURRENCY": 1,
     "INSTANCE": None,
     "CALLBACK_QUEUES": 8,
+    "LEGACY_ADDRESSES": False,
     "LEGACY_CALLBACK_HEADER": False,
     "LEGACY_SATELLITES": False,
     "SATELLITES": {},

@@ -100,3 +100,24 @@ def test_address_of_another_database_keeps_its_parts() -> None:
 def test_unknown_dialect() -> None:
     with pytest.raises(ConfigurationError, match="unknown dialect 'microsoft'; expected one of sqlserver, postgresql"):
         AddressBook("microsoft")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "cut", "newer"),
+    [
+        ("sqlserver", "Web", "Web@[dbo]", "Web@[dbo]"),
+        ("sqlserver", "Web@OLDBOX", "Web@[dbo]", "Web@[OLDBOX]"),
+        ("sqlserver", "Web@[sales]@[nsb]", "Web@[dbo]", "Web@[sales]@[nsb]"),
+        ("sqlserver", "Moved@OLDBOX", "Moved@[moved]", "Moved@[moved]"),
+        ("postgresql", "Acme.Web@OLDBOX", '"public"."Acme.Web"', '"Acme"."Web@OLDBOX"'),
+        ("postgresql", '"sales"."We@b"', '"sales"."We@b"', '"sales"."We@b"'),
+        ("sqlite", "Web@OLDBOX", "Web", "Web"),
+    ],
+)
+def test_an_address_in_a_message_is_cut_where_the_endpoint_reads_as_1_x_and_2_x(
+    dialect: str, text: str, cut: str, newer: str
+) -> None:
+    moved = {"Moved": "moved"}
+    for cuts, expected in ((True, cut), (False, newer)):
+        book = AddressBook(dialect, schema_for_queue=moved, cuts_received=cuts)
+        assert book.canonical(book.received(text)) == expected

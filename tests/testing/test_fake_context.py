@@ -16,6 +16,7 @@ from sqlqueue_app.testing import FakeContext
 # Whoever adds a method to the context says here how it is called; see the test below.
 CALLS: dict[str, Callable[[FakeContext], object]] = {
     "send": lambda context: context.send("Test.Ship", {"a": 1}),
+    "send_local": lambda context: context.send_local("Test.Ship", {"a": 1}),
     "publish": lambda context: context.publish("Test.Happened", {"a": 1}),
     "reply": lambda context: context.reply("Test.Answer", {"a": 1}),
     "forward": lambda context: context.forward("Elsewhere"),

@@ -24,6 +24,7 @@ from sqlqueue_app.messages.errors import (
     MessageTypeError,
     NullHeaders,
     PoisonMessage,
+    TransientError,
     Unrecoverable,
 )
 from sqlqueue_app.messages.headers import read_headers
@@ -58,6 +59,10 @@ class Outcome(enum.Enum):
     def yielded_message(self) -> bool:
         """Whether the poll counts as one that found work (transport reference 4.2)."""
         return self in (Outcome.HANDLED, Outcome.FAILED, Outcome.ROLLED_BACK)
+
+
+class _GaveWay(Exception):
+    """The transaction is lost to another session before a handler was called: no failure of the message."""
 
 
 _NOT_HANDLED = (Outcome.POISON, Outcome.FAILED, Outcome.ROLLED_BACK)
@@ -225,6 +230,10 @@ class MessageProcessor:
         while True:
             try:
                 hooks = self._finish(self._handle(row, incoming, attempt))
+            except _GaveWay as gave_way:
+                text = "a message could not be remembered for DEDUPLICATE_FOR, what was received with it is received again: %s"
+                logger.warning(text, gave_way.__cause__, extra=self._extra("receive_gave_way", incoming.message_id))
+                return Outcome.ROLLED_BACK
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
                 failure = self._failed(incoming, error)
                 if not self._undo(row, attempt, failure, error):
@@ -234,20 +243,22 @@ class MessageProcessor:
                     return self._settle(action, row, incoming, failure, attempt)
                 attempt += 1
                 continue
-            if attempt > 1:
-                self._when_committed(lambda: self._config.failures.forget(row))
-            if self._is_copy and (duplicates := self._config.duplicates) is not None:
-                self._when_committed(lambda: duplicates.dropped(incoming))
-            self._config.rate_limit.succeeded()
-            self._run_hooks(hooks, incoming.message_id)
-            return Outcome.HANDLED
+            return self._handled(row, incoming, attempt, hooks)
+
+    def _handled(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int, hooks: Hooks) -> Outcome:
+        if attempt > 1:
+            self._when_committed(lambda: self._config.failures.forget(row))
+        if self._is_copy and (duplicates := self._config.duplicates) is not None:
+            self._when_committed(lambda: duplicates.dropped(incoming))
+        self._config.rate_limit.succeeded()
+        self._run_hooks(hooks, incoming.message_id)
+        return Outcome.HANDLED
 
     def _handle(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
         """Call the handlers; what they sent and is not written yet, with the copy for the audit queue."""
         began = self._config.auditing.begins()
         outgoing: list[OutgoingMessage] = []
-        duplicates = self._config.duplicates
-        self._is_copy = duplicates is not None and bool(incoming.body) and not duplicates.is_first(incoming)
+        self._is_copy = bool(incoming.body) and not self._is_first(incoming)
         if self._is_copy:
             # It was copied to the audit queue before; but who has sent it again waits to hear that it is handled.
             began = None
@@ -259,6 +270,16 @@ class MessageProcessor:
             logger.info("message without a body, no handler called", extra=self._extra("message_empty", incoming.message_id))
         outgoing += self._config.auditing.copies(row, incoming, began)
         return outgoing
+
+    def _is_first(self, incoming: IncomingMessage) -> bool:
+        if (duplicates := self._config.duplicates) is None:
+            return True
+        try:
+            return duplicates.is_first(incoming)
+        except TransientError as error:
+            # Two batches that hold the same two messages in opposite order wait for each other. A savepoint would keep the ids of
+            # the messages before this one, and with them the knot: the whole batch gives way, and its messages come alone.
+            raise _GaveWay from error
 
     def _send_at_once(self, messages: Sequence[OutgoingMessage]) -> None:
         if self._config.immediate_dispatcher is None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.utils import timezone
 
 from sqlqueue_app import handles
@@ -198,3 +198,27 @@ def test_another_database_is_refused(sqlite_bench: Bench) -> None:
         sqlite_bench.run()
     sqlite_bench.configure(DEDUPLICATE_FOR=None)
     assert check_deduplication() == []
+
+
+@pytest.mark.parametrize("retries", [0, 5])
+def test_two_batches_with_the_same_two_messages_in_opposite_order_end_well(
+    postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]], retries: int
+) -> None:
+    """Each holds the id that the other wants next. One gives way: no attempt is counted, and each message is handled once."""
+    bench = postgresql_bench
+    bench.configure(DEDUPLICATE_FOR=3600, BATCH_SIZE=2, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed", IMMEDIATE_RETRIES=retries)
+    both_have_begun = threading.Barrier(2)
+    handled: list[tuple[str, int]] = []
+
+    @handles("Test.Message")
+    def handle(message: Any, context: Any) -> None:
+        if calls.add(message["id"]) <= 2:
+            both_have_begun.wait(60)
+        transaction.on_commit(lambda: handled.append((message["id"], context.attempt)), using=bench.database.alias)
+
+    put(bench, "a", "b", "b", "a")
+    bench.run()
+    assert sorted(handled) == [("a", 1), ("b", 1)]
+    assert events().count("receive_gave_way") == 1
+    assert events().count("duplicate_dropped") == 2
+    assert bench.rows("error") == bench.rows("Sales") == []

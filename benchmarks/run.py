@@ -18,14 +18,14 @@ from typing import Any
 # Started as a file, Python looks beside the file and not here.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import announcing, backlog, idle, memory, peers, processes, receive, sending, stages
+from benchmarks import announcing, backlog, delayed, idle, memory, peers, processes, receive, sending, stages
 from benchmarks.databases import Database, PostgreSQL, SQLite
 from benchmarks.goals import verdicts
 from benchmarks.report import as_json, machine, markdown
 from benchmarks.series import Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("receive", "processes", "backlog", "idle", "announcing", "memory", "send", "profile", "peers")
+PARTS = ("receive", "processes", "backlog", "idle", "announcing", "memory", "send", "delayed", "profile", "peers")
 DEFAULT_PARTS = PARTS[:-1]
 PROCESSES_FACTOR = 3
 """So many times the messages where two processes do not start at the same moment."""
@@ -121,6 +121,8 @@ class Bench:
             plans = [receive.plan(each, messages=messages) for each in everywhere]
         elif part == "send":
             plans = [sending.plan(each, messages=messages) for each in everywhere]
+        elif part == "delayed":
+            plans = [delayed.plan(each, due=messages) for each in everywhere]
         elif part == "announcing":
             plans = [announcing.plan(main, rows=messages)]
         elif part == "processes":

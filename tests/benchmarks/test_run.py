@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import backlog, limit, memory, processes, receive, recording, run, sending, stages
+from benchmarks import backlog, delayed, limit, memory, processes, receive, recording, run, sending, stages
 from benchmarks.databases import PostgreSQL, SQLite
 from benchmarks.report import machine
 from benchmarks.series import Kind, Measured, Plan, Section, take_turns
@@ -122,6 +122,12 @@ def test_memory_is_that_of_the_command(server: PostgreSQL) -> None:
 def test_sending_is_measured_on_both_databases(server: PostgreSQL, file: SQLite) -> None:
     measured_once(sending.plan(server, messages=60), "send.single", "send.many")
     measured_once(sending.plan(file, messages=60), "send.many")
+
+
+def test_moving_due_messages_is_measured_on_both_databases(server: PostgreSQL, file: SQLite) -> None:
+    for database in (server, file):
+        measured_once(delayed.plan(database, due=250, waiting=(0, 300)), "waiting.0", "waiting.300")
+        assert database.depth() > 0
 
 
 def test_the_time_of_a_message_is_taken_apart(server: PostgreSQL) -> None:

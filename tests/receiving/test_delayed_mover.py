@@ -193,6 +193,37 @@ def test_a_hundred_thousand_delayed_messages_are_not_read_to_find_what_is_due(
     assert max(touched) <= 1_000
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("next_due", {}), ("take_due", {"limit": BATCH}), ("count_delayed", {"limit": 1_000})]
+)
+def test_a_hundred_thousand_delayed_messages_are_not_read_on_sqlite_either(
+    sqlite_bench: Bench, name: str, values: dict[str, object]
+) -> None:
+    """By the plan: what is due is searched for in the index, and nothing is sorted."""
+    table = delayed(sqlite_bench, "Sales")
+    with sqlite_bench.database.connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO {table.qualified} (Headers, Body, Due)"
+            " WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n LIMIT 100000)"
+            " SELECT '{}', '', strftime('%Y-%m-%d %H:%M:%f', 'now', ((value - 50) * 60) || ' seconds') FROM n"
+        )
+        cursor.execute(f"ANALYZE {table.qualified}")
+        statement = table.dialect.statement(name, table=table.qualified)
+        cursor.execute("EXPLAIN QUERY PLAN " + statement.sql, statement.bind(values))
+        steps = [step[3] for step in cursor.fetchall()]
+    read = [step for step in steps if "Sales.Delayed" in step]
+    # the first entry of the index; the due ones in it; then rows by their number. A count of rows ends at its limit.
+    by_due = "SEARCH Sales.Delayed USING COVERING INDEX Sales.Delayed_Due (Due<?)"
+    first = "SCAN Sales.Delayed USING COVERING INDEX Sales.Delayed_Due"
+    expected = {
+        "next_due": [first],
+        "take_due": ["SEARCH Sales.Delayed USING INTEGER PRIMARY KEY (rowid=?)", by_due],
+        "count_delayed": [first, by_due],
+    }
+    assert read == expected[name]
+    assert not any("TEMP B-TREE" in step for step in steps), "nothing is sorted"
+
+
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield plan
     for child in plan.get("Plans", []):

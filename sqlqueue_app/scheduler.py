@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from django.db import connections
 
 logger = logging.getLogger("sqlqueue.background")
+
+# Less than this is how clocks are kept right; a job that comes so much earlier or later harms nobody.
+JUMP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,41 @@ class BackgroundJob:
     uses_database: bool = True
 
 
+class _SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
+    """A scheduler whose jobs keep their distances when the clock of the machine is put forward or back.
+
+    APScheduler keeps the times of jobs by that clock, and would do nothing for an hour after it was put back by one: an instance
+    would be silent for so long and lose its callback queue.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._ahead = _ahead_of_monotonic()
+        super().__init__(**options)
+
+    def _process_jobs(self) -> float | None:
+        # Its waits are measured by the monotonic clock, so it is here when a job is due by that.
+        self._follow_clock()
+        seconds: float | None = super()._process_jobs()
+        # The clock may have been put meanwhile, and the wait be reckoned with both.
+        return 0.0 if self._follow_clock() else seconds
+
+    def _follow_clock(self) -> bool:
+        """Shift the times of all jobs as the clock was; whether it was."""
+        now = _ahead_of_monotonic()
+        jump, self._ahead = now - self._ahead, now
+        if abs(jump) < JUMP_SECONDS:
+            return False
+        for job in self.get_jobs():
+            job.modify(next_run_time=job.next_run_time + timedelta(seconds=jump))
+        text = "the clock of this machine was put %s by %.0f s: background jobs go on as they did"
+        logger.warning(text, "forward" if jump > 0 else "back", abs(jump), extra={"event": "clock_jumped"})
+        return True
+
+
+def _ahead_of_monotonic() -> float:
+    return datetime.now(UTC).timestamp() - time.monotonic()
+
+
 class BackgroundJobs:
     """Runs jobs side by side. A job that is still running when its time comes again is left to finish first."""
 
@@ -38,7 +78,7 @@ class BackgroundJobs:
         """Start the timer thread and call every job for the first time."""
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         executors = {"database": ThreadPoolExecutor(max(1, min(4, len(self._jobs)))), "memory": ThreadPoolExecutor(1)}
-        scheduler = BackgroundScheduler(timezone=UTC, executors=executors, daemon=True)
+        scheduler = _SteadyScheduler(timezone=UTC, executors=executors, daemon=True)
         for job in self._jobs:
             scheduler.add_job(
                 _run,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
+
+import pytest
 
 from sqlqueue_app.scheduler import BackgroundJob, BackgroundJobs
+from tests.support.clocks import ProcessClock
 
 
 def test_a_job_that_needs_no_database_waits_for_none_that_does() -> None:
@@ -22,3 +26,25 @@ def test_a_job_that_needs_no_database_waits_for_none_that_does() -> None:
     finally:
         go_on.set()
         jobs.stop()
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_jobs_go_on_when_the_clock_of_the_machine_jumps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hours: int
+) -> None:
+    clock, called = ProcessClock(), threading.Semaphore(0)
+    clock.put(monkeypatch)
+    caplog.set_level("WARNING", logger="sqlqueue")
+    jobs = BackgroundJobs([BackgroundJob("beat", 0.05, lambda: called.release())])
+    jobs.start()
+    try:
+        assert called.acquire(timeout=60)
+        clock.ahead = timedelta(hours=hours)
+        for _ in range(10):
+            assert called.acquire(timeout=60)
+    finally:
+        jobs.stop()
+    told = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "clock_jumped"]
+    assert told == [
+        f"the clock of this machine was put {'forward' if hours > 0 else 'back'} by 3600 s: background jobs go on as they did"
+    ]

@@ -147,8 +147,8 @@ def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
         pass
     dead = Instance.objects.using(alias).filter(callback_queue=queue, heartbeat_at__lt=_dead_before())
     row = dead.first()
-    # Several processes may see the same dead holder: the one whose update still finds its heartbeat takes over.
-    if row is not None and dead.filter(heartbeat_at=row.heartbeat_at, pk=row.pk).update(**fields) == 1:
+    # Several processes may see the same dead holder: the first update is a heartbeat, and the others find no dead one any more.
+    if row is not None and dead.filter(pk=row.pk).update(**fields) == 1:
         return int(row.pk)
     return None
 

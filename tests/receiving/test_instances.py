@@ -18,6 +18,7 @@ from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.operations import sampling
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_outages import Running
+from tests.support.clocks import DatabaseClock
 from tests.support.waiting import join_all, poll_until
 
 
@@ -53,6 +54,20 @@ def test_the_lease_of_a_dead_process_is_taken_over(bench: Bench) -> None:
     assert take(bench).callback_queue == "Sales.here"
     assert len(rows(bench)) == 1
     assert InstanceLease(dead.alias, dead.row_id, "Sales", "Sales.here").heartbeat({"Sales": 1})
+
+
+def test_the_lease_of_a_process_that_was_killed_is_taken_over_by_one_of_many(bench: Bench) -> None:
+    """Its heartbeat is as the database wrote it, which on SQLite is text of its own form."""
+    lease(bench, CALLBACK_QUEUES=1)
+    server = DatabaseClock(bench.database)
+    with server.running():
+        server.jump(timedelta(seconds=39))
+        with pytest.raises(ConfigurationError, match="raise CALLBACK_QUEUES above 1"):
+            take(bench)
+        server.jump(timedelta(seconds=60))
+        assert take(bench).callback_queue == "Sales.here"
+        with pytest.raises(ConfigurationError, match="raise CALLBACK_QUEUES above 1"):
+            take(bench)
 
 
 def test_a_heartbeat_tells_the_threads_and_notices_a_take_over(bench: Bench) -> None:

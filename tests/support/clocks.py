@@ -29,10 +29,12 @@ _ASKING: tuple[ModuleType, ...] = (
     sqlqueue_app.operations.status,
 )
 
-_FUNCTIONS = """
+_CREATE = """
 CREATE SCHEMA test_clock;
 CREATE TABLE test_clock.ahead (by interval NOT NULL);
-INSERT INTO test_clock.ahead VALUES (interval '0');
+INSERT INTO test_clock.ahead VALUES (interval '0')
+"""
+_FUNCTION = """
 CREATE FUNCTION test_clock.{name}() RETURNS timestamptz LANGUAGE sql AS
 'SELECT pg_catalog.clock_timestamp() + by FROM test_clock.ahead'
 """
@@ -70,17 +72,16 @@ class DatabaseClock:
         self._ahead += by
         if self._database.vendor == "postgresql":
             with self._database.connection.cursor() as cursor:
-                cursor.execute("UPDATE test_clock.ahead SET by = %s", [self._ahead])
+                cursor.execute("UPDATE test_clock.ahead SET by = make_interval(secs => %s)", [self._ahead.total_seconds()])
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """While open, statements see this clock."""
         if self._database.vendor == "postgresql":
             with self._database.connection.cursor() as cursor:
-                first, *more = _NAMES
-                cursor.execute(_FUNCTIONS.format(name=first))
-                for name in more:
-                    cursor.execute(_FUNCTIONS[_FUNCTIONS.index("CREATE FUNCTION") :].format(name=name))
+                cursor.execute(_CREATE)
+                for name in _NAMES:
+                    cursor.execute(_FUNCTION.format(name=name))
         connection_created.connect(self._opened)
         self._database.connection.close()
         try:

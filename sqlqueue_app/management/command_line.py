@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError
-from collections.abc import Callable
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -16,8 +16,47 @@ from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 EXIT_USAGE = 2
 
 
+class Several(Action):
+    """An option that may be given several times, or once with several values; all values are one list.
+
+    `continues` says which further values after the first are its own, for commands whose positional argument may stand behind it.
+    """
+
+    def __init__(self, *args: Any, continues: Callable[[str], bool] | None = None, **options: Any) -> None:
+        if continues is None:
+            options["nargs"] = "+"
+        super().__init__(*args, **options)
+        self.continues = continues
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
+        """Add what was read."""
+        more = values if self.continues is None else [values]
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), *more])
+
+
 class OneLineParser(CommandParser):
     """Refuses an argument in one line, without the synopsis that argparse puts before it."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
+        """As argparse does, with each value of `--header A=1 B=2` as one of an option of its own."""
+        return super().parse_args(None if args is None else list(self._spread(args)), namespace)
+
+    def _spread(self, args: Sequence[str]) -> Iterator[str]:
+        spread = {
+            option: action.continues
+            for action in self._actions
+            if isinstance(action, Several) and action.continues is not None
+            for option in action.option_strings
+        }
+        option, values = "", 0
+        for text in map(str, args):
+            if text.startswith("-"):
+                option, values = text, 0
+            else:
+                values += 1
+                if values > 1 and option in spread and spread[option](text):
+                    yield option
+            yield text
 
     def error(self, message: str) -> NoReturn:
         """Exit with code 2 on a command line; raise CommandError where Python code called the command."""
@@ -44,12 +83,40 @@ class SqlQueueCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Run the command; errors that a user can mend come out as CommandError with the exit code."""
+        if not from_command_line(self):
+            options = self._read_options(options)
         try:
             return super().execute(*args, **options)
         except ConfigurationError as error:
             raise CommandError(one_line(str(error)), returncode=self.usage_exit_code) from error
         except DatabaseError as error:
             raise CommandError(one_line(str(error)), returncode=1) from error
+
+    def _read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """What Python code gave to `call_command` by name: Django hands it on unread, so it is read here as a command line is."""
+        actions = self.create_parser("", "")._actions
+        return {**options, **{each.dest: self._read_option(each, options[each.dest]) for each in actions if each.dest in options}}
+
+    def _read_option(self, action: Action, given: Any) -> Any:
+        if given is None or given == action.default:
+            return given
+        if isinstance(action, Several):
+            given = given if isinstance(given, (list, tuple)) else [given]
+            return [self._read_value(action, each) for each in given]
+        return self._read_value(action, given)
+
+    def _read_value(self, action: Action, given: Any) -> Any:
+        name = "/".join(action.option_strings) or action.dest
+        value = given
+        # What is no text or number, such as a timedelta, is what the text would have become.
+        if callable(action.type) and isinstance(given, (str, int, float)) and not isinstance(given, bool):
+            try:
+                value = action.type(str(given))
+            except ArgumentTypeError as error:
+                raise self.usage_error(f"Error: argument {name}: {error}") from error
+        if action.choices is not None and value not in action.choices:
+            raise self.usage_error(f"Error: argument {name}: invalid choice: {given!r} (choose from {', '.join(action.choices)})")
+        return value
 
     def usage_error(self, message: str) -> CommandError:
         """The error of arguments that do not fit together, for the command to raise."""

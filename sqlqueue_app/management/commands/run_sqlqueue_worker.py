@@ -10,7 +10,7 @@ from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.logs import configure_logging, remove_logging
-from sqlqueue_app.management.command_line import SqlQueueCommand, from_command_line, whole_number
+from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.operations.run import RunOptions, run_worker
 from sqlqueue_app.operations.signals import stop_on_signals
 from sqlqueue_app.operations.supervised import SupervisedProcess
@@ -55,8 +55,7 @@ class Command(SqlQueueCommand):
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.add_argument(
             "--endpoint",
-            nargs="+",
-            action="extend",
+            action=Several,
             metavar="E",
             help="the endpoints to run, by name (default: all of the settings)",
         )

@@ -11,7 +11,7 @@ from django.db import Error as DjangoDatabaseError
 from sqlqueue_app.conf import Settings, dialect_of, get_settings
 from sqlqueue_app.databases.dialect import DIALECTS, dialect
 from sqlqueue_app.databases.scripts import PlannedTable, installation_script
-from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, one_line
+from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, one_line
 from sqlqueue_app.management.migration_writer import write_queue_migration
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.models import managed_models
@@ -64,9 +64,9 @@ class Command(SqlQueueCommand):
         parser.add_argument("--grant", metavar="ROLE", help="with --sql: also grant this role what the worker needs")
         parser.add_argument(
             "--instance",
-            action="append",
+            action=Several,
             metavar="NAME",
-            help="make the callback queues of this machine; may be repeated (default: this machine, or INSTANCE of the settings)",
+            help="make the callback queues of these machines; may be repeated (default: this machine, or INSTANCE of the settings)",
         )
         parser.add_argument(
             "--wake-up",

@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, seconds, whole_number
+from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, seconds, whole_number
 from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
 from sqlqueue_app.messages.errors import WireFormatError
 from sqlqueue_app.messages.serializers import deserialize
@@ -25,6 +25,10 @@ def header(text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     return name, value
+
+
+def _is_header(text: str) -> bool:
+    return "=" in text
 
 
 class Command(SqlQueueCommand):
@@ -47,7 +51,8 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--header",
             type=header,
-            action="append",
+            action=Several,
+            continues=_is_header,
             default=[],
             metavar="NAME=VALUE",
             help="a header of your own; it goes before ours of the same name; may be given several times",

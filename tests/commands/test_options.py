@@ -1,0 +1,88 @@
+"""Options however they are given: on a command line, as text to `call_command`, or by name with values of Python."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from sqlqueue_app.operations.browse import read_details
+from tests.operations.filling import install, table
+from tests.support.databases import QueueDatabase
+
+
+def call(name: str, *arguments: str, **options: Any) -> str:
+    out = io.StringIO()
+    call_command(name, *arguments, stdout=out, **options)
+    return out.getvalue()
+
+
+def headers(database: QueueDatabase) -> list[dict[str, str | None]]:
+    return [each.headers or {} for each in read_details(table(database, "Sales"), limit=10)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["Sales", "--header", "a=1", "b=2", "--type", "T", "--body", "{}"],
+        ["Sales", "--type", "T", "--body", "{}", "--header", "a=1", "--header=b=2"],
+        ["--type", "T", "--body", "{}", "--header", "a=1", "b=2", "Sales"],
+    ],
+)
+def test_several_headers_may_follow_one_another_wherever_the_queue_stands(
+    sqlite_database: QueueDatabase, arguments: list[str]
+) -> None:
+    install(sqlite_database)
+    call("sqlqueue_send", *arguments)
+
+    (found,) = headers(sqlite_database)
+    assert (found["a"], found["b"]) == ("1", "2")
+
+
+def test_several_instances_may_follow_one_another(sqlite_database: QueueDatabase) -> None:
+    sqlite_database.configure(ENDPOINTS={"Sales": {"CALLBACK_QUEUES": 1}})
+
+    made = json.loads(call("sqlqueue_install", "--instance", "web1", "web2", "--instance", "web3", "--format", "json"))
+
+    callback_queues = {each["table"] for each in made["tables"] if "web" in each["table"]}
+    assert callback_queues == {"Sales.web1", "Sales.web2", "Sales.web3"}
+
+
+@pytest.mark.parametrize("header", [["a=1", "b=2"], ("a=1", "b=2"), [("a", "1"), ("b", "2")]])
+def test_values_by_name_are_read_as_on_a_command_line(sqlite_database: QueueDatabase, header: Any) -> None:
+    install(sqlite_database)
+    call("sqlqueue_send", "Sales", type="T", body="{}", header=header, count="2", ttbr=60)
+    call("sqlqueue_send", "Sales", type="T", body="{}", header=header, ttbr=timedelta(seconds=60))
+
+    assert [(each["a"], each["b"]) for each in headers(sqlite_database)] == [("1", "2")] * 3
+    assert all(each.summary.expires is not None for each in read_details(table(sqlite_database, "Sales"), limit=10))
+
+
+def test_one_value_by_name_does_where_several_are_possible(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    call("sqlqueue_send", "Sales", type="T", body="{}", header="a=1")
+    call("run_sqlqueue_worker", endpoint="Sales", until_empty=True, max_concurrency=1, log_level="error")
+
+    assert read_details(table(sqlite_database, "Sales"), limit=10) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "said"),
+    [
+        ("run_sqlqueue_worker", "max_concurrency", 0, "--max-concurrency: expected at least 1, got 0"),
+        ("run_sqlqueue_worker", "model", "fast", "--model: invalid choice: 'fast'"),
+        ("run_sqlqueue_worker", "batch_size", "many", "--batch-size: expected a whole number, got 'many'"),
+        ("sqlqueue_purge_callbacks", "older_than", "long", "--older-than: expected a number of seconds, got 'long'"),
+        ("sqlqueue_status", "format", "xml", "--format: invalid choice: 'xml'"),
+    ],
+)
+def test_wrong_values_by_name_are_refused_as_on_a_command_line(
+    sqlite_database: QueueDatabase, name: str, option: str, value: Any, said: str
+) -> None:
+    with pytest.raises(CommandError, match=said) as refused:
+        call(name, **{option: value})
+    assert refused.value.returncode == 2

@@ -51,14 +51,16 @@ class HandlerTable:
         if (known := self._found.get(header)) is not None:
             return known
         enclosed = incoming.message_types
-        found = {handler.path: handler for name in reversed(enclosed) for handler in reversed(self._by_type.get(name, []))}
-        if not found:
+        handlers: list[Handler] = []
+        for handler in (handler for name in enclosed for handler in self._by_type.get(name, ())):
+            if all(handler.function != other.function for other in handlers):
+                handlers.append(handler)
+        if not handlers:
             types = ", ".join(map(repr, enclosed)) if enclosed else "none (the header NServiceBus.EnclosedMessageTypes is missing)"
             raise MessageTypeError(
                 f"no handler for message {incoming.message_id!r}: its types are {types}; "
                 f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
             )
-        handlers = list(reversed(found.values()))
         # Whoever writes headers decides how many different texts there are: remember the usual ones only.
         if len(self._found) < _REMEMBERED_TEXTS:
             self._found[header] = handlers

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.messages.errors import ConfigurationError, HandlerError, MessageTypeError
+from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.handlers import handlers_of, registry
+from sqlqueue_app.receiving.reading import read_message
+from sqlqueue_app.tables.rows import ReceivedRow
+
+HEADERS = '{"NServiceBus.EnclosedMessageTypes": "Test.Derived;Test.Base"}'
 
 pytestmark = pytest.mark.usefixtures("handler_registry")
 
@@ -62,6 +68,29 @@ def test_the_same_function_again_takes_its_own_place() -> None:
     handles("Test.Message")(handler)
     handles("Test.Message")(handler)
     assert len(registry.all()) == 1
+
+
+def test_a_message_calls_the_handlers_of_all_its_types_in_order_and_each_function_once() -> None:
+    def both(message: Any, context: Any) -> None: ...
+
+    def derived(message: Any, context: Any) -> None: ...
+
+    anonymous = [lambda message, context: None, lambda message, context: None]
+    handles("Test.Derived", "Test.Base")(both)
+    handles("Test.Derived")(derived)
+    handles("Test.Derived")(anonymous[0])
+    handles("Test.Base")(anonymous[1])
+    table = HandlerTable(handlers_of([__name__]), body_names="as_is")
+    row = ReceivedRow(UUID(int=1), None, None, False, HEADERS, b"{}")
+
+    called = [(handler.message_type, handler.function) for handler in table.handlers_for(read_message(row))]
+
+    assert called == [
+        ("Test.Derived", both),
+        ("Test.Derived", derived),
+        ("Test.Derived", anonymous[0]),
+        ("Test.Base", anonymous[1]),
+    ]
 
 
 def test_handlers_are_those_of_the_modules_that_the_settings_name() -> None:

@@ -60,9 +60,17 @@ class RetryNow:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Put the message into its queue again after a delay of zero or more, with a new round of attempts."""
+    """Put the message into its queue again after a delay of zero or more, with a new round of attempts.
+
+    The delay is a timedelta, or seconds as in the settings.
+    """
 
     delay: timedelta
+
+    def __init__(self, delay: timedelta | float) -> None:
+        if isinstance(delay, (int, float)) and not isinstance(delay, bool):
+            delay = timedelta(seconds=delay)
+        object.__setattr__(self, "delay", delay)
 
 
 @dataclass(frozen=True, slots=True)

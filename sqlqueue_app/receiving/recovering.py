@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -44,7 +45,10 @@ class Recovery:
         """What the policy says of the failed attempt. Never raises: of a policy that fails the default one takes the place."""
         context = self._context(incoming, attempt, failure, error)
         try:
-            action = self._config.policy(self._config.recoverability, context)
+            action: Any = self._config.policy(self._config.recoverability, context)
+            if action is RetryNow or action is Discard:
+                # Said without parentheses: there is nothing to put into them.
+                action = action()
             _check(action, self._now())
             return self._possible(action, incoming)
         except Exception as broken:

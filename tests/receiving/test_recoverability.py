@@ -68,6 +68,20 @@ def test_a_policy_sees_the_failure_and_the_settings(bench: Bench, policy: Any, f
     assert [row["NServiceBus.MessageId"] for row in bench.headers("error")] == ["m-1"]
 
 
+def test_a_policy_may_say_what_needs_no_argument_without_parentheses(bench: Bench, policy: Any, failing: Calls) -> None:
+    policy(lambda config, context: RetryNow if context.failed_attempts < 3 else Discard)
+    bench.put_message("Test.Message")
+    bench.run()
+
+    assert failing.seen == [1, 2, 3]
+    assert bench.rows("Sales") == bench.rows("error") == []
+
+
+def test_a_delay_of_a_policy_may_be_seconds() -> None:
+    assert RetryLater(1.5) == RetryLater(timedelta(seconds=1.5))
+    assert RetryLater(60).delay == timedelta(minutes=1)
+
+
 def test_a_policy_may_discard(bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]]) -> None:
     policy(Discard("nobody wants it"))
     bench.put_message("Test.Message")

@@ -178,6 +178,11 @@ class Settings:
         return found
 
     @property
+    def delays_as(self) -> str | None:
+        """In whose delayed table the messages of a process that is no endpoint wait: that of SEND_AS, or of the first endpoint."""
+        return self.send_as or next(iter(self.endpoints), None)
+
+    @property
     def announces(self) -> bool:
         """Whether an endpoint of these settings is woken by new messages: then all that is sent under them is announced."""
         return any(endpoint.wake_up for endpoint in self.endpoints.values())

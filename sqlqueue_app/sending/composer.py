@@ -115,13 +115,13 @@ class Composer:
         """Raise what a send with this delay would fail with; nothing where there is none.
 
         WireFormatError for another kind than a timedelta or an aware datetime, and for a time after the year 9999;
-        ConfigurationError for more than one of the three, and in a process that is no endpoint and has no SEND_AS.
+        ConfigurationError for more than one of the three, and where the settings name no endpoint and no SEND_AS.
         """
         if delay is None and deliver_at is None:
             return
         check_delay(delay, deliver_at, time_to_be_received)
         deliver_at_header(delay, deliver_at, self._now())
-        check_can_delay(self.identity.endpoint)
+        check_can_delay(self.identity.endpoint or self._settings.delays_as)
 
     def delayed_row(self, message: OutgoingMessage) -> NewRow:
         """The row of a delayed message."""

@@ -47,7 +47,7 @@ def check_can_delay(endpoint: str | None) -> str:
     """The endpoint as which a process delays; ConfigurationError if it is none."""
     if endpoint is None:
         raise ConfigurationError(
-            "a process that is no endpoint cannot delay a message, for it would wait in the endpoint's table: "
+            "a message cannot be delayed where the settings name no endpoint, for it would wait in the endpoint's table: "
             'name the endpoint to send as in SQLQUEUE["SEND_AS"] and run sqlqueue_install, which makes the table'
         )
     return endpoint

@@ -37,7 +37,8 @@ class Sender:
         book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
         self.alias = settings.database
         self.composer = Composer(settings, book, sender_identity(endpoint, book))
-        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces, endpoint=endpoint)
+        delays_as = endpoint or settings.delays_as
+        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces, endpoint=delays_as)
 
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
         """Write now, in the transaction of the queue's alias if there is one; if only another alias has one, when it commits."""
@@ -116,10 +117,10 @@ def send(
 
     With `delay` (a timedelta, counted by the database's clock from the moment it is written; 0 or less: at once) or `deliver_at`
     (an aware datetime) it waits in the delayed table of the endpoint that sends it, until a worker that knows this endpoint moves
-    it. A process that runs none needs SEND_AS for that.
+    it. A process that is none uses the table of SEND_AS, or of the first endpoint of the settings.
 
     Raises MessageTypeError (unknown type, no route), AddressError, MessageBodyError, QueueNotFound, WireFormatError (an argument of
-    another kind, a time after the year 9999), ConfigurationError (a delay without SEND_AS, two of `delay`, `deliver_at` and
+    another kind, a time after the year 9999), ConfigurationError (a delay without any endpoint, two of `delay`, `deliver_at` and
     `time_to_be_received`); nothing is sent then.
     """
     handled = current_handling()

@@ -144,20 +144,16 @@ def test_a_delayed_message_waits_in_the_table_of_send_as(queue_database: QueueDa
 
 
 @pytest.mark.parametrize(
-    ("send_as", "arguments", "said"),
+    ("arguments", "said"),
     [
-        (None, ("--delay", "5"), "SEND_AS"),
-        ("Sales", ("--delay", "5", "--ttbr", "5"), "time_to_be_received"),
-        ("Sales", ("--delay", "soon"), "expected a number of seconds, got 'soon'"),
-        ("Sales", ("--delay", "-1"), "expected seconds of 0 or more"),
-        ("Sales", ("--delay", "1e12"), "year 9999"),
+        (("--delay", "5", "--ttbr", "5"), "time_to_be_received"),
+        (("--delay", "soon"), "expected a number of seconds, got 'soon'"),
+        (("--delay", "-1"), "expected seconds of 0 or more"),
+        (("--delay", "1e12"), "year 9999"),
     ],
 )
-def test_a_delay_that_cannot_be_is_refused(
-    sqlite_database: QueueDatabase, send_as: str | None, arguments: tuple[str, ...], said: str
-) -> None:
+def test_a_delay_that_cannot_be_is_refused(sqlite_database: QueueDatabase, arguments: tuple[str, ...], said: str) -> None:
     install(sqlite_database)
-    sqlite_database.configure(SEND_AS=send_as)
     with pytest.raises(CommandError, match=said) as refusal:
         send("Sales", "--type", "T", "--body", "{}", *arguments)
     assert refusal.value.returncode == 2

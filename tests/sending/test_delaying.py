@@ -194,6 +194,15 @@ def test_a_process_that_is_no_endpoint_is_told_of_send_as(desk: Desk) -> None:
     assert desk.rows() == []
 
 
+def test_a_process_that_is_no_endpoint_uses_the_table_of_the_first_one(web: Desk) -> None:
+    web.configure(SEND_AS=None, ENDPOINTS={"Web": {}, "Sales": {}})
+
+    send(PlaceOrder("1"), delay=timedelta(1))
+    send_many([PlaceOrder("2")], delay=timedelta(1))
+
+    assert (len(delayed(web)), web.rows()) == (2, [])
+
+
 def test_a_missing_table_is_an_error_that_says_what_to_do(desk: Desk) -> None:
     desk.configure(SEND_AS="Web")
     with pytest.raises(QueueNotFound, match=r"Web\.Delayed"):

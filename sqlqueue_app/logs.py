@@ -15,6 +15,9 @@ from typing import TextIO
 FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
 
 
+_before: dict[logging.Handler, tuple[int, bool]] = {}  # what `remove_logging` brings back
+
+
 class TextFormatter(logging.Formatter):
     """`2026-11-20 10:11:12,123 INFO sqlqueue.receive message expired [event=message_expired queue=Sales]`."""
 
@@ -46,16 +49,22 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-def configure_logging(form: str, *, level: int, stream: TextIO | None = None) -> logging.Handler | None:
-    """Give the `sqlqueue` loggers a handler, unless the project's LOGGING has; returns it, for `remove_logging`."""
+def configure_logging(form: str, *, level: int, stream: TextIO | None = None, propagate: bool = False) -> logging.Handler | None:
+    """Give the `sqlqueue` loggers a handler, unless the project's LOGGING has; returns it, for `remove_logging`.
+
+    With `propagate` the handlers of the root logger hear of everything as well, and a level that was set before stays.
+    """
     root = logging.getLogger("sqlqueue")
     if root.handlers:
         return None
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setLevel(level)
     root.addHandler(handler)
-    root.setLevel(level)
-    root.propagate = False
+    _before[handler] = (root.level, root.propagate)
+    if not propagate or root.level == logging.NOTSET:
+        root.setLevel(level)
+    root.propagate = propagate
     return handler
 
 
@@ -65,5 +74,5 @@ def remove_logging(handler: logging.Handler | None) -> None:
         return
     root = logging.getLogger("sqlqueue")
     root.removeHandler(handler)
-    root.setLevel(logging.NOTSET)
-    root.propagate = True
+    level, root.propagate = _before.pop(handler)
+    root.setLevel(level)

@@ -6,7 +6,11 @@ import io
 import json
 import logging
 
+import pytest
+from django.core.management import call_command
+
 from sqlqueue_app.logs import configure_logging, remove_logging
+from tests.receiving.conftest import Bench
 
 
 def logged(form: str) -> str:
@@ -47,3 +51,15 @@ def test_a_projects_own_handler_is_left_alone() -> None:
         assert logging.getLogger("sqlqueue").handlers == [own]
     finally:
         logging.getLogger("sqlqueue").removeHandler(own)
+
+
+def test_a_collector_at_the_root_hears_of_a_worker_that_python_code_runs(
+    sqlite_bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="sqlqueue")
+    call_command("run_sqlqueue_worker", until_empty=True, log_level="error")
+
+    found = {(record.levelname, getattr(record, "event", None)) for record in caplog.records}
+    assert {("INFO", "worker_started"), ("INFO", "worker_stopped"), ("DEBUG", "thread_started")} <= found
+    logger = logging.getLogger("sqlqueue")
+    assert (logger.handlers, logger.level, logger.propagate) == ([], logging.DEBUG, True)

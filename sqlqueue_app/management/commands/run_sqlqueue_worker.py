@@ -108,7 +108,9 @@ class Command(SqlQueueCommand):
             until_empty=options["until_empty"],
             install=options["install"],
         )
-        handler = configure_logging(options["log_format"], level=getattr(logging, options["log_level"].upper()))
+        level = getattr(logging, options["log_level"].upper())
+        # Where Python code calls the command, who collects log records (caplog, a handler of the root logger) gets these too.
+        handler = configure_logging(options["log_format"], level=level, propagate=not from_command_line(self))
         try:
             supervised = SupervisedProcess.found()
             if supervised is not None:

@@ -51,12 +51,13 @@ def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
-    """Warn of recurring messages that no route sends anywhere."""
+    """Warn of recurring messages that no route sends anywhere, and that no endpoint handles."""
     if not is_configured() or any(problem.is_error for problem in current_problems()):
         return []
     return [
         checks.Warning(
-            f'SQLQUEUE["SCHEDULES"]["{schedule.name}"]["SEND"] is {schedule.send!r}, which has no route: nothing will be sent',
+            f'SQLQUEUE["SCHEDULES"]["{schedule.name}"]["SEND"] is {schedule.send!r}, '
+            "which has no route and no handler: nothing will be sent",
             hint=f'add {schedule.send!r}: "<endpoint>" to SQLQUEUE["ROUTES"]',
             id=str(Code.SCHEDULE_WITHOUT_ROUTE),
         )

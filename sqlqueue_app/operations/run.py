@@ -93,7 +93,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs()]
-        jobs += _jobs_for_all(settings, endpoints[0])
+        jobs += _jobs_for_all(settings, endpoints)
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -108,9 +108,10 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
     return count.received
 
 
-def _jobs_for_all(settings: Settings, endpoint: Endpoint) -> list[BackgroundJob]:
+def _jobs_for_all(settings: Settings, endpoints: list[Endpoint]) -> list[BackgroundJob]:
     """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
-    recurring = [Schedules(settings, endpoint.name).job()] if settings.schedules else []
+    handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
+    recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     return [Sampling(settings).job(), *recurring, *task_result_jobs(settings)]
 
 

@@ -8,7 +8,7 @@ a tick that is sent again, never one that is not sent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -17,13 +17,14 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from sqlqueue_app.conf import ScheduleSettings, Settings
+from sqlqueue_app.conf import EndpointSettings, ScheduleSettings, Settings
 from sqlqueue_app.conf.crontab import cron_times
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.errors import MessageTypeError, TransientError
+from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import ScheduleTick
+from sqlqueue_app.receiving.handlers import handlers_of
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.sending.routing import Routes
 from sqlqueue_app.sending.sender import Sender
@@ -46,12 +47,21 @@ _DELETED_AT_ONCE = 1000
 class Schedules:
     """Sends the messages that are due, as one endpoint. One object serves one thread at a time; others may compete with it.
 
-    `now` is the clock of the managed tables' database unless another is handed in; `zone` is Django's TIME_ZONE.
+    A message goes where the routes say, without a route to the endpoint that `handled_by` names for its type: of those that the
+    process runs. `now` is the clock of the managed tables' database unless another is handed in; `zone` is Django's TIME_ZONE.
     """
 
     def __init__(
-        self, settings: Settings, endpoint: str, *, now: Callable[[], datetime] | None = None, zone: tzinfo | None = None
+        self,
+        settings: Settings,
+        endpoint: str,
+        *,
+        handled_by: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] | None = None,
+        zone: tzinfo | None = None,
     ) -> None:
+        self._routes = Routes(settings.routes)
+        self._handled_by = handled_by or {}
         self._alias = managed_alias()
         self._sender = Sender(endpoint)
         self._endpoint = endpoint
@@ -120,6 +130,7 @@ class Schedules:
         message = self._sender.composer.compose(
             schedule.send,
             dict(schedule.body),
+            to=self._address_of(schedule.send),
             headers={names.SCHEDULE: schedule.name, names.SCHEDULED_FOR: format_time(tick)},
         )
         try:
@@ -139,6 +150,13 @@ class Schedules:
         self._say_sent(schedule, tick, now)
         self._forget_old(schedule, now)
         return True
+
+    def _address_of(self, message_type: str) -> str | None:
+        """Where a type goes that has no route; None where the routes say it, or say what is missing."""
+        if self._routes.find(message_type) is not None or (endpoint := self._handled_by.get(message_type)) is None:
+            return None
+        book = self._sender.dispatcher.book
+        return book.canonical(book.of_queue(endpoint))
 
     def _forget_old(self, schedule: ScheduleSettings, now: datetime) -> None:
         old = self._ticks(schedule).filter(tick__lt=now - KEPT).values_list("pk", flat=True)
@@ -209,14 +227,17 @@ def read_schedules(settings: Settings, now: datetime, *, zone: tzinfo | None = N
 
 
 def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
-    """The schedules whose message type ROUTES sends nowhere; reaches no database."""
+    """The schedules whose message type ROUTES sends nowhere and no endpoint handles; imports handlers, reaches no database."""
     routes = Routes(settings.routes)
-    return [schedule for schedule in settings.schedules.values() if not _is_routed(routes, schedule.send)]
+    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
+    if not unrouted:
+        return []
+    handled = {name for endpoint in settings.endpoints.values() for name in _handled_types(endpoint)}
+    return [schedule for schedule in unrouted if schedule.send not in handled]
 
 
-def _is_routed(routes: Routes, message_type: str) -> bool:
+def _handled_types(endpoint: EndpointSettings) -> list[str]:
     try:
-        routes.endpoint_for(message_type)
-    except MessageTypeError:
-        return False
-    return True
+        return [handler.message_type for handler in handlers_of(endpoint.handlers)]
+    except Exception:  # noqa: BLE001 - a module of the project may raise anything; who runs the endpoint is told of it
+        return []

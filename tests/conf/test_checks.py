@@ -62,7 +62,8 @@ def test_a_schedule_without_a_route_is_a_warning() -> None:
         (found,) = run()
 
     assert (found.id, found.level) == ("sqlqueue.W005", checks.WARNING)
-    assert found.msg == ('SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is \'Sales.CloseDay\', which has no route: nothing will be sent')
+    place = 'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"]'
+    assert found.msg == f"{place} is 'Sales.CloseDay', which has no route and no handler: nothing will be sent"
 
 
 @override_settings()

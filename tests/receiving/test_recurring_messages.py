@@ -137,6 +137,19 @@ def test_one_that_cannot_be_sent_keeps_no_other_from_it(bench: Bench) -> None:
     assert [each.name for each in schedules_without_route(get_settings())] == ["wrong"]
 
 
+def test_a_message_without_a_route_goes_to_the_endpoint_that_handles_it(bench: Bench, calls: Calls) -> None:
+    handles("Nobody.Routes")(lambda message, context: calls.add(message))
+    configure(bench, unrouted={**HOURLY, "SEND": "Nobody.Routes"})
+    clock = Clock(NOON - MINUTE)
+    worker = look(clock, handled_by={"Nobody.Routes": "Sales"})
+    clock.now = NOON
+    assert worker.send_due() == 1
+    bench.run()
+
+    assert calls.seen == [{"n": 1}]
+    assert schedules_without_route(get_settings()) == []
+
+
 def test_ticks_at_which_no_worker_ran_are_made_up_for_once(bench: Bench) -> None:
     configure(bench)
     clock = Clock(NOON - MINUTE)

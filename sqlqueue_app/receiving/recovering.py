@@ -59,7 +59,16 @@ class Recovery:
                 extra=self._extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )
-            return self._possible(default_policy(self._config.recoverability, context), incoming)
+            return self._possible(self._by_default(context), incoming)
+
+    def _by_default(self, context: FailureContext) -> Action:
+        try:
+            action = default_policy(self._config.recoverability, context)
+            _check(action, self._now())
+        except (ArithmeticError, ValueError):
+            # So many delayed retries, each so much later, that time ends before.
+            return MoveToError(self._config.recoverability.error_queue)
+        return action
 
     def write(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure) -> None:
         """Write what the action says, on the connection and in the transaction of the caller. DatabaseError if that fails."""

@@ -17,7 +17,7 @@ from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.layouts import QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of
 from sqlqueue_app.databases.scripts import PlannedTable
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import TableMismatch
+from sqlqueue_app.messages.errors import QueueNotFound, TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.inspection import shape_of_table, table_exists
 from sqlqueue_app.tables.queue import forget_tables
@@ -47,11 +47,20 @@ class Finding:
 def install_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[PlannedTable]:
     """Make the tables that are missing and return those; each in a transaction of its own, so that what is made stays.
 
-    Tables that exist are never altered. Database errors come as our kinds.
+    Tables that exist are never altered. Database errors come as our kinds: QueueNotFound for a missing schema.
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    made = [table for table in tables if _install(connection, dialect, table, layout)]
+    made = []
+    for table in tables:
+        try:
+            if _install(connection, dialect, table, layout):
+                made.append(table)
+        except QueueNotFound as error:
+            # PostgreSQL. What a table that is being made can miss is its schema.
+            schema = dialect.quote(table.address.schema or "")
+            text = f"failed to install {dialect.qualified(table.address)}: there is no schema {schema}: make it first"
+            raise QueueNotFound(f"{text} (CREATE SCHEMA {schema}), or change the setting that names it") from error
     if made:
         forget_tables()
     return made

@@ -1,0 +1,121 @@
+"""Replies to processes that are gone (docs: What happens when …). A real process that is killed: test_request_processes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from sqlqueue_app import handles, request
+from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app.models import Instance
+from sqlqueue_app.sending.pending import pending
+from tests.receiving.conftest import Asking, Calls
+from tests.receiving.test_outages import Running
+from tests.support.waiting import poll_until
+
+SECONDS = 60.0
+ELSEWHERE = 999_999_999
+MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
+
+
+@pytest.fixture
+def answering(asking: Asking) -> None:
+    @handles("Test.Ask")
+    def answer(message: Any, context: Any) -> None:
+        context.reply(message.get("code", 0))
+
+
+def ask_and_die(asking: Asking) -> str:
+    """A process asks, and is dead before the answer; its message id. Its lease has run out."""
+    message_id = request("Test.Ask", {"code": 1}).message_id
+    rows = Instance.objects.using(asking.bench.database.alias)
+    rows.update(pid=ELSEWHERE)
+    # Its threads end, and the row of another process is not theirs to delete.
+    close_callbacks()
+    rows.update(heartbeat_at=timezone.now() - timedelta(seconds=41))
+    return message_id
+
+
+def test_a_reply_waits_in_the_queue_of_the_dead_until_the_next_process_takes_it_over(
+    asking: Asking, answering: None, events: Callable[[], list[str]]
+) -> None:
+    asking.configure(AUDIT_QUEUE="audit", CALLBACK_QUEUES=1)
+    dead = ask_and_die(asking)
+    asking.bench.run(endpoints=["Sales"])
+    assert [headers["NServiceBus.CorrelationId"] for headers in asking.bench.headers("Web.here")] == [dead]
+    assert asking.bench.rows("error") == []
+
+    with Running(asking.bench, endpoints=["Sales"]):
+        assert request("Test.Ask", {"code": 2}).result(SECONDS) == 2
+        poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the dead process is counted")
+    assert events().count("reply_unclaimed") == 1
+    poll_until(lambda: dead in [headers["NServiceBus.CorrelationId"] for headers in asking.bench.headers("audit")])
+    assert asking.bench.rows("Web.here") == asking.bench.rows("error") == []
+
+
+@MODES
+def test_a_reply_to_a_queue_that_was_removed_is_a_failure_of_the_request_alone(asking: Asking, answering: None, mode: str) -> None:
+    asking.configure(sales={"TRANSACTION_MODE": mode})
+    dead = ask_and_die(asking)
+    call_command("sqlqueue_purge_callbacks", "--yes", "--format", "json", stdout=io.StringIO())
+    assert not asking.bench.table("Web.here").exists()
+
+    with Running(asking.bench, endpoints=["Sales"]):
+        asked = request("Test.Ask", {"code": 2})
+        assert asked.queue == "Web.here-2"
+        assert asked.result(SECONDS) == 2
+        poll_until(lambda: asking.bench.rows("error"), what="the request of the dead process is in the error queue")
+    (headers,) = asking.bench.headers("error")
+    assert headers["NServiceBus.MessageId"] == dead
+    assert "Web.here" in headers["NServiceBus.ExceptionInfo.Message"]
+    assert "does not exist" in headers["NServiceBus.ExceptionInfo.Message"]
+    asking.bench.install()
+
+
+def test_a_reply_that_comes_to_the_next_holder_of_the_queue_ends_no_request_of_its(asking: Asking) -> None:
+    asking.configure(CALLBACK_QUEUES=1)
+    dead = ask_and_die(asking)
+    asked = request("Test.Ask")
+    assert asked.queue == "Web.here"
+    asking.answer(dead, b'{"of": "the dead"}', row=1)
+    asking.answer(asked.message_id, b'{"of": "the living"}', row=2)
+    assert asked.result(SECONDS) == {"of": "the living"}
+    poll_until(lambda: pending.counts().unclaimed == 1)
+
+
+def test_what_the_handler_did_for_a_dead_asker_stays_done_or_undone_as_a_whole(asking: Asking, calls: Calls) -> None:
+    """The reply cannot be written: the handler's rows are rolled back with it, and there when the queue is."""
+    asking.configure(sales={"IMMEDIATE_RETRIES": 1})
+    database = asking.bench.database
+    with database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE asked (number integer NOT NULL)")
+
+    @handles("Test.Ask")
+    def answer(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        with database.connection.cursor() as cursor:
+            cursor.execute("INSERT INTO asked (number) VALUES (1)")
+        context.reply(1)
+
+    def asked() -> int:
+        with database.connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM asked")
+            return int(cursor.fetchone()[0])
+
+    ask_and_die(asking)
+    call_command("sqlqueue_purge_callbacks", "--yes", "--format", "json", stdout=io.StringIO())
+    asking.bench.run(endpoints=["Sales"])
+    assert (calls.seen, asked()) == ([1, 2], 0)
+
+    (failed,) = asking.bench.rows("error")
+    asking.bench.install()
+    asking.bench.put(failed.headers or "", failed.body or b"")
+    asking.bench.run(endpoints=["Sales"])
+    assert asked() == 1
+    assert len(asking.bench.rows("Web.here")) == 1

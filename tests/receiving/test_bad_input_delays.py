@@ -18,7 +18,7 @@ from sqlqueue_app.tables.well_known import delayed_address
 from tests.receiving.conftest import Bench, Calls
 
 MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
-TOO_FAR = {
+TOO_FAR: dict[str, dict[str, Any]] = {
     "the longest timedelta": {"delay": timedelta.max},
     "eight thousand years": {"delay": timedelta(days=365 * 8_000)},
     "the last datetime": {"deliver_at": datetime.max.replace(tzinfo=UTC)},

@@ -84,11 +84,11 @@ def test_idle_the_adaptive_model_has_one_thread_a_queue_and_the_monitor_none_but
     prepare(bench, HANDLERS=[MODULE], LEGACY_SATELLITES=True, MAX_CONCURRENCY=10)
     with worker_process(bench, "--model", model, "--log-format", "json") as process:
         started(process)
-        # One of each queue: the only polling thread, or the monitor, which peeks and takes nothing.
-        wanted = dict.fromkeys(("Sales", *SATELLITES), 1)
-        if model == "monitor":
-            wanted["Sales"] += 1  # our question was received by a thread of the pool
-        assert receive_threads(bench, process) == wanted
+        found = receive_threads(bench, process)
+        # Our question was received by a second thread in the monitor model, or by more: who peeks again meanwhile sees it still.
+        assert found.pop("Sales") >= 2 - idle
+        # One of each idle queue: the only polling thread, or the monitor, which peeks and takes nothing.
+        assert found == dict.fromkeys(SATELLITES, 1)
         assert {name: shown(bench)[name] for name in SATELLITES} == dict.fromkeys(SATELLITES, idle)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from django.db import transaction as django_transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import (
     DatabaseError,
@@ -207,9 +208,10 @@ class MessageProcessor:
             "message cannot be read, moving it to the error queue: %s", poison, extra=self._extra("message_poison", str(row.id))
         )
         if isinstance(poison, (NullHeaders, NullBody)):
-            headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
+            headers = {} if isinstance(poison, NullHeaders) else dict(read_headers(row.headers))
+            headers[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or str(row.id)
             failure = failure_of(poison, unrecoverable=True)
-            self._config.error_queue.move(row.id, headers, row.body or b"", failure)
+            self._config.error_queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
         else:
             self._config.error_queue.move_poison(row)
         self._finish()

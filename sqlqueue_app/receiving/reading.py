@@ -14,14 +14,17 @@ class NullBody(PoisonMessage):
 
 
 def read_message(row: ReceivedRow) -> IncomingMessage:
-    """The message of a row; PoisonMessage if its headers cannot be read or it has no body at all."""
+    """The message of a row; PoisonMessage if its headers cannot be read or it has no body at all.
+
+    A control message has none: transport 1.x writes NULL there, later ones no bytes (transport reference 2.2 and 6.6).
+    """
     headers = read_headers(row.headers)
-    if row.body is None:
+    if row.body is None and names.CONTROL_MESSAGE not in headers:
         raise NullBody("the column Body is NULL")
     return IncomingMessage(
         row_id=row.id,
         headers=headers,
-        body=row.body,
+        body=row.body or b"",
         correlation_id=row.correlation_id,
         reply_to=row.reply_to_address,
     )

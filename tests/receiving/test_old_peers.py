@@ -1,0 +1,302 @@
+"""Endpoints of the transports 1.x to 3.x, played by hand: raw rows in, and the rows that a worker of ours writes back.
+
+Written from the descriptions of the wire (transport reference 2 to 9), not from our code. PostgreSQL never had such an endpoint;
+tables that were brought over from SQL Server have such rows, with what stood in the columns that it does not have in the headers.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles, publish, request
+from sqlqueue_app.messages.times import format_time
+from sqlqueue_app.sending.composer import utc_now
+from tests.receiving.conftest import FAST, Asking, Bench, Calls
+
+BOM = b"\xef\xbb\xbf"
+ASKED = "0f8fad5b-d9cb-469f-a165-70867728950e"
+TYPE = "Shop.Messages.PlaceOrder, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
+SECONDS = 60.0
+
+
+@dataclass
+class Peer:
+    """An old endpoint at the tables of the test."""
+
+    bench: Bench
+
+    def write(
+        self,
+        queue: str,
+        headers: dict[str, str | None],
+        body: bytes | None,
+        *,
+        row_id: str = ASKED,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        recoverable: bool = True,
+    ) -> None:
+        """One INSERT of all columns, in Newtonsoft's JSON: other characters than ASCII stay as they are."""
+        told = dict(headers)
+        columns: dict[str, Any] = {"Id": row_id, "Headers": "", "Body": body}
+        if self.bench.database.vendor == "postgresql":
+            told |= {"NServiceBus.CorrelationId": correlation_id} if correlation_id else {}
+            told |= {"NServiceBus.ReplyToAddress": reply_to} if reply_to else {}
+        else:
+            columns |= {"Id": uuid.UUID(row_id).hex, "CorrelationId": correlation_id, "ReplyToAddress": reply_to}
+            columns |= {"Recoverable": recoverable, "Expires": None}
+        columns["Headers"] = json.dumps(told, ensure_ascii=False)
+        marks = ", ".join(["%s"] * len(columns))
+        with self.bench.database.connection.cursor() as cursor:
+            cursor.execute(f'INSERT INTO "{queue}" ({", ".join(columns)}) VALUES ({marks})', list(columns.values()))
+
+    def read(self, queue: str) -> list[dict[str, Any]]:
+        """The rows of a queue in its order: columns in lower case, the headers as they are read."""
+        order = "seq" if self.bench.database.vendor == "postgresql" else "RowVersion"
+        with self.bench.database.connection.cursor() as cursor:
+            cursor.execute(f'SELECT * FROM "{queue}" ORDER BY {order}')
+            names = [column[0].lower() for column in cursor.description]
+            found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return [{**row, "headers": json.loads(row["headers"]), "body": bytes(row["body"] or b"")} for row in found]
+
+
+@pytest.fixture
+def peer(bench: Bench) -> Peer:
+    bench.configure(LEGACY_SATELLITES=True, LEGACY_ADDRESSES=True)
+    bench.install_queues("Web", "Web.OLDBOX")
+    return Peer(bench)
+
+
+def has_columns(peer: Peer) -> bool:
+    return peer.bench.database.vendor != "postgresql"
+
+
+def core_4(**more: str | None) -> dict[str, str | None]:
+    return {
+        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.CorrelationId": None,
+        "NServiceBus.OriginatingMachine": "OLDBOX",
+        "NServiceBus.Version": "4.0.0",
+        "NServiceBus.TimeSent": "2013-11-20 10:11:12:123456 Z",
+        "NServiceBus.OriginatingEndpoint": "Web",
+        "NServiceBus.EnclosedMessageTypes": TYPE,
+        "NServiceBus.ContentType": "application/json",
+        "NServiceBus.ConversationId": "6d8ebd1b-9f4c-4f3f-9d55-1f5b7d5e9d7e",
+        "NServiceBus.MessageIntent": "Send",
+        "WinIdName": "SHOP\\Jürgen",
+        **more,
+    }
+
+
+def core_5(**more: str | None) -> dict[str, str | None]:
+    return core_4(**{"NServiceBus.Version": "5.2.26", "NServiceBus.SqlServer.CallbackQueue": "Web.OLDBOX", **more})
+
+
+def answering(calls: Calls, answer: Any = None) -> None:
+    @handles("Shop.Messages.PlaceOrder")
+    def place(message: Any, context: Any) -> None:
+        calls.add((message, context.headers.get("WinIdName")))
+        context.reply(*answer) if isinstance(answer, tuple) else context.reply(answer)
+
+
+def test_a_request_of_1_x_is_answered_in_the_columns_that_it_reads(peer: Peer, calls: Calls) -> None:
+    answering(calls, ("Shop.Messages.OrderPlaced", {"OrderId": "42"}))
+    # Core 4 wraps the message into an array; an express message is not recoverable.
+    body = BOM + b'[{"OrderId":"42"}]'
+    peer.write("Sales", core_4(), body, correlation_id=ASKED, reply_to="Web@OLDBOX", recoverable=False)
+    peer.bench.run()
+
+    assert [(dict(message), name) for message, name in calls.seen] == [({"OrderId": "42"}, "SHOP\\Jürgen")]
+    (reply,) = peer.read("Web")
+    assert reply["headers"]["NServiceBus.MessageIntent"] == "Reply"
+    assert reply["headers"]["NServiceBus.CorrelationId"] == ASKED
+    assert reply["headers"]["NServiceBus.ConversationId"] == core_4()["NServiceBus.ConversationId"]
+    assert json.loads(reply["body"]) == {"OrderId": "42"}
+    if has_columns(peer):
+        assert uuid.UUID(reply["id"]) == uuid.UUID(reply["headers"]["NServiceBus.MessageId"])
+        assert (reply["correlationid"], reply["replytoaddress"]) == (ASKED, "Sales")
+        assert bool(reply["recoverable"])
+
+
+def test_a_correlation_that_only_the_column_names_is_taken_from_there(peer: Peer, calls: Calls) -> None:
+    answering(calls, ("Shop.Messages.OrderPlaced", {}))
+    peer.write("Sales", core_4(), b"{}", correlation_id="an older question", reply_to="Web")
+    peer.bench.run()
+    (reply,) = peer.read("Web")
+    assert reply["headers"]["NServiceBus.CorrelationId"] == "an older question"
+
+
+def test_a_request_of_2_x_is_answered_in_the_callback_queue_of_its_machine(peer: Peer, calls: Calls) -> None:
+    answering(calls, 7)
+    peer.write("Sales", core_5(), BOM + b'{"OrderId":"42"}', correlation_id=ASKED, reply_to="Web")
+    peer.bench.run()
+
+    assert peer.read("Web") == []
+    (reply,) = peer.read("Web.OLDBOX")
+    headers = reply["headers"]
+    assert headers["NServiceBus.ReturnMessage.ErrorCode"] == "7"
+    assert (headers["NServiceBus.ControlMessage"], headers["NServiceBus.MessageIntent"]) == ("True", "Reply")
+    assert headers["NServiceBus.CorrelationId"] == ASKED
+    assert "NServiceBus.SqlServer.CallbackQueue" not in headers
+    assert reply["body"] == b""
+    if has_columns(peer):
+        assert reply["correlationid"] == ASKED
+
+
+def test_a_message_of_2_x_that_fails_is_in_the_error_queue_as_it_came(peer: Peer, calls: Calls) -> None:
+    @handles("Shop.Messages.PlaceOrder")
+    def fail(message: Any, context: Any) -> None:
+        raise LookupError("no such order")
+
+    body = BOM + b'{"OrderId":"42"}'
+    peer.write("Sales", core_5(**{"NServiceBus.FLRetries": "4"}), body, correlation_id=ASKED, reply_to="Web@OLDBOX")
+    peer.bench.run()
+
+    (row,) = peer.read("error")
+    kept = {name: value for name, value in core_5().items() if value is not None}
+    assert {name: row["headers"].get(name) for name in kept} == kept
+    assert "NServiceBus.FLRetries" not in row["headers"]
+    assert row["body"] == body
+    if has_columns(peer):
+        assert uuid.UUID(row["id"]) == uuid.UUID(ASKED)
+        assert (row["correlationid"], row["replytoaddress"]) == (ASKED, "Web@OLDBOX")
+
+
+@pytest.mark.parametrize(("core", "body"), [("4.0.0", None), ("5.2.26", b"")])
+def test_an_old_subscriber_gets_the_event(peer: Peer, core: str, body: bytes | None) -> None:
+    # The control messages of 1.x have no body at all.
+    event = "Shop.Messages.IOrderPlaced, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null"
+    subscribe: dict[str, str | None] = {
+        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.Version": core,
+        "NServiceBus.ControlMessage": "True",
+        "NServiceBus.MessageIntent": "Subscribe",
+        "SubscriptionMessageType": event,
+    }
+    peer.write("Sales", subscribe, body, reply_to="Web@OLDBOX")
+    peer.bench.run()
+    assert peer.read("error") == []
+
+    publish("Shop.Messages.IOrderPlaced", {"OrderId": "42"})
+    (row,) = peer.read("Web")
+    assert row["headers"]["NServiceBus.MessageIntent"] == "Publish"
+    assert row["headers"]["NServiceBus.EnclosedMessageTypes"] == "Shop.Messages.IOrderPlaced"
+
+    unsubscribe = {**subscribe, "NServiceBus.MessageIntent": "Unsubscribe"}
+    peer.write("Sales", unsubscribe, body, reply_to="Web@OLDBOX", row_id=str(uuid.uuid4()))
+    peer.bench.run()
+    publish("Shop.Messages.IOrderPlaced", {"OrderId": "43"})
+    assert len(peer.read("Web")) == 1
+
+
+def test_the_timeout_of_a_saga_comes_back_to_its_endpoint(peer: Peer, calls: Calls) -> None:
+    @handles("Shop.Messages.OrderIsLate")
+    def late(message: Any, context: Any) -> None:
+        calls.add(
+            {name: context.headers.get(f"NServiceBus.{name}") for name in ("SagaId", "IsSagaTimeoutMessage", "ReplyToAddress")}
+        )
+
+    saga = {
+        "NServiceBus.EnclosedMessageTypes": "Shop.Messages.OrderIsLate, Shop.Messages",
+        "NServiceBus.SagaId": "11112222-3333-4444-5555-666677778888",
+        "NServiceBus.SagaType": "Shop.OrderSaga, Shop",
+        "NServiceBus.IsSagaTimeoutMessage": "True",
+        "NServiceBus.IsDeferredMessage": "True",
+        "NServiceBus.Timeout.Expire": format_time(utc_now()),
+        "NServiceBus.Timeout.RouteExpiredTimeoutTo": "Sales@OLDBOX",
+        "NServiceBus.Timeout.ReplyToAddress": "Web@OLDBOX",
+    }
+    peer.write("Sales.Timeouts", core_5(**saga), b"{}", reply_to="Sales")
+    peer.bench.run()
+    expected = {"SagaId": saga["NServiceBus.SagaId"], "IsSagaTimeoutMessage": "True", "ReplyToAddress": "Web@OLDBOX"}
+    assert calls.seen == [expected]
+
+
+def test_an_id_in_the_store_of_an_old_endpoint_is_in_the_error_queue(peer: Peer) -> None:
+    told: dict[str, str | None] = {"NServiceBus.ControlMessage": "True", "Timeout.Id": "timeouts/7", "NServiceBus.MessageId": ASKED}
+    peer.write("Sales.TimeoutsDispatcher", told, None)
+    peer.bench.run()
+    (row,) = peer.read("error")
+    assert row["headers"]["Timeout.Id"] == "timeouts/7"
+    assert "'timeouts/7'" in row["headers"]["NServiceBus.ExceptionInfo.Message"]
+    assert peer.read("Sales.TimeoutsDispatcher") == []
+
+
+@pytest.mark.parametrize(("core", "intent", "body"), [("4.0.0", "Send", None), ("5.2.26", "Reply", b"")])
+def test_the_return_code_of_an_old_replier_ends_a_request(asking: Asking, core: str, intent: str, body: bytes | None) -> None:
+    asking.configure(LEGACY_CALLBACK_HEADER=True, LEGACY_ADDRESSES=True)
+    peer = Peer(asking.bench)
+    asked = request("Test.Ask", {"n": 1})
+    (row,) = peer.read("Sales")
+    # A replier of 2.x answers to that header, in the schema of the reply-to queue, whose name it cuts at the @.
+    queue = row["headers"]["NServiceBus.SqlServer.CallbackQueue"]
+    if has_columns(peer):
+        assert row["replytoaddress"].partition("@")[0] == queue
+        assert uuid.UUID(row["id"]) == uuid.UUID(row["headers"]["NServiceBus.MessageId"])
+    reply: dict[str, str | None] = {
+        "NServiceBus.MessageId": str(uuid.uuid4()),
+        "NServiceBus.CorrelationId": None if has_columns(peer) else asked.message_id,
+        "NServiceBus.Version": core,
+        "NServiceBus.ControlMessage": "True",
+        "NServiceBus.MessageIntent": intent,
+        "NServiceBus.ReturnMessage.ErrorCode": "5",
+    }
+    peer.write(queue, reply, body, correlation_id=asked.message_id, reply_to="Sales")
+    assert asked.result(SECONDS) == 5
+
+
+def test_a_message_of_3_x_with_a_random_row_id_keeps_its_own(peer: Peer, calls: Calls) -> None:
+    answering(calls, ("Shop.Messages.OrderPlaced", {}))
+    told = {
+        **core_4(),
+        "NServiceBus.Version": "6.5.10",
+        "NServiceBus.MessageId": "any text",
+        "NServiceBus.CorrelationId": "any text",
+    }
+    told["NServiceBus.ReplyToAddress"] = "Web@[dbo]"
+    peer.write("Sales", told, BOM + b"{}", row_id=str(uuid.uuid4()), correlation_id="any text", reply_to="Web@[dbo]")
+    peer.bench.run()
+    (reply,) = peer.read("Web")
+    assert reply["headers"]["NServiceBus.RelatedTo"] == reply["headers"]["NServiceBus.CorrelationId"] == "any text"
+
+
+def test_four_rounds_that_an_old_endpoint_and_ours_share(peer: Peer, calls: Calls) -> None:
+    @handles("Shop.Messages.PlaceOrder")
+    def fail(message: Any, context: Any) -> None:
+        calls.add(context.headers.get("NServiceBus.Retries"))
+        raise LookupError("still")
+
+    peer.bench.configure(**{**FAST, "LEGACY_SATELLITES": True, "DELAYED_RETRIES": 3, "DELAYED_RETRY_INCREASE": 0})
+    now = format_time(utc_now())
+    failed = {
+        "NServiceBus.FailedQ": "Sales",
+        "NServiceBus.Retries": "1",
+        "NServiceBus.Retries.Timestamp": now,
+        "NServiceBus.ExceptionInfo.ExceptionType": "System.Exception",
+        "NServiceBus.ExceptionInfo.Message": "the first",
+        "NServiceBus.ExceptionInfo.HelpLink": None,
+    }
+    peer.write("Sales.Retries", core_5(**failed), b"{}", correlation_id=ASKED, reply_to="Web")
+    peer.bench.run()
+    assert calls.seen == ["2", "3"]
+    (row,) = peer.read("error")
+    assert row["headers"]["NServiceBus.ExceptionInfo.Message"] == "still"
+    assert "NServiceBus.Retries" not in row["headers"]
+    if has_columns(peer):
+        assert row["replytoaddress"] == "Web"
+
+
+def test_a_message_without_a_body_keeps_its_columns_in_the_error_queue(peer: Peer) -> None:
+    told = {name: value for name, value in core_4().items() if name != "NServiceBus.MessageId"}
+    peer.write("Sales", told, None, correlation_id="an older question", reply_to="Web@OLDBOX")
+    peer.bench.run()
+    (row,) = peer.read("error")
+    assert row["headers"]["NServiceBus.ExceptionInfo.Message"] == "the column Body is NULL"
+    assert row["headers"]["NServiceBus.MessageId"] == ASKED
+    if has_columns(peer):
+        assert (row["correlationid"], row["replytoaddress"]) == ("an older question", "Web@OLDBOX")

@@ -17,6 +17,7 @@ from sqlqueue_app.policies.recoverability import (
     Discard,
     FailureContext,
     MoveToError,
+    RecoverabilityConfig,
     RetryLater,
     RetryNow,
     default_policy,
@@ -59,16 +60,7 @@ class Recovery:
                 extra=self._extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )
-            return self._possible(self._by_default(context), incoming)
-
-    def _by_default(self, context: FailureContext) -> Action:
-        try:
-            action = default_policy(self._config.recoverability, context)
-            _check(action, self._now())
-        except (ArithmeticError, ValueError):
-            # So many delayed retries, each so much later, that time ends before.
-            return MoveToError(self._config.recoverability.error_queue)
-        return action
+            return self._possible(by_default(self._config.recoverability, context, self._now()), incoming)
 
     def write(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure) -> None:
         """Write what the action says, on the connection and in the transaction of the caller. DatabaseError if that fails."""
@@ -149,6 +141,17 @@ class Recovery:
 
     def _extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
         return {"event": event, "endpoint": self._config.endpoint, "queue": self._config.queue, "message_id": message_id, **more}
+
+
+def by_default(config: RecoverabilityConfig, context: FailureContext, now: datetime) -> Action:
+    """What the default policy says; the error queue where its delay would end after the last year that there is."""
+    try:
+        action = default_policy(config, context)
+        _check(action, now)
+    except (ArithmeticError, ValueError):
+        # So many delayed retries, each so much later, that time ends before.
+        return MoveToError(config.error_queue)
+    return action
 
 
 def _check(action: object, now: datetime) -> None:

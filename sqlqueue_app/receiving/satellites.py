@@ -16,13 +16,14 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
-from sqlqueue_app.policies.recoverability import FailureContext, RetryLater, default_policy
+from sqlqueue_app.policies.recoverability import FailureContext, RetryLater
 from sqlqueue_app.receiving.due_messages import columns_of
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import failure_of
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import headers_of_copy
+from sqlqueue_app.receiving.recovering import by_default
 from sqlqueue_app.receiving.retry_headers import last_retry_at, retries_so_far, with_next_retry
 from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, is_for_retries, route_of
 from sqlqueue_app.tables.queue import QueueTable
@@ -120,7 +121,7 @@ class SatelliteProcessor(MessageProcessor):
             last_delayed_retry_at=last_retry_at(headers),
             now=now,
         )
-        action = default_policy(config, context)
+        action = by_default(config, context, now)
         if isinstance(action, RetryLater):
             return action.delay
         raise RetriesUsedUp(f"no delayed retry is left after {context.delayed_retries}")

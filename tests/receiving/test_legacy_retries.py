@@ -147,6 +147,15 @@ def test_when_they_are_used_up_it_is_in_the_error_queue_whole(
     assert "moved_to_error_queue" in events()
 
 
+def test_beyond_the_end_of_time_they_are_used_up(drained: Bench) -> None:
+    configure(drained, DELAYED_RETRIES=1_000_000_000, DELAYED_RETRY_INCREASE=timedelta(days=3660))
+    for retries in ("1500", "999999999"):
+        put(drained, {"NServiceBus.Retries": retries})
+        drained.run()
+    assert [headers["NServiceBus.FailedQ"] for headers in drained.headers("error")] == ["Sales"] * 2
+    assert (drained.rows("Sales.Retries"), waiting(drained)) == ([], [])
+
+
 def test_a_day_after_the_first_there_is_no_other(drained: Bench) -> None:
     long_ago = format_time(datetime.now(UTC) - timedelta(days=1, minutes=1))
     put(drained, {"NServiceBus.Retries": "1", "NServiceBus.Retries.Timestamp": long_ago})

@@ -16,7 +16,7 @@ import pytest
 from sqlqueue_app import handles, publish, request
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.sending.composer import utc_now
-from tests.receiving.conftest import FAST, Asking, Bench, Calls
+from tests.receiving.conftest import Asking, Bench, Calls
 
 BOM = b"\xef\xbb\xbf"
 ASKED = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -271,7 +271,7 @@ def test_four_rounds_that_an_old_endpoint_and_ours_share(peer: Peer, calls: Call
         calls.add(context.headers.get("NServiceBus.Retries"))
         raise LookupError("still")
 
-    peer.bench.configure(**{**FAST, "LEGACY_SATELLITES": True, "DELAYED_RETRIES": 3, "DELAYED_RETRY_INCREASE": 0})
+    peer.bench.configure(LEGACY_SATELLITES=True, DELAYED_RETRIES=3, DELAYED_RETRY_INCREASE=0)
     now = format_time(utc_now())
     failed = {
         "NServiceBus.FailedQ": "Sales",

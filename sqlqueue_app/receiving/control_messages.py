@@ -64,7 +64,7 @@ class SubscriptionMessages:
         if address and not endpoint:
             raise Unrecoverable(f"the message has the header {names.SUBSCRIBER_ADDRESS}, but no {names.SUBSCRIBER_ENDPOINT}")
         # Transport 2.x also names the callback queue of the process, which is gone when that ends.
-        address = address or (header(names.CALLBACK_QUEUE) and header(names.REPLY_TO_ADDRESS)) or incoming.reply_to
+        address = address or incoming.reply_address or incoming.reply_to
         if not address:
             raise Unrecoverable("the message names no subscriber: it has no reply-to address")
         try:

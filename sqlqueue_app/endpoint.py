@@ -47,6 +47,7 @@ from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
 from sqlqueue_app.receiving.wake_up import WakeUp
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.sending.composer import Composer, sender_identity, utc_now
+from sqlqueue_app.sending.delaying import own_delayed_table
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
 from sqlqueue_app.sending.routing import Routes
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
@@ -318,6 +319,7 @@ class Endpoint:
         return SatelliteRoutes(
             main=self.book.canonical(self._table(self.name).address),
             destinations=self._destinations(),
+            delayed=own_delayed_table(self.alias, self.book, self.name),
             error_queue_of=self._error_queue_of,
             now=utc_now,
         )

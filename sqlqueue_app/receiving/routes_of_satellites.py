@@ -41,6 +41,11 @@ def is_for_retries(queue: str) -> bool:
     return queue.endswith(LEGACY_RETRIES)
 
 
+def cancelled_saga(queue: str, headers: Headers) -> str | None:
+    """The id of the saga whose timeouts this message cancels; None for another message."""
+    return headers.get(names.SAGA_ID) if queue.endswith(LEGACY_TIMEOUTS) and headers.get(names.CLEAR_TIMEOUTS) else None
+
+
 def route_of(queue: str, headers: Headers) -> Route:
     """Where a message of the satellite `queue` goes, by its headers alone. Raises Unroutable."""
     if is_for_retries(queue):
@@ -66,7 +71,8 @@ def route_of(queue: str, headers: Headers) -> Route:
 def _due(headers: Headers) -> datetime:
     text = headers.get(names.TIMEOUT_EXPIRE)
     if not text:
-        what = "cancels the timeouts of a saga" if headers.get(names.CLEAR_TIMEOUTS) else "has no time"
+        clears = headers.get(names.CLEAR_TIMEOUTS)
+        what = "cancels timeouts of a saga, of which none is here," if clears else "has no time"
         raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
     try:
         # DateTime.MaxValue stands for never; it waits as long as anything can.

@@ -25,7 +25,8 @@ from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import headers_of_copy
 from sqlqueue_app.receiving.recovering import by_default
 from sqlqueue_app.receiving.retry_headers import last_retry_at, retries_so_far, with_next_retry
-from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, is_for_retries, route_of
+from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, cancelled_saga, is_for_retries, route_of
+from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
@@ -46,6 +47,7 @@ class SatelliteRoutes:
     main: str
     """The address of the endpoint's own queue."""
     destinations: Destinations
+    delayed: DelayedTable
     error_queue_of: Callable[[str], ErrorQueue]
     """The error queue as used for messages of the failed queue of this address text."""
     now: Callable[[], datetime]
@@ -92,6 +94,8 @@ class SatelliteProcessor(MessageProcessor):
         """Write the message where it goes, and say where. Unroutable, before anything is written, if there is no such place,
         RetriesUsedUp if it goes nowhere any more.
         """
+        if (saga := cancelled_saga(self._config.queue, headers)) and (timeouts := self._cancel(saga)):
+            return f"its end: {timeouts} timeouts of the saga {saga} are cancelled"
         route = route_of(self._config.queue, headers)
         now = self._routes.now()
         delay = self._delay_of_retry(headers, now) if is_for_retries(self._config.queue) else None
@@ -107,6 +111,10 @@ class SatelliteProcessor(MessageProcessor):
         else:
             return self._keep(OutgoingMessage(table.address, _told(row, headers), row.body or b"", deliver_at=route.due))
         return table.qualified
+
+    def _cancel(self, saga: str) -> int:
+        # Replies that wait for the saga carry its id, too.
+        return self._routes.delayed.cancel({names.SAGA_ID: saga, names.IS_SAGA_TIMEOUT_MESSAGE: "True"})
 
     def _delay_of_retry(self, headers: Headers, now: datetime) -> timedelta | None:
         """How long the default policy has the message wait; None without delayed retries: not at all. RetriesUsedUp."""

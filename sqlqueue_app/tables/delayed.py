@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.statements import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.headers import Headers, write_headers
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run, statement_scope
 from sqlqueue_app.tables.inspection import table_exists
 from sqlqueue_app.tables.rows import NewRow, delayed_values_of
@@ -90,6 +91,15 @@ class DelayedTable:
         with TableErrors(self, f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
         return [DelayedRow(headers, _bytes(body)) for headers, body, _ in sorted(rows, key=lambda row: row[2])]
+
+    def cancel(self, headers: Headers) -> int:
+        """Delete the messages that carry these two headers, as we write them, and return how many there were.
+
+        Reads the whole table. In the caller's transaction if there is one; messages that are being moved may escape.
+        """
+        one, other = (write_headers({name: value})[1:-1] for name, value in headers.items())
+        with TableErrors(self, f"cancel messages in {self.qualified}"):
+            return run(self.connection(), self._statement("cancel"), one=one, other=other)
 
     def peek(self, limit: int) -> list[DelayedRow]:
         """The first messages that will be due, in that order, without taking them."""

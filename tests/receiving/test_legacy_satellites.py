@@ -113,7 +113,7 @@ def test_the_address_forms_of_old_transports_are_understood(drained: Bench) -> N
         ("Retries", {"NServiceBus.FailedQ": "Gone"}, "on its way to 'Gone'", "Gone"),
         ("Retries", {"NServiceBus.FailedQ": "Sales.Retries"}, "a satellite queue of this very endpoint", "Sales.Retries"),
         ("Timeouts", {}, "has no time: it has no header NServiceBus.Timeout.Expire", None),
-        ("Timeouts", {"NServiceBus.ClearTimeouts": "True"}, "cancels the timeouts of a saga", None),
+        ("Timeouts", {"NServiceBus.ClearTimeouts": "True"}, "cancels timeouts of a saga, of which none is here", None),
         ("Timeouts", {"NServiceBus.Timeout.Expire": "tomorrow"}, "is 'tomorrow'", None),
         ("Timeouts", {"NServiceBus.Timeout.Expire": format_time(NOW)}, "no header NServiceBus.Timeout.RouteExpired", None),
         ("Timeouts", timeout(NOW + timedelta(days=1), "Gone"), "on its way to 'Gone'", None),
@@ -171,6 +171,30 @@ def test_a_timeout_of_the_last_moment_there_is_waits_too(drained: Bench) -> None
     put(drained, "Timeouts", b"body", **timeout(datetime.max.replace(tzinfo=UTC), "Billing"))
     drained.run()
     assert (in_delayed(drained), drained.rows("error")) == (1, [])
+
+
+@pytest.mark.parametrize("mode", ["transaction_scope", "receive_only", "none"])
+def test_a_saga_that_has_ended_cancels_its_timeouts_and_nothing_else(drained: Bench, mode: str) -> None:
+    drained.configure(LEGACY_SATELLITES=True, TRANSACTION_MODE=mode)
+    drained.install_queues("Billing")
+    tomorrow = NOW + timedelta(days=1)
+    sagas = [str(uuid.UUID(int=number)) for number in (1, 2)]
+    for saga in (*sagas, sagas[0]):
+        of_saga = {"NServiceBus.SagaId": saga, "NServiceBus.IsSagaTimeoutMessage": "True"}
+        put(drained, "Timeouts", saga.encode(), **timeout(tomorrow, "Billing", **of_saga))
+    # What was said to the saga, and not by it.
+    put(drained, "Timeouts", b"other", **timeout(tomorrow, "Billing", **{"NServiceBus.SagaId": sagas[0]}))
+    drained.run()
+    assert in_delayed(drained) == 4
+
+    clear = {"NServiceBus.ControlMessage": "True", "NServiceBus.ClearTimeouts": "True"}
+    put(drained, "Timeouts", b"", **{**clear, "NServiceBus.SagaId": sagas[0]})
+    put(drained, "Timeouts", b"", **{**clear, "NServiceBus.SagaId": "%"})
+    drained.run()
+    assert satellites_are_empty(drained)
+    assert {row.body for row in delayed(drained).peek(10)} == {sagas[1].encode(), b"other"}
+    # Whose timeouts are not here has them in the store of the old endpoint.
+    assert [headers["NServiceBus.SagaId"] for headers in drained.headers("error")] == ["%"]
 
 
 def test_two_hundred_and_fifty_due_messages_take_three_transactions_and_lose_nothing(drained: Bench) -> None:

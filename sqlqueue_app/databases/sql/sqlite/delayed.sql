@@ -34,5 +34,9 @@ RETURNING Headers, Body, Due;
 -- name: peek_delayed
 SELECT Headers, Body FROM {table} ORDER BY Due LIMIT :limit;
 
+-- name: cancel
+-- Looks at every row: nothing but the headers says whose they are.
+DELETE FROM {table} WHERE instr(Headers, :one) > 0 AND instr(Headers, :other) > 0;
+
 -- name: bring_nearer
 UPDATE {table} SET Due = strftime('%Y-%m-%d %H:%M:%f', Due, (CAST(:milliseconds AS INTEGER) / -1000.0) || ' seconds');

@@ -53,6 +53,10 @@ SELECT TOP (CAST(:limit AS int)) Headers, Body
 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 ORDER BY Due ASC;
 
+-- name: cancel
+-- Looks at every row: nothing but the headers says whose they are. Those that are being stored or moved are stepped over.
+DELETE FROM {table} WITH (READPAST, ROWLOCK) WHERE CHARINDEX(:one, Headers) > 0 AND CHARINDEX(:other, Headers) > 0;
+
 -- name: bring_nearer
 -- DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.
 UPDATE {table}

@@ -70,6 +70,16 @@ def test_a_message_that_always_fails_is_tried_in_rounds_and_then_moved(
     assert delayed(bench) == []
 
 
+def test_a_message_of_a_satellite_comes_back_there(bench: Bench, failing: Calls) -> None:
+    satellites = {"Sales.Priority": {"MAX_CONCURRENCY": 1}}
+    bench.configure(SATELLITES=satellites, IMMEDIATE_RETRIES=1, DELAYED_RETRIES=2, DELAYED_RETRY_INCREASE=0)
+    bench.put(json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Message"}), b"{}", queue="Sales.Priority")
+    bench.run()
+
+    assert failing.seen == [1, 2] * 3
+    assert [headers["NServiceBus.FailedQ"] for headers in bench.headers("error")] == [address(bench, "Sales.Priority")]
+
+
 def test_while_it_waits_the_message_is_in_the_delayed_table_whole(bench: Bench, failing: Calls) -> None:
     bench.configure(DELAYED_RETRIES=3, DELAYED_RETRY_INCREASE=3600)
     bench.put_message("Test.Message", {"a": 1}, x="y")

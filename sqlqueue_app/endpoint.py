@@ -92,7 +92,7 @@ class Endpoint:
         batch_size: int | Literal["auto"] | None = None,
     ) -> None:
         self.settings = settings
-        self.config: EndpointSettings = settings.endpoint(name)
+        self.config: EndpointSettings = settings.senders.get(name) or settings.endpoint(name)
         self.alias = settings.database
         connection = connection_of(self.alias)
         self.book: AddressBook = settings.address_book(
@@ -374,6 +374,8 @@ def endpoints_of(
         raise ConfigurationError(
             'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}, and run migrate'
         )
+    for name in chosen:
+        settings.endpoint(name)
     return [Endpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen]
 
 

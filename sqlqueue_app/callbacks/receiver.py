@@ -141,22 +141,17 @@ os.register_at_fork(after_in_child=_of_this_process.reset)
 def callback_home(endpoint: str | None) -> CallbackHome:
     """Where replies to a process that sends as the endpoint go; starts the receiver if the process has none.
 
-    Without an endpoint a worker's own is taken. ConfigurationError if there is no such endpoint in ENDPOINTS, if its CALLBACKS is
-    False, or if no callback queue is free.
+    Without an endpoint a worker's own is taken. ConfigurationError if there is none, if its CALLBACKS is False, or if no callback
+    queue is free.
     """
     settings = get_settings()
     endpoint = endpoint or homes.only()
     if endpoint is None:
         raise ConfigurationError(
             'request() needs a queue for the reply: set SQLQUEUE["SEND_AS"] to the endpoint that this process sends as, '
-            "and give it an entry in ENDPOINTS"
+            "and run sqlqueue_install"
         )
-    if endpoint not in settings.endpoints:
-        raise ConfigurationError(
-            f'request() needs a callback queue of {endpoint!r}: add {endpoint!r}: {{}} to SQLQUEUE["ENDPOINTS"] '
-            "(with HANDLERS [] if it handles nothing) and run sqlqueue_install"
-        )
-    if not settings.endpoint(endpoint).callbacks:
+    if not settings.senders[endpoint].callbacks:
         raise ConfigurationError(
             f'request() needs a callback queue, but SQLQUEUE["ENDPOINTS"][{endpoint!r}]["CALLBACKS"] is False: set it to True'
         )

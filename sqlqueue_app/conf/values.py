@@ -178,6 +178,15 @@ class Settings:
         return found
 
     @property
+    def senders(self) -> Mapping[str, EndpointSettings]:
+        """The endpoints, and that of SEND_AS without an entry as well: it handles nothing, no worker runs it, replies come to it."""
+        if self.send_as is None or self.send_as in self.endpoints:
+            return self.endpoints
+        error_queues = [endpoint.error_queue for endpoint in self.endpoints.values()]
+        more = {"error_queue": error_queues[0]} if error_queues else {}
+        return MappingProxyType({**self.endpoints, self.send_as: EndpointSettings(name=self.send_as, handlers=(), **more)})
+
+    @property
     def delays_as(self) -> str | None:
         """In whose delayed table the messages of a process that is no endpoint wait: that of SEND_AS, or of the first endpoint."""
         return self.send_as or next(iter(self.endpoints), None)

@@ -71,7 +71,7 @@ def _names(settings: Settings, instances: Iterable[InstanceStatus]) -> Iterator[
         if not dead.alive and dead.callback_queue:
             yield dead.callback_queue, dead
     for dead in every:
-        endpoint = settings.endpoints.get(dead.endpoint)
+        endpoint = settings.senders.get(dead.endpoint)
         if dead.alive or endpoint is None or (dead.endpoint, dead.name) in living or dead.name == instance_name(endpoint):
             continue
         for name in endpoint.callback_queue_names(dead.name):

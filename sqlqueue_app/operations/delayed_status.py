@@ -31,8 +31,7 @@ class DelayedStatus:
 def read_delayed(settings: Settings, *, limit: int = EXACT_COUNT_LIMIT) -> tuple[DelayedStatus, ...]:
     """The delayed tables of all endpoints of the settings and of SEND_AS: one statement for each. Raises ConnectionLost."""
     book = address_book_of(settings)
-    names = [*settings.endpoints, *([settings.send_as] if settings.send_as is not None else [])]
-    return tuple(_look(name, DelayedTable(settings.database, delayed_address(book, name)), limit) for name in dict.fromkeys(names))
+    return tuple(_look(name, DelayedTable(settings.database, delayed_address(book, name)), limit) for name in settings.senders)
 
 
 def _look(endpoint: str, table: DelayedTable, limit: int) -> DelayedStatus:

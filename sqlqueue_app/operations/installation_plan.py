@@ -65,17 +65,14 @@ def unusable_names(settings: Settings, dialect: str, catalog: str | None = None)
 
 def _tables(settings: Settings, book: AddressBook, instance_names: Iterable[str] | None) -> Iterator[PlannedTable]:
     names = None if instance_names is None else tuple(instance_names)
-    for endpoint in settings.endpoints.values():
+    for endpoint in settings.senders.values():
         for queue in (*endpoint.receiving_queue_names(), *_callback_queues(endpoint, names)):
             yield PlannedTable(TableKind.QUEUE, book.of_queue(queue))
         yield PlannedTable(TableKind.DELAYED, delayed_address(book, endpoint.name))
         for text in (endpoint.error_queue, endpoint.audit_queue):
             if text is not None:
                 yield PlannedTable(TableKind.QUEUE, book.parse(text))
-    if settings.send_as is not None:
-        # A process that runs no endpoint delays its messages there.
-        yield PlannedTable(TableKind.DELAYED, delayed_address(book, settings.send_as))
-    if settings.endpoints:
+    if settings.senders:
         yield PlannedTable(TableKind.SUBSCRIPTIONS, subscription_address(book))
 
 

@@ -80,18 +80,18 @@ _Entry = tuple[QueueAddress, QueueKind, str, str | None]
 
 
 def _of_settings(settings: Settings, book: AddressBook) -> Iterator[_Entry]:
-    for endpoint in settings.endpoints.values():
+    for endpoint in settings.senders.values():
         for queue in endpoint.receiving_queue_names():
             yield book.of_queue(queue), QueueKind.MAIN if queue == endpoint.name else QueueKind.SATELLITE, endpoint.name, None
-    for endpoint in settings.endpoints.values():
+    for endpoint in settings.senders.values():
         yield book.parse(endpoint.error_queue), QueueKind.ERROR, endpoint.name, None
-    for endpoint in settings.endpoints.values():
+    for endpoint in settings.senders.values():
         if endpoint.audit_queue is not None:
             yield book.parse(endpoint.audit_queue), QueueKind.AUDIT, endpoint.name, None
 
 
 def _callback_queues(settings: Settings, book: AddressBook, instances: Iterable[Instance]) -> Iterator[_Entry]:
-    for endpoint in settings.endpoints.values():
+    for endpoint in settings.senders.values():
         if endpoint.callbacks:
             for queue in endpoint.callback_queue_names(instance_name(endpoint)):
                 yield book.of_queue(queue), QueueKind.CALLBACK, endpoint.name, None

@@ -42,7 +42,7 @@ class Sampling:
         self._alias = managed_alias()
         self._now = now or partial(database_now, self._alias)
         # Processes with the same queues count for each other; another project on this database has a claim of its own.
-        names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *self._senders()]))
+        names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *settings.senders]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
         self._looked_at: datetime | None = None
 
@@ -97,18 +97,13 @@ class Sampling:
             queue=queue.name, waiting=depth.waiting, expired=depth.expired, head_age_seconds=seconds, exact=depth.exact
         )
 
-    def _senders(self) -> list[str]:
-        """The endpoints of these settings, with that of web processes: each may have delayed messages and callback queues."""
-        send_as = self._settings.send_as
-        return list(dict.fromkeys([*self._settings.endpoints, *([send_as] if send_as else [])]))
-
     def _queues(self, live: list[Instance]) -> list[KnownQueue]:
         leased = {instance.callback_queue for instance in live}
         found = known_queues(self._settings, live)
         return [queue for queue in found if queue.kind is not QueueKind.CALLBACK or queue.address.table in leased]
 
     def _live_instances(self) -> list[Instance]:
-        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=self._senders())
+        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
         return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
 
 

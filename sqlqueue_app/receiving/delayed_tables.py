@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from sqlqueue_app.conf import Settings
+from sqlqueue_app.conf import EndpointSettings, Settings
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.receiving.due_messages import DueMessages
 from sqlqueue_app.receiving.error_queue import ErrorQueue
@@ -25,20 +25,20 @@ def due_messages_of(settings: Settings) -> list[DueMessages]:
     """
     connection = connection_of(settings.database)
     dialect, catalog = dialect_of_connection(connection).name, current_catalog(connection)
-    names = [*settings.endpoints, *([settings.send_as] if settings.send_as is not None else [])]
-    return [_due_messages(settings, settings.address_book(dialect, catalog, endpoint=name), name) for name in dict.fromkeys(names)]
+    return [
+        _due_messages(settings, settings.address_book(dialect, catalog, endpoint=config.name), config)
+        for config in settings.senders.values()
+    ]
 
 
-def _due_messages(settings: Settings, book: AddressBook, name: str) -> DueMessages:
-    config = settings.endpoints.get(name)
-    # SEND_AS need not be an endpoint of the settings: then what fails goes where it goes for the first of those.
-    error_queue = (config or next(iter(settings.endpoints.values()))).error_queue
+def _due_messages(settings: Settings, book: AddressBook, config: EndpointSettings) -> DueMessages:
+    name = config.name
     alias = settings.database
     identity = sender_identity(name, book)
     destinations = Destinations(
         alias,
         book,
-        satellites=frozenset(config.legacy_satellite_names() if config is not None else ()),
+        satellites=frozenset(config.legacy_satellite_names()),
         own=name,
         # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
         # drained from an old peer's queue was checked then.
@@ -50,7 +50,7 @@ def _due_messages(settings: Settings, book: AddressBook, name: str) -> DueMessag
         DelayedTable(alias, delayed_address(book, name)),
         main=book.canonical(book.of_queue(name)),
         destinations=destinations,
-        error_queue_of=partial(_error_queue, alias, book, error_queue, Processor(name, identity.machine, identity.host_id)),
+        error_queue_of=partial(_error_queue, alias, book, config.error_queue, Processor(name, identity.machine, identity.host_id)),
     )
 
 

@@ -115,7 +115,7 @@ class InMemoryEndpoint:
     def _install(self) -> None:
         settings = get_settings()
         book = address_book_of(settings)
-        names = [*settings.routes.values(), *([settings.send_as] if settings.send_as else []), PUBLISHED, *self._queues]
+        names = [*settings.routes.values(), PUBLISHED, *self._queues]
         more = [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in dict.fromkeys(names)]
-        planned = planned_tables(settings, "sqlite")
+        planned = planned_tables(settings, "sqlite", instance_names=[])
         install_tables(ALIAS, [*planned, *(table for table in more if table not in planned)])

@@ -120,8 +120,7 @@ def _queues(settings: Settings) -> list[QueueTable]:
 
 def delayed_tables(settings: Settings, book: AddressBook) -> list[DelayedTable]:
     """The delayed tables of the settings that are there."""
-    endpoints = dict.fromkeys([*settings.endpoints, *([settings.send_as] if settings.send_as else [])])
-    tables = [DelayedTable(settings.database, delayed_address(book, name)) for name in endpoints]
+    tables = [DelayedTable(settings.database, delayed_address(book, name)) for name in settings.senders]
     return [table for table in tables if table.exists()]
 
 

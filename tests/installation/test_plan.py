@@ -45,6 +45,15 @@ def test_callback_queues_are_those_of_the_machines_that_are_named(settings: Sett
     assert second == f"{first}-2"
 
 
+def test_who_only_sends_gets_what_replies_and_delayed_messages_need(settings: Settings) -> None:
+    sales = {"CALLBACKS": False, "ERROR_QUEUE": "failed"}
+    tables = named(plan(settings, {"Sales": sales}, SEND_AS="Web", instances=["here"]))
+    callbacks = ["Web.here", *(f"Web.here-{number}" for number in range(2, 9))]
+    assert [name for kind, name in tables if kind == "queue"] == ["Sales", "failed", "Web", *callbacks]
+    assert [name for kind, name in tables if kind == "delayed"] == ["Sales.Delayed", "Web.Delayed"]
+    assert named(plan(settings, {"Web": {}, "Sales": sales}, SEND_AS="Web")) == named(plan(settings, {"Web": {}, "Sales": sales}))
+
+
 def test_error_and_audit_queues_are_shared(settings: Settings) -> None:
     endpoints = {"A": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "B": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}}
     names = [name for _, name in named(plan(settings, endpoints))]

@@ -22,7 +22,7 @@ from sqlqueue_app import handles, message_type, request
 from sqlqueue_app.callbacks.receiver import close_callbacks
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError, ReplyLost, WireFormatError
 from sqlqueue_app.sending.pending import pending
-from tests.receiving.conftest import Asking, Calls
+from tests.receiving.conftest import FAST, Asking, Calls
 from tests.receiving.test_outages import Running
 from tests.support.waiting import join_all, poll_until
 
@@ -65,6 +65,17 @@ def test_replies_of_every_kind_come_back(asking: Asking, answering: None) -> Non
         assert request("Test.Ask", {"n": 1}).result(SECONDS) == {"n": 1}
     assert pending.counts().waiting == 0
     assert pending.counts().answered == 6
+
+
+def test_a_process_needs_no_entry_of_its_own_to_ask(asking: Asking, answering: None) -> None:
+    asking.bench.database.configure(ENDPOINTS={"Sales": FAST}, SEND_AS="Desk")
+    asking.bench.install()
+    with Running(asking.bench):
+        assert request("Test.Ask", {"code": 42}).result(SECONDS) == 42
+        held = request("Test.Ask", {"code": 1})
+        assert held.queue.startswith("Desk.")
+        assert held.result(SECONDS) == 1
+    asking.bench.database.configure(SEND_AS="Web")  # a change of the settings gives the queue back
 
 
 def test_a_request_names_the_callback_queue_and_nothing_else_does(asking: Asking) -> None:
@@ -285,7 +296,7 @@ def test_refused_inside_of_a_handler(asking: Asking, calls: Calls) -> None:
     ("changes", "error"),
     [
         ({"SEND_AS": None}, r'set SQLQUEUE\["SEND_AS"\]'),
-        ({"SEND_AS": "Nobody"}, r"add 'Nobody': \{\} to SQLQUEUE"),
+        ({"SEND_AS": "New"}, r"'New.*' does not exist; run sqlqueue_install"),
         ({"ENDPOINTS": {"Web": {"CALLBACKS": False}}}, r"\['Web'\]\[\"CALLBACKS\"\] is False"),
         ({"ENDPOINTS": {"Web": {"INSTANCE": "new"}}}, r"'Web.new' does not exist; run sqlqueue_install"),
     ],

@@ -6,9 +6,7 @@ write durations as ISO text, which .NET refuses; hence a writer of our own.
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,13 +15,20 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlqueue_app.messages.misfit import Misfit
+from sqlqueue_app.messages.scalar_text import (
+    bool_text,
+    bytes_text,
+    date_text,
+    datetime_text,
+    decimal_text,
+    float_text,
+    integer_text,
+    time_text,
+)
 from sqlqueue_app.messages.shapes import PASCAL, is_mappable, member_names, pascal
 from sqlqueue_app.messages.times import format_timespan
 
 _Write = Callable[[Any], str]
-
-# Beyond this size a Decimal keeps its exponent; written out, it could fill the memory.
-_PLAIN_DECIMAL: Final = 64
 
 # In C, so twice as fast as we are; asked for values alone that it writes to the letter as we do.
 _encode: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
@@ -135,48 +140,6 @@ def _scalar_of(value: Any) -> _Write:
     raise Misfit(f"{type(value).__name__} cannot be written as JSON ({value!r}); make it a dataclass, a dict or text")
 
 
-def _float(value: float) -> str:
-    if not math.isfinite(value):
-        raise Misfit(f"JSON has no number for {value!r}")
-    return float.__repr__(value)
-
-
-def _integer(value: int) -> str:
-    try:
-        return int.__repr__(value)
-    except ValueError:
-        raise Misfit(f"the number has more digits than Python converts ({value.bit_length()} bits)") from None
-
-
-def _decimal(value: Decimal) -> str:
-    if not value.is_finite():
-        raise Misfit(f"JSON has no number for {value!r}")
-    exponent = value.as_tuple().exponent
-    plain = isinstance(exponent, int) and -_PLAIN_DECIMAL <= exponent <= _PLAIN_DECIMAL
-    return format(value, "f") if plain else str(value)
-
-
-def _datetime(value: datetime) -> str:
-    offset = value.utcoffset()
-    if offset is None:
-        return f'"{value.isoformat()}"'
-    if offset % timedelta(minutes=1):
-        # ISO 8601 of .NET knows no seconds in an offset.
-        value = value - offset
-        offset = timedelta(0)
-    naive = value.replace(tzinfo=None).isoformat()
-    if not offset:
-        return f'"{naive}Z"'
-    minutes = abs(offset) // timedelta(minutes=1)
-    return f'"{naive}{"-" if offset < timedelta(0) else "+"}{minutes // 60:02}:{minutes % 60:02}"'
-
-
-def _time(value: time) -> str:
-    if value.tzinfo is not None:
-        raise Misfit(f"the time {value!r} has a time zone, which no receiver would understand; use a datetime")
-    return f'"{value.isoformat()}"'
-
-
 def _timespan(value: timedelta) -> str:
     try:
         return f'"{format_timespan(value)}"'
@@ -184,23 +147,23 @@ def _timespan(value: timedelta) -> str:
         raise Misfit(str(error)) from None
 
 
-def _bytes(value: bytes | bytearray | memoryview) -> str:
-    return f'"{base64.b64encode(value).decode("ascii")}"'
+def _quoted(text: Callable[[Any], str]) -> _Write:
+    return lambda value: f'"{text(value)}"'
 
 
 _SCALARS: Final[dict[type, _Write]] = {
     str: _text,
     type(None): lambda _: "null",
-    bool: lambda value: "true" if value else "false",
-    int: _integer,
-    float: _float,
-    Decimal: _decimal,
-    datetime: _datetime,
-    date: lambda value: f'"{value.isoformat()}"',
-    time: _time,
+    bool: bool_text,
+    int: integer_text,
+    float: float_text,
+    Decimal: decimal_text,
+    datetime: _quoted(datetime_text),
+    date: _quoted(date_text),
+    time: _quoted(time_text),
     timedelta: _timespan,
-    UUID: lambda value: f'"{value}"',
-    bytes: _bytes,
-    bytearray: _bytes,
-    memoryview: _bytes,
+    UUID: _quoted(str),
+    bytes: _quoted(bytes_text),
+    bytearray: _quoted(bytes_text),
+    memoryview: _quoted(bytes_text),
 }

@@ -1,13 +1,13 @@
 """Bodies: the bytes of a message and the object that a handler gets.
 
-JSON is what is written, and what every content type but XML is taken for, as receivers of NServiceBus do.
+The content type decides. Every one but those of XML is taken for JSON, as receivers of NServiceBus do with what they do not know.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
@@ -16,22 +16,28 @@ from sqlqueue_app.messages.json_reader import Reader, reader_for
 from sqlqueue_app.messages.json_writer import write_json
 from sqlqueue_app.messages.misfit import Misfit
 from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable
+from sqlqueue_app.messages.xml_reader import decode_xml
+from sqlqueue_app.messages.xml_writer import write_xml
 
 JSON_CONTENT_TYPE: Final = "application/json"
 """What :func:`serialize` writes, for the header ContentType; receivers look it up to the letter."""
 
-_XML: Final = ("text/xml", "application/xml")
+XML_CONTENT_TYPE: Final = "text/xml"
+"""The content type of XML bodies, as NServiceBus writes it."""
+
+XML_TYPES: Final = (XML_CONTENT_TYPE, "application/xml")
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
-def serialize(message: object, names: str = AS_IS) -> bytes:
-    """The body of a message: compact JSON in UTF-8, without byte order mark.
+def serialize(message: object, names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> bytes:
+    """The body of a message: compact JSON in UTF-8, without byte order mark; XML where the content type says so.
 
     ``message`` is a dataclass (or a class that maps like one), a dict or a list, of: those, ``None``, str, int, float,
     bool; Decimal as a number with all its digits, datetime as ISO text with ``T`` and ``Z`` or offset where aware, date,
     time, timedelta as TimeSpan text, UUID with dashes, Enum by value, bytes as base64. ``names="pascal"`` writes the
-    members of classes as .NET spells them; keys of dicts are data and stay. Raises :class:`MessageBodyError`, naming the
-    place, for NaN, infinities and what has no form in JSON.
+    members of classes as .NET spells them; keys of dicts are data and stay. XML is that of NServiceBus, where an Enum has
+    its name, a duration is ISO 8601, and the root is named by ``types``: the full names of the type and its base types.
+    Raises :class:`MessageBodyError`, naming the place, for NaN, infinities and what has no form in JSON or XML.
     """
     if names not in NAMES:
         raise ValueError(f"unknown names {names!r}; expected one of {', '.join(NAMES)}")
@@ -39,7 +45,8 @@ def serialize(message: object, names: str = AS_IS) -> bytes:
     if not isinstance(message, (Mapping, list, tuple)) and not is_mappable(kind):
         raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
     try:
-        return write_json(message, names).encode("utf-8")
+        is_xml = media_type(content_type) in XML_TYPES
+        return (write_xml(message, names, types) if is_xml else write_json(message, names)).encode("utf-8")
     except Misfit as misfit:
         raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {misfit}") from misfit.__cause__
     except RecursionError:
@@ -53,17 +60,21 @@ def serialize(message: object, names: str = AS_IS) -> bytes:
 def deserialize(body: bytes, content_type: str | None, target: Any = None, names: str = AS_IS) -> Any:
     """The message in a body: an instance of ``target``, or a dict without one.
 
-    Any content type but XML is read as JSON in UTF-8, a byte order mark is accepted. ``target`` is a class of messages,
+    Any content type but XML is read as JSON in UTF-8, a byte order mark is accepted. XML is read without document types;
+    without ``target`` its values are text. ``target`` is a class of messages,
     ``dict``, or any type hint of what :func:`serialize` writes. Members are found under their name or its Pascal, camel or
     snake spelling, in any case; unknown ones are ignored; missing ones take their default. An array of one object is
     taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses cents.
 
     Raises :class:`MessageBodyError`, naming type, member and value, for everything that does not fit: also ``null``, an
-    empty body, UTF-16, XML, and nesting without end. Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
+    empty body, JSON in UTF-16, and nesting without end. Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
     """
-    _refuse_xml(content_type)
-    found = _decode(body)
     hint = dict if target is None else target
+    is_xml = media_type(content_type) in XML_TYPES
+    try:
+        found = decode_xml(body, hint) if is_xml else _decode(body)
+    except Misfit as misfit:
+        raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
     if found is None:
         raise MessageBodyError("the body is null; expected an object")
     if _wants_object(hint) and type(found) is list and len(found) == 1 and type(found[0]) is dict:
@@ -71,8 +82,7 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     try:
         return _reader_for(hint, names)(found)
     except Misfit as misfit:
-        wanted = getattr(hint, "__qualname__", str(hint))
-        raise MessageBodyError(f"the body does not fit {wanted}: {misfit}") from misfit.__cause__
+        raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from misfit.__cause__
     except RecursionError:
         raise MessageBodyError("the body is nested too deeply") from None
 
@@ -92,11 +102,8 @@ def media_type(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
 
 
-def _refuse_xml(content_type: str | None) -> None:
-    if media_type(content_type) in _XML:
-        raise MessageBodyError(
-            f"the content type is {content_type!r}: XML is not supported by this endpoint yet; let the sender use a JSON serializer"
-        )
+def _named(hint: Any) -> str:
+    return getattr(hint, "__qualname__", str(hint))
 
 
 def _wants_object(hint: Any) -> bool:

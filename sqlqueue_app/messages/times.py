@@ -22,6 +22,11 @@ _TIMESPAN: Final = re.compile(
     r"(?::(?P<seconds>[0-9]{1,2})(?:\.(?P<fraction>[0-9]{1,7}))?)?"
 )
 
+_ISO_DURATION: Final = re.compile(
+    r"(?P<minus>-)?P(?:(?P<years>[0-9]{1,6})Y)?(?:(?P<months>[0-9]{1,7})M)?(?:(?P<days>[0-9]{1,8})D)?"
+    r"(?P<time>T(?:(?P<hours>[0-9]{1,10})H)?(?:(?P<minutes>[0-9]{1,12})M)?(?:(?P<seconds>[0-9]{1,14})(?:\.(?P<fraction>[0-9]+))?S)?)?"
+)
+
 
 def format_time(instant: datetime) -> str:
     """The wire timestamp ``2026-04-29 21:56:55:590807 Z``: UTC, microseconds, always 28 characters.
@@ -83,6 +88,41 @@ def parse_timespan(text: str) -> timedelta:
         raise WireFormatError(f"the duration {text!r} has hours above 23, or minutes or seconds above 59")
     fraction = int((match["fraction"] or "").ljust(7, "0")) // 10
     size = timedelta(int(match["days"] or 0), seconds, fraction, minutes=minutes, hours=hours)
+    if size > _LONGEST:
+        raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_LONGEST!r})")
+    return -size if match["minus"] else size
+
+
+def format_iso_duration(duration: timedelta) -> str:
+    """The duration as XML has it, ``P1DT2H3M4.005S``; raises :class:`WireFormatError` beyond 10,675,199 days."""
+    size = abs(duration)
+    if size > _LONGEST:
+        raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_LONGEST!r})")
+    minutes, seconds = divmod(size.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    fraction = f".{size.microseconds:06}".rstrip("0") if size.microseconds else ""
+    parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{seconds}{fraction}S" if seconds or fraction else ""]
+    day = f"{size.days}D" if size.days else ""
+    clock = "".join(parts)
+    text = f"P{day}T{clock}" if clock else f"P{day or 'T0S'}"
+    return f"-{text}" if duration < timedelta(0) else text
+
+
+def parse_iso_duration(text: str) -> timedelta:
+    """The duration of an XML text such as ``P1DT2H3M4.005S``, without what is finer than a microsecond.
+
+    As .NET has it a year is 365 days and a month 30. Raises :class:`WireFormatError` (a ``ValueError``) otherwise.
+    """
+    match = _ISO_DURATION.fullmatch(text.strip())
+    fields = ("years", "months", "days", "hours", "minutes", "seconds")
+    if match is None or match["time"] == "T" or not any(match[name] for name in fields):
+        raise WireFormatError(f"the duration {text!r} is not like 'P1DT2H3M4.005S'")
+    years, months, days, hours, minutes, seconds = (int(match[name] or 0) for name in fields)
+    fraction = int((match["fraction"] or "")[:6].ljust(6, "0"))
+    try:
+        size = timedelta(years * 365 + months * 30 + days, seconds, fraction, hours=hours, minutes=minutes)
+    except OverflowError:
+        size = timedelta.max
     if size > _LONGEST:
         raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_LONGEST!r})")
     return -size if match["minus"] else size

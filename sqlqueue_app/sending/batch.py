@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,7 +12,6 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
 from sqlqueue_app.messages.headers import read_headers
-from sqlqueue_app.messages.serializers import serialize
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import new_row
 from sqlqueue_app.tables.rows import NewRow
@@ -27,7 +26,7 @@ class _Template:
 
     destination: QueueAddress
     headers: tuple[str, ...]
-    spelling: str
+    body_of: Callable[[object], bytes]
     correlation_id: str | None
     reply_to_address: str | None
     time_to_be_received_ms: int | None
@@ -40,7 +39,7 @@ class _Template:
         return NewRow(
             message_id,
             message_id.join(self.headers),
-            serialize(payload, self.spelling),
+            self.body_of(payload),
             self.correlation_id or message_id,
             self.reply_to_address,
             self.time_to_be_received_ms,
@@ -81,7 +80,7 @@ def compose_rows(
         destination, content = envelope(message, message_id=mark)
         composed = OutgoingMessage(destination, content, b"", time_to_be_received, delay, deliver_at)
         row = composer.delayed_row(composed) if composed.is_delayed else new_row(composed, keep_id=True)
-        return _template(destination, row, mark, composer.spelling(message))
+        return _template(destination, row, mark, partial(composer.body_bytes, message, headers=content))
 
     templates: dict[object, _Template] = {}
     for place, (message, body) in enumerate(messages):
@@ -101,11 +100,11 @@ def compose_rows(
         yield template.destination, row
 
 
-def _template(destination: QueueAddress, row: NewRow, mark: str, spelling: str) -> _Template:
+def _template(destination: QueueAddress, row: NewRow, mark: str, body_of: Callable[[object], bytes]) -> _Template:
     return _Template(
         destination,
         tuple(row.headers.split(mark)),
-        spelling,
+        body_of,
         None if row.correlation_id == mark else row.correlation_id,
         row.reply_to_address,
         row.time_to_be_received_ms,

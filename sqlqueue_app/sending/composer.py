@@ -108,8 +108,9 @@ class Composer:
             incoming=incoming,
             intent=intent,
         )
-        body_bytes = serialize(payload, self.spelling(message))
-        return OutgoingMessage(destination, content, body_bytes, time_to_be_received, delay, deliver_at)
+        return OutgoingMessage(
+            destination, content, self.body_bytes(message, payload, content), time_to_be_received, delay, deliver_at
+        )
 
     def check_delay(self, delay: timedelta | None, deliver_at: datetime | None, time_to_be_received: timedelta | None) -> None:
         """Raise what a send with this delay would fail with; nothing where there is none.
@@ -184,7 +185,7 @@ class Composer:
             intent=Intent.PUBLISH,
             sent_to=type_name,
         )
-        data = serialize(payload, self.spelling(message))
+        data = self.body_bytes(message, payload, content)
         # What the header says is what receivers match their handlers with, also where a caller has written it.
         topics = tuple(dict.fromkeys(resolve_enclosed(content[names.ENCLOSED_MESSAGE_TYPES])))
         copies: dict[QueueAddress, OutgoingMessage] = {}
@@ -277,6 +278,11 @@ class Composer:
                 "hand in either a message object, or a type name and a body"
             )
         return message
+
+    def body_bytes(self, message: object, payload: object, headers: Headers) -> bytes:
+        """The payload in the form that the headers of the message name. MessageBodyError for what has none."""
+        types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES))
+        return serialize(payload, self.spelling(message), headers.get(names.CONTENT_TYPE), types)
 
     def spelling(self, message: object) -> str:
         """How the names of its members are written."""

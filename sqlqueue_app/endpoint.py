@@ -110,6 +110,7 @@ class Endpoint:
         self.handlers = HandlerTable(
             handlers,
             body_names=settings.body_names,
+            serializer=settings.serializer,
             subscriptions=SubscriptionMessages(self.subscriptions, self.book, own=name, allowed=settings.allowed_destinations),
         )
         self._duplicates: dict[str, Duplicates] = {}

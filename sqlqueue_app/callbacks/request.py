@@ -116,7 +116,9 @@ def _send(
     if home.legacy_header:
         headers[names.CALLBACK_QUEUE] = home.queue
     outgoing = home.composer.compose(message, body, headers=headers, **options)
-    pending.add(waiting, home.queue, partial(read_reply, returns=returns, spelling=home.composer.spelling))
+    composer = home.composer
+    read = partial(read_reply, returns=returns, spelling=composer.spelling, serializer=composer.serializer)
+    pending.add(waiting, home.queue, read)
     try:
         if not homes.has(home):
             raise ReplyLost(f"nothing was sent: this process has lost the callback queue {home.queue!r} just now; ask again")

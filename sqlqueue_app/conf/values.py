@@ -35,6 +35,7 @@ ConcurrencyModel = Literal["fixed", "adaptive", "monitor"]
 FailureWithoutTransaction = Literal["error_queue", "discard"]
 TableLayout = Literal["classic", "modern"]
 BodyNames = Literal["as_is", "pascal"]
+Serializer = Literal["json", "xml"]
 
 LEGACY_RETRIES: Final = ".Retries"
 LEGACY_TIMEOUTS: Final = ".Timeouts"
@@ -161,6 +162,7 @@ class Settings:
         default_factory=_empty, metadata=setting(Sections(EndpointSettings, QueueName(), "endpoint"))
     )
     body_names: BodyNames = field(default="as_is", metadata=setting(Word(get_args(BodyNames))))
+    serializer: Serializer = field(default="json", metadata=setting(Word(get_args(Serializer))))
     allowed_destinations: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(QueuePattern(), none=True)))
     install_after_migrate: bool = field(default=True, metadata=setting(Flag()))
     schedules: Mapping[str, ScheduleSettings] = field(

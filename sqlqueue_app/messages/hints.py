@@ -20,10 +20,13 @@ _VALUES: Final = (bool, int, float, Decimal, datetime, date, time, timedelta, UU
 MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
+_AROUND: Final = (typing.Annotated, typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
+
+
 def bare(hint: Any) -> Any:
     """The hint without Annotated, NewType, type aliases and what marks keys of a TypedDict."""
     while True:
-        if typing.get_origin(hint) in (typing.Annotated, typing.Required, typing.NotRequired):
+        if typing.get_origin(hint) in _AROUND:
             hint = typing.get_args(hint)[0]
         elif isinstance(hint, typing.NewType):
             hint = hint.__supertype__

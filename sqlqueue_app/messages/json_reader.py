@@ -16,8 +16,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.messages.hints import bare
 from sqlqueue_app.messages.misfit import Misfit
-from sqlqueue_app.messages.shapes import PASCAL, Member, camel, folded, is_mappable, members_of, pascal
+from sqlqueue_app.messages.shapes import PASCAL, Member, camel, construct, folded, is_mappable, is_model, members_of, pascal
 from sqlqueue_app.messages.times import parse_timespan
 
 Reader = Callable[[Any], Any]
@@ -42,14 +43,11 @@ def reader_for(hint: Any, names: str) -> Reader:
 
     ``names`` says which spelling of a member counts where a body holds several; any spelling is found.
     """
+    hint = bare(hint)
     if hint in (Any, object) or isinstance(hint, typing.TypeVar):
         return _anything
     if hint is None:
         return _SCALARS[type(None)]
-    if isinstance(hint, typing.NewType):
-        return reader_for(hint.__supertype__, names)
-    if type(hint).__name__ == "TypeAliasType":  # `type X = ...` of 3.12
-        return reader_for(hint.__value__, names)
     if isinstance(hint, type) and typing.get_origin(hint) is None:
         return _reader_of_class(hint, names)
     return _reader_of_generic(hint, typing.get_origin(hint), typing.get_args(hint), names)
@@ -61,8 +59,6 @@ def _reader_of_class(cls: type, names: str) -> Reader:
         return scalar
     if issubclass(cls, Enum):
         return lambda value: _enum(cls, value)
-    if typing.is_typeddict(cls):
-        return _mapping(_anything, _anything)
     plain: type = cls  # the checker has narrowed the name by now
     if is_mappable(plain):
         # Looked up at the first value, so that a class may hold itself.
@@ -75,8 +71,6 @@ def _reader_of_class(cls: type, names: str) -> Reader:
 def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str) -> Reader:
     if origin in (typing.Union, types.UnionType):
         return _union(args, names)
-    if origin is typing.Annotated:
-        return reader_for(args[0], names)
     if origin is typing.Literal:
         return _literal(args)
     if origin is tuple:
@@ -115,7 +109,7 @@ def _object_reader(cls: type, names: str) -> Reader:
             elif member.required:
                 raise Misfit(f"{cls.__qualname__} needs the member {member.name!r}, which has no default; {_has(value)}")
         try:
-            return cls(**arguments)
+            return construct(cls, arguments)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise Misfit(f"{cls.__qualname__} refused its members: {error}") from error
 
@@ -133,6 +127,8 @@ def _member_reader(cls: type, member: Member, names: str) -> Reader:
     try:
         return reader_for(member.hint, names)
     except MessageTypeError as error:
+        if is_model(cls):
+            return _anything  # a type that Pydantic knows, and checks
         raise MessageTypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
 
 

@@ -16,6 +16,8 @@ from sqlqueue_app.messages.json_reader import Reader, reader_for
 from sqlqueue_app.messages.json_writer import write_json
 from sqlqueue_app.messages.misfit import Misfit
 from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable
+from sqlqueue_app.messages.types import resolve_enclosed
+from sqlqueue_app.messages.xml_document import messages_in
 from sqlqueue_app.messages.xml_reader import decode_xml
 from sqlqueue_app.messages.xml_writer import write_xml
 
@@ -25,7 +27,11 @@ JSON_CONTENT_TYPE: Final = "application/json"
 XML_CONTENT_TYPE: Final = "text/xml"
 """The content type of XML bodies, as NServiceBus writes it."""
 
-XML_TYPES: Final = (XML_CONTENT_TYPE, "application/xml")
+CONTENT_TYPES: Final = {"json": JSON_CONTENT_TYPE, "xml": XML_CONTENT_TYPE}
+"""The content type that each value of the setting ``SERIALIZER`` stands for."""
+
+_JSON: Final = "json"
+_SERIALIZERS: Final = {JSON_CONTENT_TYPE: _JSON, "text/json": _JSON, XML_CONTENT_TYPE: "xml", "application/xml": "xml"}
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -45,8 +51,7 @@ def serialize(message: object, names: str = AS_IS, content_type: str | None = No
     if not isinstance(message, (Mapping, list, tuple)) and not is_mappable(kind):
         raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
     try:
-        is_xml = media_type(content_type) in XML_TYPES
-        return (write_xml(message, names, types) if is_xml else write_json(message, names)).encode("utf-8")
+        return (write_xml(message, names, types) if is_xml(content_type) else write_json(message, names)).encode("utf-8")
     except Misfit as misfit:
         raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {misfit}") from misfit.__cause__
     except RecursionError:
@@ -57,11 +62,12 @@ def serialize(message: object, names: str = AS_IS, content_type: str | None = No
         ) from None
 
 
-def deserialize(body: bytes, content_type: str | None, target: Any = None, names: str = AS_IS) -> Any:
+def deserialize(body: bytes, content_type: str | None, target: Any = None, names: str = AS_IS, default: str = _JSON) -> Any:
     """The message in a body: an instance of ``target``, or a dict without one.
 
-    Any content type but XML is read as JSON in UTF-8, a byte order mark is accepted. XML is read without document types;
-    without ``target`` its values are text. ``target`` is a class of messages,
+    A content type that is neither JSON nor XML stands for ``default``, which is ``"json"`` or ``"xml"``, as the default
+    serializer of an endpoint of NServiceBus. JSON is in UTF-8, a byte order mark is accepted. XML is read without document
+    types; without ``target`` its values are text. ``target`` is a class of messages,
     ``dict``, or any type hint of what :func:`serialize` writes. Members are found under their name or its Pascal, camel or
     snake spelling, in any case; unknown ones are ignored; missing ones take their default. An array of one object is
     taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses cents.
@@ -70,9 +76,8 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     empty body, JSON in UTF-16, and nesting without end. Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
     """
     hint = dict if target is None else target
-    is_xml = media_type(content_type) in XML_TYPES
     try:
-        found = decode_xml(body, hint) if is_xml else _decode(body)
+        found = decode_xml(body, hint) if is_xml(content_type, default) else _decode(body)
     except Misfit as misfit:
         raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
     if found is None:
@@ -100,6 +105,21 @@ def _reader_for(hint: Any, names: str) -> Reader:
 def media_type(content_type: str | None) -> str:
     """``Application/JSON; charset=utf-8`` → ``application/json``; ``None`` → the empty text."""
     return (content_type or "").partition(";")[0].strip().lower()
+
+
+def type_names_in(body: bytes, content_type: str | None, default: str = _JSON) -> list[str]:
+    """The names of the type that a body itself gives, which is only looked up, never imported: the text of a ``$type`` of JSON,
+    the root and base types of XML; empty if it gives none. Raises :class:`MessageBodyError` for what cannot be read."""
+    if is_xml(content_type, default):
+        return [name for message in messages_in(body) for name in message.type_names]
+    found = _decode(body)
+    name = found.get("$type") if isinstance(found, dict) else None
+    return resolve_enclosed(name) if isinstance(name, str) else []
+
+
+def is_xml(content_type: str | None, default: str = _JSON) -> bool:
+    """Whether bodies of a content type are XML; one that nobody knows is that of ``default``."""
+    return _SERIALIZERS.get(media_type(content_type), default) != _JSON
 
 
 def _named(hint: Any) -> str:

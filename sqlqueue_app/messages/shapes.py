@@ -1,7 +1,7 @@
 """What members a message class has: the one place that knows dataclasses from other annotated classes.
 
-A class can be mapped if it is a dataclass, or if it has annotations and its constructor takes their names as keywords
-(attrs classes, named tuples and careful hand-written ones do).
+A class can be mapped if it is a dataclass, a TypedDict, a model of Pydantic, or if it has annotations and its constructor takes
+their names as keywords (attrs classes, named tuples and careful hand-written ones do).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class Member:
 
 def check_mappable(cls: type) -> None:
     """Raise :class:`MessageTypeError`, saying what to do, for a class whose instances could not be read from a body."""
+    if typing.is_typeddict(cls) or is_model(cls):
+        return
     own = set(_annotations(cls))
     if dataclasses.is_dataclass(cls):
         left_out = own - set(cls.__dataclass_fields__)
@@ -62,7 +64,22 @@ def check_mappable(cls: type) -> None:
 @lru_cache(maxsize=2048)
 def is_mappable(cls: type) -> bool:
     """Whether values of the class are written and read member by member."""
-    return dataclasses.is_dataclass(cls) or _differences(cls) == set()
+    return dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_model(cls) or _differences(cls) == set()
+
+
+def is_model(cls: type) -> bool:
+    """Whether the class is a model of Pydantic, which is not imported for the question."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
+
+
+def construct(cls: Any, members: dict[str, Any]) -> Any:
+    """An instance with these members; raises what the class raises. Values of a model pass its own validation, by their aliases."""
+    if not is_model(cls):
+        return cls(**members)
+    fields = _model_fields(cls)
+    aliases = {name: fields[name].validation_alias or fields[name].alias for name in members}
+    return cls.model_validate({alias if isinstance(alias := aliases[name], str) else name: members[name] for name in members})
 
 
 @lru_cache(maxsize=2048)
@@ -70,6 +87,8 @@ def member_names(cls: type) -> tuple[str, ...]:
     """The names of the members in the order of their declaration; type hints are not resolved for it."""
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))
+    if is_model(cls):
+        return tuple(_model_fields(cls))
     parameters = _parameters(cls)
     annotated = _annotated(cls)
     return tuple(name for name in parameters if name in annotated)
@@ -88,6 +107,11 @@ def members_of(cls: type) -> tuple[Member, ...]:
         return tuple(
             Member(field.name, hints.get(field.name, Any), _is_required(field), field.init) for field in dataclasses.fields(cls)
         )
+    if is_model(cls):
+        fields = _model_fields(cls).items()
+        return tuple(Member(name, hints.get(name, Any), field.is_required(), settable=True) for name, field in fields)
+    if typing.is_typeddict(cls):
+        return tuple(Member(name, hint, _is_key_required(cls, name, hint), settable=True) for name, hint in hints.items())
     check_mappable(cls)
     empty = inspect.Parameter.empty
     parameters = _parameters(cls)
@@ -110,6 +134,21 @@ def camel(name: str) -> str:
 def folded(name: str) -> str:
     """What all spellings of a name have in common: ``order_id``, ``OrderId``, ``ORDERID`` → ``orderid``."""
     return name.replace("_", "").casefold()
+
+
+def _model_fields(cls: Any) -> dict[str, Any]:
+    return dict(cls.model_fields)
+
+
+def _is_key_required(cls: Any, name: str, hint: Any) -> bool:
+    """Whether a key of a TypedDict is: by its own mark, which Python itself does not see in annotations that are text."""
+    while (origin := typing.get_origin(hint)) is not None:
+        if origin in (typing.Required, typing.NotRequired):
+            return origin is typing.Required
+        if origin is not getattr(typing, "ReadOnly", None) and origin is not typing.Annotated:
+            break
+        hint = typing.get_args(hint)[0]
+    return name in cls.__required_keys__
 
 
 def _differences(cls: type) -> set[str] | None:

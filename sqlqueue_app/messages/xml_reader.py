@@ -81,8 +81,6 @@ def _value(element: Element, kind: Any) -> Any:
         return next((arg for arg in typing.get_args(kind) if str(arg) == element.text), element.text)
     if not isinstance(kind, type):
         return _untyped(element)
-    if typing.is_typeddict(kind):
-        return _object(element, typing.get_type_hints(kind, include_extras=True))
     if kind in _SCALARS or issubclass(kind, enum.Enum):
         return _untyped(element) if element.children else _scalar(element.text, kind)
     if kind in MAPPINGS:

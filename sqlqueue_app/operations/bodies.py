@@ -10,10 +10,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlqueue_app.messages.serializers import media_type
+from sqlqueue_app.messages.serializers import is_xml
 from sqlqueue_app.operations.xml_text import NotPlainXml, indent_xml
 
-_XML_TYPES: Final = ("text/xml", "application/xml")
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # What no text holds: control characters but for tab, line feed, form feed and carriage return.
 _CONTROL: Final = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f]")
@@ -68,7 +67,7 @@ def _decode(body: bytes, content_type: str | None, *, whole: bool) -> tuple[Body
     if text is None:
         return BodyKind.HEX, hex_dump(body)
     if whole:
-        if media_type(content_type) in _XML_TYPES or text.lstrip().startswith("<"):
+        if is_xml(content_type) or text.lstrip().startswith("<"):
             try:
                 return BodyKind.XML, indent_xml(text)
             except NotPlainXml:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import HandlerError, MessageTypeError
 from sqlqueue_app.messages.headers import ENCLOSED_MESSAGE_TYPES
-from sqlqueue_app.messages.serializers import deserialize
+from sqlqueue_app.messages.serializers import deserialize, type_names_in
 from sqlqueue_app.messages.types import find_message_type
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
 from sqlqueue_app.receiving.handlers import Handler
@@ -32,11 +32,19 @@ def refuse_unrun(result: object, handler: Handler) -> None:
 class HandlerTable:
     """The handlers of one endpoint by message type. Immutable; shared by all threads."""
 
-    def __init__(self, handlers: Iterable[Handler], *, body_names: str, subscriptions: SubscriptionMessages | None = None) -> None:
+    def __init__(
+        self,
+        handlers: Iterable[Handler],
+        *,
+        body_names: str,
+        serializer: str = "json",
+        subscriptions: SubscriptionMessages | None = None,
+    ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
         self._body_names = body_names
+        self._serializer = serializer
         self._subscriptions = subscriptions
         self._found: dict[str, list[Handler]] = {}
 
@@ -46,23 +54,27 @@ class HandlerTable:
         return sorted(self._by_type)
 
     def handlers_for(self, incoming: IncomingMessage) -> list[Handler]:
-        """The handlers of every enclosed type, concrete type first, each function once; MessageTypeError if there is none."""
+        """The handlers of every enclosed type, concrete type first, each function once; MessageTypeError if there is none.
+
+        Without the header the body may name its type: by a `$type`, or by the root of XML. MessageBodyError if it cannot be read.
+        """
         header = incoming.headers.get(ENCLOSED_MESSAGE_TYPES) or ""
         if (known := self._found.get(header)) is not None:
             return known
-        enclosed = incoming.message_types
+        # A native sender may leave the header out, and have the body say what it is (transport reference 6.10).
+        enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
         handlers: list[Handler] = []
         for handler in (handler for name in enclosed for handler in self._by_type.get(name, ())):
             if all(handler.function != other.function for other in handlers):
                 handlers.append(handler)
         if not handlers:
-            types = ", ".join(map(repr, enclosed)) if enclosed else "none (the header NServiceBus.EnclosedMessageTypes is missing)"
+            types = ", ".join(map(repr, enclosed)) or "none (the header NServiceBus.EnclosedMessageTypes is missing)"
             raise MessageTypeError(
                 f"no handler for message {incoming.message_id!r}: its types are {types}; "
                 f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
             )
         # Whoever writes headers decides how many different texts there are: remember the usual ones only.
-        if len(self._found) < _REMEMBERED_TEXTS:
+        if header and len(self._found) < _REMEMBERED_TEXTS:
             self._found[header] = handlers
         return handlers
 
@@ -79,4 +91,4 @@ class HandlerTable:
     def _read(self, incoming: IncomingMessage, handler: Handler) -> Any:
         known = find_message_type(handler.message_type) if handler.target is not None else None
         names = (known.names if known else None) or self._body_names
-        return deserialize(incoming.body, incoming.content_type, handler.target, names)
+        return deserialize(incoming.body, incoming.content_type, handler.target, names, self._serializer)

@@ -17,7 +17,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMess
 from sqlqueue_app.messages.errors import AddressError, MessageTypeError, WireFormatError
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
-from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
+from sqlqueue_app.messages.serializers import CONTENT_TYPES, serialize
 from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, resolve_enclosed
 from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
@@ -221,7 +221,7 @@ class Composer:
         return outgoing_headers(
             message_id=chosen_id,
             enclosed_types=enclosed,
-            content_type=JSON_CONTENT_TYPE,
+            content_type=CONTENT_TYPES[self.serializer],
             intent=intent,
             now=self._now(),
             endpoint=self.identity.endpoint,
@@ -278,6 +278,11 @@ class Composer:
                 "hand in either a message object, or a type name and a body"
             )
         return message
+
+    @property
+    def serializer(self) -> str:
+        """The default serializer of the settings."""
+        return self._settings.serializer
 
     def body_bytes(self, message: object, payload: object, headers: Headers) -> bytes:
         """The payload in the form that the headers of the message name. MessageBodyError for what has none."""

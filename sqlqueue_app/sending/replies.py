@@ -39,11 +39,12 @@ def check_returns(returns: object) -> None:
     check_mappable(returns)
 
 
-def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callable[[str], str]) -> Any:
+def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callable[[str], str], serializer: str = "json") -> Any:
     """The reply as `returns`; without it an int for a return code, else an object of the message type, else a dict.
 
-    `spelling` says how the members of a type are written. A code that is a name is found in an Enum by its name, upper or lower
-    case and with or without underscores; without an Enum it is text. WireFormatError, MessageBodyError for what does not fit.
+    `spelling` says how the members of a type are written, `serializer` how the body of an unknown content type is. A code that is a
+    name is found in an Enum by its name, upper or lower case and with or without underscores; without an Enum it is text.
+    WireFormatError, MessageBodyError for what does not fit.
     """
     code = incoming.headers.get(names.RETURN_MESSAGE_ERROR_CODE)
     wants_code = returns is not None and (returns is int or issubclass(returns, enum.Enum))
@@ -57,7 +58,7 @@ def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callab
         raise WireFormatError(f"the reply is {what}; expected a return code, for returns={returns.__qualname__}")
     known = next((found for name in types if (found := find_message_type(name)) is not None), None)
     target = returns or (known.cls if known is not None else None)
-    return deserialize(incoming.body, incoming.content_type, target, spelling(known.name if known else ""))
+    return deserialize(incoming.body, incoming.content_type, target, spelling(known.name if known else ""), serializer)
 
 
 def _number(text: str) -> int | str:

@@ -13,7 +13,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import Intent
 from sqlqueue_app.messages.headers import Headers
-from sqlqueue_app.messages.serializers import deserialize
+from sqlqueue_app.messages.serializers import deserialize, is_xml
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.messages.types import find_message_type, resolve_enclosed
 
@@ -53,11 +53,16 @@ class SentMessage:
         """Whether it was sent, published, or is a reply."""
         return Intent.read(self.headers.get(names.MESSAGE_INTENT))
 
+    @property
+    def content_type(self) -> str | None:
+        """The header that says how the body is written."""
+        return self.headers.get(names.CONTENT_TYPE)
+
     @cached_property
     def body(self) -> Any:
-        """The body read as JSON, numbers with a fraction as Decimal; the bytes themselves where it is none."""
+        """The body read as JSON, numbers with a fraction as Decimal, or as XML, every value as text; else the bytes themselves."""
         try:
-            return decoded(self.raw)
+            return decoded(self.raw, self.content_type)
         except ValueError:
             return self.raw
 
@@ -67,7 +72,7 @@ class SentMessage:
         known = find_message_type(self.message_type)
         if known is None:
             return self.body
-        return deserialize(self.raw, self.headers.get(names.CONTENT_TYPE), known.cls, known.names or "as_is")
+        return deserialize(self.raw, self.content_type, known.cls, known.names or "as_is")
 
     @property
     def deliver_at(self) -> datetime | None:
@@ -89,8 +94,10 @@ class SentMessage:
         return f"{self.message_type or 'a message without a type'} to {self.queue}{when}: {shown(self.body)}"
 
 
-def decoded(body: bytes) -> Any:
-    """A body as JSON; ValueError for one that is none."""
+def decoded(body: bytes, content_type: str | None = None) -> Any:
+    """A body as JSON, or as XML where the content type says so; ValueError for one that is neither."""
+    if is_xml(content_type):
+        return deserialize(body, content_type)
     return json.loads(body.decode("utf-8-sig"), parse_float=Decimal)
 
 

@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "SEND_AS": None,
     "ENDPOINTS": {},
     "BODY_NAMES": "as_is",
+    "SERIALIZER": "json",
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,
     "SCHEDULES": {},

@@ -1,0 +1,114 @@
+"""TypedDicts and models of Pydantic as message types, in JSON and XML."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from decimal import Decimal
+from enum import IntEnum
+from typing import Annotated, Any, NotRequired, TypedDict
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+
+from sqlqueue_app.messages.errors import MessageBodyError
+from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, XML_CONTENT_TYPE, deserialize, serialize
+from sqlqueue_app.messages.shapes import check_mappable
+
+ORDER = UUID("00000000-0000-0000-0000-000000000001")
+CONTENT_TYPES = [JSON_CONTENT_TYPE, XML_CONTENT_TYPE]
+
+
+class Status(IntEnum):
+    Open = 0
+    OnHold = 7
+
+
+class LineDict(TypedDict):
+    sku: str
+    price: NotRequired[Decimal]
+
+
+class OrderDict(TypedDict):
+    order_id: UUID
+    status: NotRequired[Status]
+    lines: list[LineDict]
+
+
+class Line(BaseModel):
+    sku: str
+    quantity: PositiveInt = 1
+
+
+class Order(BaseModel):
+    order_id: UUID
+    total: Decimal = Decimal(0)
+    status: Status = Status.Open
+    wait: timedelta | None = None
+    lines: list[Line] = []
+    from_: str = Field("", alias="from")
+    score: Annotated[int, Field(le=10)] | None = None
+
+
+@pytest.mark.parametrize("content_type", CONTENT_TYPES)
+@pytest.mark.parametrize("names", ["as_is", "pascal"])
+def test_a_typed_dict_is_read_with_the_types_of_its_keys(content_type: str, names: str) -> None:
+    check_mappable(OrderDict)
+    wire = {"OrderId": ORDER, "Status": Status.OnHold, "Lines": [{"sku": "a", "PRICE": Decimal("1.50")}], "Unknown": 1}
+    body = serialize(wire, names, content_type, ["Shop.OrderDict"])
+
+    found = deserialize(body, content_type, OrderDict)
+
+    assert found == {"order_id": ORDER, "status": Status.OnHold, "lines": [{"sku": "a", "price": Decimal("1.50")}]}
+    assert type(found["status"]) is Status
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"lines": []}', "OrderDict needs the member 'order_id'"),
+        (b'{"order_id": "x", "lines": []}', "order_id: expected a GUID, got 'x'"),
+        (b'{"order_id": "00000000-0000-0000-0000-000000000001", "lines": [{}]}', r"lines\[0\]: LineDict needs the member 'sku'"),
+    ],
+)
+def test_a_typed_dict_that_does_not_fit_is_refused_with_its_place(body: bytes, said: str) -> None:
+    with pytest.raises(MessageBodyError, match=said):
+        deserialize(body, JSON_CONTENT_TYPE, OrderDict)
+
+
+@pytest.mark.parametrize("content_type", CONTENT_TYPES)
+@pytest.mark.parametrize("names", ["as_is", "pascal"])
+def test_a_model_is_written_and_read(content_type: str, names: str) -> None:
+    check_mappable(Order)
+    values: dict[str, Any] = {"order_id": ORDER, "wait": timedelta(days=1, seconds=2), "from": "here"}
+    message = Order(**values, total=Decimal("9.90"), status=Status.OnHold, lines=[Line(sku="a", quantity=2)], score=3)
+    least = Order.model_validate({"order_id": ORDER, "from": ""})
+
+    body = serialize(message, names, content_type, ["Shop.Order"])
+
+    assert deserialize(body, content_type, Order, names) == message
+    assert deserialize(serialize(least, names, content_type, ["Shop.Order"]), content_type, Order, names) == least
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"OrderId": "x"}', "order_id: expected a GUID, got 'x'"),
+        (b"{}", "Order needs the member 'order_id'"),
+        (b'{"order_id": "00000000-0000-0000-0000-000000000001", "score": 11}', "less than or equal to 10"),
+        (
+            b'{"order_id": "00000000-0000-0000-0000-000000000001", "lines": [{"sku": "a", "quantity": 0}]}',
+            r"lines\[0\]: .*greater than 0",
+        ),
+    ],
+)
+def test_a_model_that_refuses_is_told_with_its_place(body: bytes, said: str) -> None:
+    with pytest.raises(MessageBodyError, match=f"(?s){said}"):
+        deserialize(body, JSON_CONTENT_TYPE, Order)
+
+
+def test_a_type_that_only_pydantic_knows_is_left_to_it() -> None:
+    class Page(BaseModel):
+        size: NonNegativeInt | complex = 0
+
+    assert deserialize(b'{"size": "1+2j"}', JSON_CONTENT_TYPE, Page) == Page(size=1 + 2j)

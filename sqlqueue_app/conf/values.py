@@ -6,7 +6,7 @@ The defaults stand here and nowhere else. Each field made with `setting` is a ke
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -181,12 +181,13 @@ class Settings:
 
     @property
     def senders(self) -> Mapping[str, EndpointSettings]:
-        """The endpoints, and that of SEND_AS without an entry as well: it handles nothing, no worker runs it, replies come to it."""
+        """The endpoints, and that of SEND_AS also without an entry: it handles nothing, and no worker runs it; it has replies."""
         if self.send_as is None or self.send_as in self.endpoints:
             return self.endpoints
-        error_queues = [endpoint.error_queue for endpoint in self.endpoints.values()]
-        more = {"error_queue": error_queues[0]} if error_queues else {}
-        return MappingProxyType({**self.endpoints, self.send_as: EndpointSettings(name=self.send_as, handlers=(), **more)})
+        sender = EndpointSettings(name=self.send_as, handlers=())
+        if (first := next(iter(self.endpoints.values()), None)) is not None:
+            sender = replace(sender, error_queue=first.error_queue)
+        return MappingProxyType({**self.endpoints, self.send_as: sender})
 
     @property
     def delays_as(self) -> str | None:

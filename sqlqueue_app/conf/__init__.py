@@ -11,7 +11,14 @@ from sqlqueue_app.conf.not_yet import NOT_YET
 from sqlqueue_app.conf.problems import Code, KeyPath, Problem
 from sqlqueue_app.conf.reading import settings_problems
 from sqlqueue_app.conf.task_backends import TASK_HANDLER, TASK_MESSAGE, TaskBackend, TaskQueue
-from sqlqueue_app.conf.values import ConcurrencyModel, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf.values import (
+    ConcurrencyModel,
+    CustomCheckSettings,
+    EndpointSettings,
+    SatelliteSettings,
+    ScheduleSettings,
+    Settings,
+)
 
 __all__ = [
     "NOT_YET",
@@ -19,6 +26,7 @@ __all__ = [
     "TASK_MESSAGE",
     "Code",
     "ConcurrencyModel",
+    "CustomCheckSettings",
     "EndpointSettings",
     "KeyPath",
     "Problem",

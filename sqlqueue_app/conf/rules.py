@@ -144,7 +144,12 @@ def _names_fit(facts: Facts) -> Iterator[Problem]:
 
 def _targets_are_other_queues(facts: Facts, endpoint: EndpointSettings, at: KeyPath) -> Iterator[Problem]:
     """A failed message that went back into the queue it came from would fail for ever."""
-    for key, text in (("ERROR_QUEUE", endpoint.error_queue), ("AUDIT_QUEUE", endpoint.audit_queue)):
+    targets = {
+        "ERROR_QUEUE": endpoint.error_queue,
+        "AUDIT_QUEUE": endpoint.audit_queue,
+        "SERVICE_CONTROL_QUEUE": endpoint.service_control_queue,
+    }
+    for key, text in targets.items():
         if text is None:
             continue
         try:

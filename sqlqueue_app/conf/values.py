@@ -64,6 +64,16 @@ class SatelliteSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CustomCheckSettings:
+    """A function whose result ServiceControl is told, by the name under which ServicePulse shows it."""
+
+    name: str
+    check: str = field(metadata=setting(DottedPath()))
+    category: str = field(default="Custom", metadata=setting(Text("a word that groups checks")))
+    every_seconds: float = field(default=60.0, metadata=setting(Seconds(1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
     """One endpoint: what it receives, how, and what happens on failure. Durations are seconds."""
 
@@ -99,6 +109,10 @@ class EndpointSettings:
     deduplicate_for_seconds: float | None = field(default=None, metadata=setting(Seconds(none=True)))
     error_queue: str = field(default="error", metadata=setting(_ADDRESS))
     audit_queue: str | None = field(default=None, metadata=setting(_ADDRESS_OR_NONE))
+    service_control_queue: str | None = field(default=None, metadata=setting(_ADDRESS_OR_NONE))
+    custom_checks: Mapping[str, CustomCheckSettings] = field(
+        default_factory=_empty, metadata=setting(Sections(CustomCheckSettings, Text(), "check"))
+    )
     purge_on_startup: bool = field(default=False, metadata=setting(Flag()))
     purge_expired_every_seconds: float = field(default=300.0, metadata=setting(Seconds()))  # 0: never
     purge_expired_batch: int = field(default=10_000, metadata=setting(Whole(1)))

@@ -18,6 +18,7 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
+from sqlqueue_app.operations.service_control import service_control_jobs
 from sqlqueue_app.operations.subscriptions import subscribe_to_events
 from sqlqueue_app.operations.task_results import task_result_jobs
 from sqlqueue_app.policies.back_off import BackOff
@@ -92,7 +93,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         homes = WorkerHomes((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
-            jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs()]
+            jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         jobs += _jobs_for_all(settings, endpoints)
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()

@@ -60,6 +60,8 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "DEDUPLICATE_FOR": None,
     "ERROR_QUEUE": "error",
     "AUDIT_QUEUE": None,
+    "SERVICE_CONTROL_QUEUE": None,
+    "CUSTOM_CHECKS": {},
     "PURGE_ON_STARTUP": False,
     "PURGE_EXPIRED_EVERY": 300,
     "PURGE_EXPIRED_BATCH": 10000,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import sqlqueue_app
-from sqlqueue_app.conf import NOT_YET, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf import NOT_YET, CustomCheckSettings, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
 from sqlqueue_app.conf.containers import keys_of, kind_of
 from sqlqueue_app.conf.task_backends import TaskOptions
 
@@ -21,6 +21,7 @@ HEADINGS: dict[str, type[Any]] = {
     "`SQLQUEUE`": Settings,
     '`SQLQUEUE["ENDPOINTS"][name]`': EndpointSettings,
     '`SQLQUEUE["ENDPOINTS"][name]["SATELLITES"][queue]`': SatelliteSettings,
+    '`SQLQUEUE["ENDPOINTS"][name]["CUSTOM_CHECKS"][check]`': CustomCheckSettings,
     '`SQLQUEUE["SCHEDULES"][name]`': ScheduleSettings,
     '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }

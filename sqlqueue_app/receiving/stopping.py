@@ -66,9 +66,10 @@ class PartOfStop(StopSignal):
 class EmptyQueues:
     """Says when every queue was found empty while nothing was being handled, so that no handler can have sent anything since.
 
-    Threads report the begin and the end of each poll and each message. An empty poll proves something only if it was alone and no
-    message was received or handled meanwhile. At last `anything_due` is asked, which says whether something waits elsewhere that
-    will be in a queue at once.
+    Threads report the begin and the end of each poll and each message. An empty poll proves something only if no message was
+    received or handled meanwhile. Another poll may have received one and not said so yet: it says so before it ends, and nothing
+    is proved any more; so the end is found when no poll is under way. At last `anything_due` is asked, which says whether something
+    waits elsewhere that will be in a queue at once.
     """
 
     def __init__(self, queues: Iterable[str], *, anything_due: Callable[[], bool] = lambda: False) -> None:
@@ -103,10 +104,14 @@ class EmptyQueues:
         """True when with this poll the last of the queues was found empty. Raises what `anything_due` raises."""
         with self._lock:
             self._polls -= 1
-            if not empty or mark != self._generation or self._busy or self._polls:
+            if not empty:
+                # It may have failed with a row in its hand, which is in the queue again.
+                self._empty.discard(queue)
+                return False
+            if mark != self._generation or self._busy:
                 return False
             self._empty.add(queue)
-            if self._empty != self._queues:
+            if self._polls or self._empty != self._queues:
                 return False
         # Not under the lock: it asks the database.
         if self._anything_due():

@@ -165,5 +165,19 @@ def test_empty_means_that_every_queue_was_empty_while_nothing_was_handled() -> N
     assert not empty.poll_ends("a", empty.poll_begins(), empty=True)
     first, second = empty.poll_begins(), empty.poll_begins()
     assert not empty.poll_ends("b", first, empty=True)  # the other poll may just have received something
-    assert not empty.poll_ends("a", second, empty=True)
-    assert empty.poll_ends("b", empty.poll_begins(), empty=True)
+    assert empty.poll_ends("a", second, empty=True)  # it has not
+
+
+def test_a_poll_that_received_something_or_failed_proves_nothing_and_takes_the_proof_of_others_away() -> None:
+    empty = EmptyQueues(["a", "b"])
+    first, second = empty.poll_begins(), empty.poll_begins()
+    assert not empty.poll_ends("a", first, empty=True)
+    empty.message_begins()
+    empty.message_ends()
+    assert not empty.poll_ends("b", second, empty=False)
+    assert not empty.poll_ends("b", empty.poll_begins(), empty=True)  # what was handled may have sent to "a"
+    first, second = empty.poll_begins(), empty.poll_begins()
+    assert not empty.poll_ends("a", first, empty=True)
+    assert not empty.poll_ends("a", second, empty=False)  # it had a row of "a" in its hand, which is there again
+    assert not empty.poll_ends("b", empty.poll_begins(), empty=True)
+    assert empty.poll_ends("a", empty.poll_begins(), empty=True)

@@ -137,7 +137,5 @@ def test_without_the_setting_there_is_nothing_to_do(bench: Bench) -> None:
 def test_a_check_that_cannot_be_imported_is_named(bench: Bench) -> None:
     bench.configure(SERVICE_CONTROL_QUEUE="any", CUSTOM_CHECKS={"Gone": {"CHECK": "tests.gone"}})
     (endpoint,) = endpoints_of(get_settings(), None)
-    with pytest.raises(
-        ConfigurationError, match=r"CUSTOM_CHECKS of endpoint 'Sales' names 'tests\.gone'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"CUSTOM_CHECKS of endpoint 'Sales' names 'tests\.gone'"):
         service_control_jobs(endpoint)

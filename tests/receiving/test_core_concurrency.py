@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles
+from sqlqueue_app.models import Instance
 from sqlqueue_app.operations.heartbeat import set_concurrency
 from sqlqueue_app.receiving import heartbeat
 from tests.receiving.conftest import Bench
@@ -43,25 +44,13 @@ class Gate:
         self._let_go += messages
         self._go_on.release(messages)
 
-    def reaches(self, number: int) -> None:
-        """Until so many are handled at once; where there are more, they are let go one by one."""
-
-        def reached() -> bool:
-            with self._lock:
-                at_rest, busy = self._finished == self._let_go, self.busy
-            if at_rest and busy > number:
-                self.let_go()
-            return at_rest and busy == number
-
-        poll_until(reached, what=f"{number} messages are handled at once")
-
-    def stays_at(self, number: int) -> None:
-        """Never are more handled at once, while ten are finished and as many begin."""
-        self.most = 0
-        for _ in range(10):
+    def at_rest_with(self, number: int) -> bool:
+        """Whether so many are handled at once, and none is on its way out; where there are more, one is let go."""
+        with self._lock:
+            at_rest, busy = self._finished == self._let_go, self.busy
+        if at_rest and busy > number:
             self.let_go()
-            self.reaches(number)
-        assert self.most == number
+        return at_rest and busy == number
 
 
 @pytest.fixture
@@ -83,14 +72,25 @@ def busy_bench(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Benc
 def run(bench: Bench, gate: Gate, mode: str, *numbers: int) -> None:
     """A worker that begins with the first number, and is then asked for the others, one after the other."""
     first, *more = numbers
+    last = numbers[-1]
+    rows = Instance.objects.using(bench.database.alias)
+
+    def reached(number: int) -> bool:
+        # A moment between two messages looks like fewer threads: the worker must have told how many it has.
+        return gate.at_rest_with(number) and [row.threads.get("Sales") for row in rows.all()] == [number]
+
     bench.configure(TRANSACTION_MODE=mode, MAX_CONCURRENCY=first, CONCURRENCY_MODEL="fixed")
     with Running(bench):
         try:
-            gate.reaches(first)
+            poll_until(lambda: reached(first), what=f"{first} messages are handled at once")
             for number in more:
                 set_concurrency("Sales", number)
-            gate.reaches(numbers[-1])
-            gate.stays_at(numbers[-1])
+            poll_until(lambda: reached(last), what=f"{last} messages are handled at once")
+            gate.most = 0
+            for _ in range(10):
+                gate.let_go()
+                poll_until(lambda: gate.at_rest_with(last), what="the next message")
+            assert gate.most == last
         finally:
             gate.let_go(MESSAGES)
     assert bench.rows("error") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ class Handler:
     """A registered function. `target` is the class of its messages, or None where the body arrives as a dict.
 
     `call` is what is called for a message, if not the function itself: the function with middleware around it.
+    `registered_at` is the module and line that registered it, which need not be those of the function.
     """
 
     message_type: str
     function: HandlerFunction
     target: type | None
     call: HandlerFunction | None = None
+    registered_at: tuple[str, int] = ("", 0)
 
     @property
     def path(self) -> str:
@@ -36,9 +39,9 @@ class Handler:
         return _path(self.function)
 
     def belongs_to(self, modules: Iterable[str]) -> bool:
-        """Whether the function was defined in one of the modules or below them."""
-        module = getattr(self.function, "__module__", "") or ""
-        return any(module == name or module.startswith(f"{name}.") for name in modules)
+        """Whether the function was defined, or registered, in one of the modules or below them."""
+        own = (getattr(self.function, "__module__", "") or "", self.registered_at[0])
+        return any(module == name or module.startswith(f"{name}.") for name in modules for module in own)
 
 
 class HandlerRegistry:
@@ -46,17 +49,26 @@ class HandlerRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handlers: dict[tuple[str, str], Handler] = {}
+        self._handlers: dict[tuple[str, str, tuple[str, int]], Handler] = {}
 
     def add(self, handler: Handler) -> None:
-        """Register; the same function for the same type again (a module imported twice) takes its own place."""
+        """Register; the same function for the same type again, or its successor (a module imported twice), takes its own place.
+
+        Functions of one path are different ones where they were registered at different places: lambdas, what a factory makes.
+        """
         with self._lock:
-            self._handlers[handler.message_type, handler.path] = handler
+            self._handlers[self._key(handler)] = handler
+
+    def _key(self, handler: Handler) -> tuple[str, str, tuple[str, int]]:
+        for key, known in self._handlers.items():
+            if known.function is handler.function and known.message_type == handler.message_type:
+                return key
+        return handler.message_type, handler.path, handler.registered_at
 
     def remove(self, handler: Handler) -> None:
         """Take a registration back, for tests."""
         with self._lock:
-            self._handlers.pop((handler.message_type, handler.path), None)
+            self._handlers.pop(self._key(handler), None)
 
     def all(self) -> list[Handler]:
         """Every handler, in the order of registration."""
@@ -81,6 +93,8 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
 
     def register(function: _Handler) -> _Handler:
         _check(function)
+        caller = sys._getframe(1)
+        place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
         for message in messages:
             if isinstance(message, str):
                 name, target = message.strip(), None
@@ -88,7 +102,7 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
                     raise HandlerError(f"@handles({message!r}) on {_path(function)}: expected a message type name")
             else:
                 name, target = message_type_name(message), message
-            registry.add(Handler(name, function, target))
+            registry.add(Handler(name, function, target, registered_at=place))
         return function
 
     return register

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -91,6 +93,30 @@ def test_a_message_calls_the_handlers_of_all_its_types_in_order_and_each_functio
         ("Test.Derived", anonymous[0]),
         ("Test.Base", anonymous[1]),
     ]
+
+
+def test_functions_of_one_path_are_handlers_of_their_own_but_for_one_that_is_registered_again() -> None:
+    def make() -> Any:
+        return lambda message, context: None
+
+    def register() -> None:
+        handles("Test.Message")(make())
+
+    handles("Test.Message")(make())
+    handles("Test.Message")(make())
+    assert len(registry.all()) == 2
+    register()
+    register()  # as a module that is imported again
+    assert len(registry.all()) == 3
+
+
+def test_a_handler_belongs_to_the_module_that_registers_it_as_well() -> None:
+    elsewhere = partial(deepcopy, None)
+    elsewhere.__module__ = "shop.factories"
+    handles("Test.Message")(elsewhere)
+
+    assert [handler.function for handler in handlers_of([__name__])] == [elsewhere]
+    assert handlers_of(["tests.support"]) == []
 
 
 def test_handlers_are_those_of_the_modules_that_the_settings_name() -> None:

@@ -36,6 +36,7 @@ FailureWithoutTransaction = Literal["error_queue", "discard"]
 TableLayout = Literal["classic", "modern"]
 BodyNames = Literal["as_is", "pascal"]
 Serializer = Literal["json", "xml"]
+ErrorQueueOwner = Literal["sqlqueue", "servicecontrol"]
 
 LEGACY_RETRIES: Final = ".Retries"
 LEGACY_TIMEOUTS: Final = ".Timeouts"
@@ -177,6 +178,7 @@ class Settings:
     )
     body_names: BodyNames = field(default="as_is", metadata=setting(Word(get_args(BodyNames))))
     serializer: Serializer = field(default="json", metadata=setting(Word(get_args(Serializer))))
+    error_queue_owner: ErrorQueueOwner = field(default="sqlqueue", metadata=setting(Word(get_args(ErrorQueueOwner))))
     allowed_destinations: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(QueuePattern(), none=True)))
     install_after_migrate: bool = field(default=True, metadata=setting(Flag()))
     schedules: Mapping[str, ScheduleSettings] = field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -133,7 +133,10 @@ def overview_of(status: Status, url_of: Callable[[str], str]) -> Overview:
     held = {found.name: instance for instance in status.instances if (found := status.callback_of(instance)) is not None}
 
     def row(each: QueueStatus) -> QueueRow:
-        return queue_row(each, url_of, alive, held.get(each.name), threads=status.threads_of(each))
+        found = queue_row(each, url_of, alive, held.get(each.name), threads=status.threads_of(each))
+        if each.queue.kind is QueueKind.ERROR and found.problem is None and status.error_queue_owner == "servicecontrol":
+            return replace(found, state=State(Level.INFO, _("Belongs to ServiceControl")))
+        return found
 
     callbacks = tuple(map(row, callback_queues(status)))
     return Overview(
@@ -250,7 +253,7 @@ def _summary(status: Status) -> tuple[State, ...]:
             _("tables with errors: %(count)s") % {"count": number(broken)},
         ),
         State(
-            Level.WARNING if failed else Level.OK,
+            Level.OK if not failed else Level.INFO if status.error_queue_owner == "servicecontrol" else Level.WARNING,
             _("messages in error queues: %(count)s") % {"count": f"{'≈ ' if approximately else ''}{number(failed)}"},
         ),
         State(Level.OK if alive else Level.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),

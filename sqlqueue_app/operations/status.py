@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.conf.values import ErrorQueueOwner
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.operations.dead_rows import dead_row_problems
@@ -57,6 +58,7 @@ class Status:
     instances_problem: QueueProblem | None = None
     schedules: tuple[ScheduleStatus, ...] = ()
     delayed: tuple[DelayedStatus, ...] = ()
+    error_queue_owner: ErrorQueueOwner = "sqlqueue"
 
     def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
         """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""
@@ -96,7 +98,7 @@ def read_status(
     queues = tuple(read_queue(settings, queue, limit=limit, now=lambda: taken_at) for queue in known_queues(settings, rows))
     delayed = read_delayed(settings, limit=limit)
     queues = _with_dead_rows(settings.database, queues)
-    return Status(settings.database, taken_at, queues, instances, problem, schedules, delayed)
+    return Status(settings.database, taken_at, queues, instances, problem, schedules, delayed, settings.error_queue_owner)
 
 
 def _read_schedules(settings: Settings, now: datetime) -> tuple[ScheduleStatus, ...]:

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "ENDPOINTS": {},
     "BODY_NAMES": "as_is",
     "SERIALIZER": "json",
+    "ERROR_QUEUE_OWNER": "sqlqueue",
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,
     "SCHEDULES": {},

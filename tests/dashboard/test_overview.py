@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from django.test.utils import CaptureQueriesContext
+from pytest_django import Settings
 
 from sqlqueue_app.operations.status import read_status
 from tests.dashboard.pages import OVERVIEW, Markup, client_of, numbers_of
@@ -69,6 +70,17 @@ def test_every_state_is_a_word(sqlite_database: QueueDatabase) -> None:
         assert word in text
     assert "python manage.py sqlqueue_install" in text
     assert 'CREATE TABLE "Sales.Priority"' in text
+
+
+def test_the_page_says_that_the_error_queue_belongs_to_servicecontrol(sqlite_database: QueueDatabase, settings: Settings) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "error").send([message()])
+    settings.SQLQUEUE = {**settings.SQLQUEUE, "ERROR_QUEUE_OWNER": "servicecontrol"}
+
+    text = Markup(overview()).text()
+
+    assert "Belongs to ServiceControl" in text
+    assert "Failed messages" not in text
 
 
 def test_a_live_instance_is_shown_with_its_callback_queue(sqlite_database: QueueDatabase) -> None:

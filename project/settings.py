@@ -48,10 +48,9 @@ INSTALLED_APPS = [
 SQLQUEUE = {
     # which endpoint a message goes to, by its type
     "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},
-    # the name that the web process sends under; it handles nothing, and waits for replies on a callback queue beside the worker's
+    # the name that the web process sends under, and waits for replies: no worker runs it
     "SEND_AS": "Web",
-    "ENDPOINTS": {"Web": {"HANDLERS": [], "CALLBACK_QUEUES": 2}}
-    | {
+    "ENDPOINTS": {
         name: {
             "HANDLERS": [f"project.shop.handlers.{name.lower()}"],
             # two processes of each endpoint may wait for replies on this machine

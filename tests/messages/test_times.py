@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sqlqueue_app.messages import format_time, parse_time
 from sqlqueue_app.messages.errors import WireFormatError
-from sqlqueue_app.messages.times import format_timespan, parse_timespan
+from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration, parse_timespan
 from tests.messages.golden import rows
 
 quick = settings(max_examples=200, deadline=None, derandomize=True)
@@ -75,8 +75,39 @@ def test_every_recorded_duration(row: dict[str, Any]) -> None:
     ticks, text = row["ticks"], row["text"]
     duration = parse_timespan(text)
     assert duration == timedelta(microseconds=abs(ticks) // 10) * (1 if ticks >= 0 else -1)
+    assert parse_iso_duration(row["iso"]) == duration
     if ticks % 10 == 0:
         assert format_timespan(duration) == text
+        assert format_iso_duration(duration) == row["iso"]
+
+
+@given(st.timedeltas(timedelta(days=-10_000_000), timedelta(days=10_000_000)))
+def test_a_duration_of_xml_comes_back(duration: timedelta) -> None:
+    assert parse_iso_duration(format_iso_duration(duration)) == duration
+
+
+def test_a_duration_beyond_net_has_no_xml() -> None:
+    with pytest.raises(WireFormatError, match=r"longer than \.NET can hold"):
+        format_iso_duration(timedelta.max)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration"),
+    [
+        (" P1Y2M3D ", timedelta(days=365 + 60 + 3)),
+        ("PT90M", timedelta(hours=1, minutes=30)),
+        ("-P1DT0.5S", timedelta(days=-1, seconds=-0.5)),
+        ("PT1.12345678S", timedelta(seconds=1, microseconds=123456)),
+    ],
+)
+def test_other_durations_of_xml(text: str, duration: timedelta) -> None:
+    assert parse_iso_duration(text) == duration
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "P1H", "PT1D", "P-1D", "PT1S ago", "P99999999D", "P999999Y"])
+def test_what_is_no_duration_of_xml_is_refused(text: str) -> None:
+    with pytest.raises(WireFormatError, match="the duration"):
+        parse_iso_duration(text)
 
 
 @pytest.mark.parametrize(

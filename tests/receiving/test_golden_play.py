@@ -11,13 +11,14 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from sqlqueue_app import handles, message_type, subscribe
+from sqlqueue_app.messages.types import registry
 from sqlqueue_app.messages.xml_document import parse_xml
 from sqlqueue_app.tables.rows import NewRow
 from tests.messages import golden
@@ -68,54 +69,58 @@ class Status(enum.IntEnum):
     OnHold = 7
 
 
-def _shop(name: str) -> Callable[[type], type]:
-    return message_type(f"Shop.Messages.{name}", assembly="Shop.Messages", names="pascal")
-
-
-@_shop("IOrderEvent")
 @dataclass
 class OrderEvent:
     order_id: uuid.UUID
 
 
-@_shop("IOrderPlaced")
 @dataclass
 class OrderPlaced(OrderEvent):
     customer: str
 
 
-@_shop("OrderAccepted")
 @dataclass
 class OrderAccepted:
     order_id: uuid.UUID
     status: Status
 
 
-@_shop("OrderRated")
 @dataclass
 class OrderRated:
     order_id: uuid.UUID
     stars: int
 
 
-@_shop("PlaceOrder")
 @dataclass
 class PlaceOrder:
     order_id: uuid.UUID
     customer: str
 
 
-@_shop("CancelOrder")
 @dataclass
 class CancelOrder:
     order_id: uuid.UUID
     reason: str
 
 
-@_shop("RateOrder")
 @dataclass
 class RateOrder:
     order_id: uuid.UUID
+
+
+TYPES = {
+    "IOrderEvent": OrderEvent, "IOrderPlaced": OrderPlaced, "OrderAccepted": OrderAccepted, "OrderRated": OrderRated,
+    "PlaceOrder": PlaceOrder, "CancelOrder": CancelOrder, "RateOrder": RateOrder,
+}  # fmt: skip
+
+
+@pytest.fixture
+def message_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The types of the play are registered for one test: others have none, or classes of their own, for these names."""
+    for name in ("_by_name", "_by_class"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    for name, cls in TYPES.items():
+        message_type(f"Shop.Messages.{name}", assembly="Shop.Messages", names="pascal")(cls)
 
 
 class Play:
@@ -187,7 +192,7 @@ def same_body(ours: bytes, theirs: bytes) -> bool:
 
 
 @pytest.fixture(params=SERIALIZERS)
-def play(postgresql_bench: Bench, request: pytest.FixtureRequest) -> Iterator[Play]:
+def play(postgresql_bench: Bench, message_types: None, request: pytest.FixtureRequest) -> Iterator[Play]:
     @handles(PlaceOrder)
     def place(message: PlaceOrder, context: Any) -> None:
         context.reply(OrderAccepted(message.order_id, Status.Accepted))

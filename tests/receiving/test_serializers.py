@@ -13,20 +13,20 @@ from sqlqueue_app import handles, message_type, send, send_many
 from tests.receiving.conftest import Bench, Calls
 
 
-@message_type("Shop.Base")
+@message_type("Serialized.Base")
 @dataclass
 class Base:
     order_id: str
 
 
-@message_type("Shop.Priced", names="pascal")
+@message_type("Serialized.Priced", names="pascal")
 @dataclass
 class Priced(Base):
     total: Decimal
 
 
 XML = "text/xml"
-BODY = b"<Priced xmlns='http://tempuri.net/Shop'><OrderId>1</OrderId><Total>9.90</Total></Priced>"
+BODY = b"<Priced xmlns='http://tempuri.net/Serialized'><OrderId>1</OrderId><Total>9.90</Total></Priced>"
 
 
 def written(bench: Bench, queue: str = "Sales") -> list[tuple[str, bytes]]:
@@ -47,7 +47,7 @@ def handler_of(calls: Calls, kind: Any = Priced) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_the_setting_decides_how_bodies_are_written(bench: Bench, calls: Calls, many: bool) -> None:
     handler_of(calls)
-    bench.configure(routes={"Shop.*": "Sales"})
+    bench.configure(routes={"Serialized.*": "Sales"})
     bench.database.configure(SERIALIZER="xml")
     message = Priced("1", Decimal("9.90"))
     if many:
@@ -59,7 +59,7 @@ def test_the_setting_decides_how_bodies_are_written(bench: Bench, calls: Calls, 
     assert content_type == XML
     assert body.decode() == (
         '<?xml version="1.0"?><Priced xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" '
-        'xmlns:xsd="http://www.w3.org/2001/XMLSchema" xmlns:baseType="Shop.Base" xmlns="http://tempuri.net/Shop">'
+        'xmlns:xsd="http://www.w3.org/2001/XMLSchema" xmlns:baseType="Serialized.Base" xmlns="http://tempuri.net/Serialized">'
         "<OrderId>1</OrderId><Total>9.90</Total></Priced>"
     )
     bench.run()
@@ -68,7 +68,7 @@ def test_the_setting_decides_how_bodies_are_written(bench: Bench, calls: Calls, 
 
 def test_the_header_decides_for_one_message(bench: Bench, calls: Calls) -> None:
     handler_of(calls)
-    bench.configure(routes={"Shop.*": "Sales"})
+    bench.configure(routes={"Serialized.*": "Sales"})
     send(Priced("1", Decimal(2)), headers={"NServiceBus.ContentType": XML})
     send(Priced("2", Decimal(2)))
 
@@ -93,7 +93,7 @@ def test_the_content_type_decides_how_a_body_is_read(
 ) -> None:
     handler_of(calls)
     bench.database.configure(SERIALIZER=serializer)
-    put(bench, body, EnclosedMessageTypes="Shop.Priced", ContentType=content_type)
+    put(bench, body, EnclosedMessageTypes="Serialized.Priced", ContentType=content_type)
     bench.run()
 
     assert calls.seen == [Priced("1", Decimal("9.90"))]
@@ -103,9 +103,9 @@ def test_the_content_type_decides_how_a_body_is_read(
     ("content_type", "body"),
     [
         (XML, BODY),
-        (XML, b"<Shop.Priced><OrderId>1</OrderId><Total>9.90</Total></Shop.Priced>"),
-        (XML, BODY.replace(b"<Priced ", b"<Derived xmlns:baseType='Shop.Priced' ").replace(b"/Priced", b"/Derived")),
-        (None, b'{"$type": "Shop.Priced, Shop.Messages", "OrderId": "1", "Total": 9.90}'),
+        (XML, b"<Serialized.Priced><OrderId>1</OrderId><Total>9.90</Total></Serialized.Priced>"),
+        (XML, BODY.replace(b"<Priced ", b"<Derived xmlns:baseType='Serialized.Priced' ").replace(b"/Priced", b"/Derived")),
+        (None, b'{"$type": "Serialized.Priced, Shop.Messages", "OrderId": "1", "Total": 9.90}'),
     ],
 )
 def test_without_a_type_in_the_headers_the_body_says_it(bench: Bench, calls: Calls, content_type: str | None, body: bytes) -> None:
@@ -119,7 +119,7 @@ def test_without_a_type_in_the_headers_the_body_says_it(bench: Bench, calls: Cal
 def test_a_body_that_does_not_fit_is_in_the_error_queue_with_the_place(bench: Bench, calls: Calls) -> None:
     handler_of(calls)
     body = BODY.replace(b"9.90", b"much")
-    put(bench, body, EnclosedMessageTypes="Shop.Priced", ContentType=XML)
+    put(bench, body, EnclosedMessageTypes="Serialized.Priced", ContentType=XML)
     bench.run()
 
     (row,) = bench.rows("error")

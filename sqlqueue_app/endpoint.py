@@ -369,8 +369,11 @@ def endpoints_of(
     model: ConcurrencyModel | None = None,
     batch_size: int | Literal["auto"] | None = None,
 ) -> list[Endpoint]:
-    """The endpoints of these names, or all of the settings; ConfigurationError if there is none. None: as in the settings."""
-    chosen = list(dict.fromkeys(names or settings.endpoints))
+    """The endpoints of these names, or all of the settings but one that only sends; ConfigurationError if there is none.
+
+    None: as in the settings.
+    """
+    chosen = list(dict.fromkeys(names or (name for name in settings.endpoints if not _only_sends(settings, name))))
     if not chosen:
         raise ConfigurationError(
             'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}, and run migrate'
@@ -378,6 +381,12 @@ def endpoints_of(
     for name in chosen:
         settings.endpoint(name)
     return [Endpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen]
+
+
+def _only_sends(settings: Settings, name: str) -> bool:
+    """Whether an endpoint is there for processes that send as it, and is said to handle nothing: what comes to it is kept."""
+    handles_nothing = settings.endpoints[name].handlers == () and not _task_handlers(settings, name)
+    return name == settings.send_as and handles_nothing
 
 
 def _task_handlers(settings: Settings, endpoint: str) -> list[Handler]:

@@ -189,7 +189,8 @@ def _failure_setting_fits_mode(_: Facts, endpoint: EndpointSettings, at: KeyPath
             f"{place} is {endpoint.on_failure_without_transaction!r}, which applies to transaction mode 'none' only, "
             f"and the mode is {endpoint.transaction_mode!r}"
         )
-        yield Problem(place, message, "remove the key", Code.FAILURE_WITH_TRANSACTION)
+        hint = "remove the key, or set TRANSACTION_MODE to 'none'"
+        yield Problem(place, message, hint, Code.FAILURE_WITH_TRANSACTION)
 
 
 def _peek_is_not_slow(_: Facts, endpoint: EndpointSettings, at: KeyPath) -> Iterator[Problem]:

@@ -114,7 +114,7 @@ def test_a_worker_answers_the_requests_of_its_process_by_its_own_queue(asking: A
     def answer(message: Any, context: Any) -> None:
         context.reply(1)
 
-    with Running(asking.bench):
+    with Running(asking.bench, endpoints=["Sales", "Web"]):
         poll_until(lambda: homes.find("Web"))
         asked = request("Test.Ask")
         assert asked.result(SECONDS) == 1

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app import handles, request
+from sqlqueue_app import handles, request, send
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.sending.composer import Composer, sender_identity
-from tests.receiving.conftest import Asking, Bench, Calls
+from tests.receiving.conftest import FAST, Asking, Bench, Calls
 
 SECONDS = 60.0
 GOLDEN = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "json.jsonl").read_text("utf-8").splitlines()]
@@ -136,3 +136,15 @@ def test_golden_callback_replies_answer_requests(asking: Asking, row: dict[str, 
     reply = asked.result(SECONDS)
     code = headers.get("NServiceBus.ReturnMessage.ErrorCode")
     assert reply == int(code) if code else reply["OrderId"].startswith("00000000")
+
+
+def test_an_answer_to_who_only_sends_is_kept_for_it(bench: Bench) -> None:
+    bench.database.configure(ENDPOINTS={"Sales": FAST, "Web": {**FAST, "HANDLERS": []}}, ROUTES={"Test.*": "Sales"}, SEND_AS="Web")
+    bench.install()
+    handles("Test.Ask")(lambda message, context: context.reply("Test.Answer", message) and None)
+    send("Test.Ask", {"n": 1})
+    bench.run()
+
+    assert ([json.loads(row.body or b"") for row in bench.rows("Web")], bench.rows("error")) == ([{"n": 1}], [])
+    bench.run(endpoints=["Web"])
+    assert (bench.rows("Web"), len(bench.rows("error"))) == ([], 1)

@@ -57,7 +57,7 @@ class Command(SqlQueueCommand):
             "--endpoint",
             action=Several,
             metavar="E",
-            help="the endpoints to run, by name (default: all of the settings)",
+            help="the endpoints to run, by name (default: all of the settings that handle something)",
         )
         parser.add_argument(
             "--max-concurrency",

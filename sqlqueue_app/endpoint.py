@@ -369,11 +369,12 @@ def endpoints_of(
     model: ConcurrencyModel | None = None,
     batch_size: int | Literal["auto"] | None = None,
 ) -> list[Endpoint]:
-    """The endpoints of these names, or all of the settings but one that only sends; ConfigurationError if there is none.
+    """The endpoints of these names, or all of the settings but one that only sends, unless it is the only one.
 
-    None: as in the settings.
+    ConfigurationError if there is none. None: as in the settings.
     """
-    chosen = list(dict.fromkeys(names or (name for name in settings.endpoints if not _only_sends(settings, name))))
+    receiving = [name for name in settings.endpoints if not _only_sends(settings, name)]
+    chosen = list(dict.fromkeys(names or receiving or settings.endpoints))
     if not chosen:
         raise ConfigurationError(
             'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}, and run migrate'

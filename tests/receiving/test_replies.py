@@ -148,3 +148,12 @@ def test_an_answer_to_who_only_sends_is_kept_for_it(bench: Bench) -> None:
     assert ([json.loads(row.body or b"") for row in bench.rows("Web")], bench.rows("error")) == ([{"n": 1}], [])
     bench.run(endpoints=["Web"])
     assert (bench.rows("Web"), len(bench.rows("error"))) == ([], 1)
+
+
+def test_an_endpoint_that_only_sends_is_run_where_there_is_no_other(bench: Bench) -> None:
+    bench.database.configure(ENDPOINTS={"Sales": {**FAST, "HANDLERS": []}}, SEND_AS="Sales")
+    bench.install()
+    bench.put_message("Test.Unknown")
+    bench.run()
+
+    assert (bench.rows("Sales"), len(bench.rows("error"))) == ([], 1)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from django.db import router
 
-from sqlqueue_app.conf import TASK_HANDLER, TASK_MESSAGE, ConcurrencyModel, EndpointSettings, Settings
+from sqlqueue_app.conf import TASK_MESSAGE, ConcurrencyModel, EndpointSettings, Settings
 from sqlqueue_app.conf.callables import load_callable
 from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.databases.scripts import PlannedTable
@@ -32,7 +32,7 @@ from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Processor
 from sqlqueue_app.receiving.fixed import FixedReceiver
 from sqlqueue_app.receiving.forwarding import Forwarding
-from sqlqueue_app.receiving.handlers import Handler, handlers_of
+from sqlqueue_app.receiving.handlers import handlers_of
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
 from sqlqueue_app.receiving.middleware import around, load_middleware
 from sqlqueue_app.receiving.monitor import MonitorReceiver
@@ -44,6 +44,7 @@ from sqlqueue_app.receiving.routes_of_satellites import Destinations
 from sqlqueue_app.receiving.satellites import SatelliteProcessor, SatelliteRoutes
 from sqlqueue_app.receiving.slow_handlers import SlowHandlers
 from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.task_handlers import takes_tasks, task_handlers
 from sqlqueue_app.receiving.wake_up import WakeUp
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.sending.composer import Composer, sender_identity, utc_now
@@ -103,7 +104,7 @@ class Endpoint:
         self.batch_size = batch_size or self.config.batch_size
         setting = f"MIDDLEWARE of endpoint {name!r}"
         middleware = load_middleware(self.config.middleware, setting=setting)
-        found = [*handlers_of(self.config.handlers), *_task_handlers(settings, name)]
+        found = [*handlers_of(self.config.handlers), *task_handlers(settings, name)]
         handlers = around(found, middleware, setting=setting)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
         self.subscriptions = self._composer.subscribers.table
@@ -386,15 +387,8 @@ def endpoints_of(
 
 def _only_sends(settings: Settings, name: str) -> bool:
     """Whether an endpoint is there for processes that send as it, and is said to handle nothing: what comes to it is kept."""
-    handles_nothing = settings.endpoints[name].handlers == () and not _task_handlers(settings, name)
+    handles_nothing = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
     return name == settings.send_as and handles_nothing
-
-
-def _task_handlers(settings: Settings, endpoint: str) -> list[Handler]:
-    """What runs the tasks that Django's setting TASKS sends to this endpoint. Known by its path: nothing imports the backend."""
-    if not any(backend.takes_tasks(endpoint, settings.endpoints) for backend in settings.task_backends.values()):
-        return []
-    return [Handler(TASK_MESSAGE, load_callable(TASK_HANDLER, setting="TASKS"), None)]
 
 
 def _count_nothing() -> None:

@@ -35,6 +35,11 @@ class Auditing:
         self._allowed = allowed_destinations
         self._now = now
 
+    @property
+    def copies_all(self) -> bool:
+        """Whether there is an audit queue; without one, only retries that ask for an acknowledgement concern us."""
+        return self._queue is not None
+
     def begins(self) -> datetime | None:
         """The instant for `copies`, to be asked for before the handlers are called; None where nobody will read it."""
         return None if self._queue is None else self._now()

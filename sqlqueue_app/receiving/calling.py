@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import HandlerError, MessageTypeError
-from sqlqueue_app.messages.headers import ENCLOSED_MESSAGE_TYPES
+from sqlqueue_app.messages.headers import CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import deserialize, type_names_in
 from sqlqueue_app.messages.types import find_message_type
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
@@ -80,7 +80,8 @@ class HandlerTable:
 
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
         """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read."""
-        if self._subscriptions is not None and (own := self._subscriptions.handler_for(incoming)) is not None:
+        control = self._subscriptions if CONTROL_MESSAGE in incoming.headers else None
+        if control is not None and (own := control.handler_for(incoming)) is not None:
             return [(own, incoming)]
         bodies: dict[type | None, Any] = {}
         for handler in (handlers := self.handlers_for(incoming)):

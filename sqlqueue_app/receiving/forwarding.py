@@ -41,10 +41,6 @@ class Forwarding:
         self._destinations = destinations
         self._error_queue_of = error_queue_of
 
-    def concerns(self, incoming: IncomingMessage) -> bool:
-        """Whether the message has to be looked at here; costs next to nothing."""
-        return names.FORWARD_DESTINATION in incoming.headers
-
     def send_on(self, row: ReceivedRow, incoming: IncomingMessage) -> bool:
         """False if the message belongs to this queue. Else it is written where it belongs, or into the error queue with the reason.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import NoReturn
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,9 +17,8 @@ from sqlqueue_app.receiving.calling import refuse_unrun
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
-from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.sending.current import Handling, handling
-from sqlqueue_app.sending.tracing import processing_span
+from sqlqueue_app.sending.tracing import tracing
 
 SendAtOnce = Callable[[Sequence[OutgoingMessage]], None]
 
@@ -26,13 +26,14 @@ SendAtOnce = Callable[[Sequence[OutgoingMessage]], None]
 class Invoker:
     """Calls handlers for one processor, in its thread."""
 
-    def __init__(self, config: ProcessorConfig, send_at_once: SendAtOnce, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, config: ProcessorConfig, send_at_once: SendAtOnce, *, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives seconds since 1970: cheaper than a datetime, which is wanted of failures only."""
         self._config = config
         self._send_at_once = send_at_once
-        self._now = now
+        self._clock = clock
         self._process_id = os.getpid()
         self._slot = config.slow_handlers.slot(config.queue) if config.slow_handlers is not None else None
-        self._called: tuple[Handler, datetime] | None = None
+        self._called: tuple[Handler, float] | None = None
 
     def call(self, incoming: IncomingMessage, attempt: int, connection: BaseDatabaseWrapper | None) -> list[OutgoingMessage]:
         """Call every handler of the message; what they sent and is not written yet. Raises what a handler raises.
@@ -51,23 +52,27 @@ class Invoker:
         )
         collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
         try:
-            with (
-                handling(Handling(incoming, config.endpoint, collect)),
-                processing_span(incoming, endpoint=config.endpoint, queue=config.queue, attempt=attempt),
-            ):
-                for handler, message in config.handlers.calls(incoming):
-                    self._called = handler, self._now()
-                    context.called = handler
-                    if self._slot is not None:
-                        self._slot.begins(handler, incoming.message_id)
-                    if (result := (handler.call or handler.function)(message, context)) is not None:
-                        refuse_unrun(result, handler)
+            with handling(Handling(incoming, config.endpoint, collect)):
+                if (active := tracing()) is None:
+                    self._call_handlers(incoming, context)
+                else:
+                    with active.processing(incoming, endpoint=config.endpoint, queue=config.queue, attempt=attempt):
+                        self._call_handlers(incoming, context)
         finally:
             if self._slot is not None:
                 self._slot.ends()
             if os.getpid() != self._process_id:
                 _end_child()
         return context.outgoing
+
+    def _call_handlers(self, incoming: IncomingMessage, context: MessageContext) -> None:
+        for handler, message in self._config.handlers.calls(incoming):
+            self._called = handler, self._clock()
+            context.called = handler
+            if self._slot is not None:
+                self._slot.begins(handler, incoming)
+            if (result := (handler.call or handler.function)(message, context)) is not None:
+                refuse_unrun(result, handler)
 
     def facts(self, incoming: IncomingMessage) -> dict[str, str]:
         """What is known about the attempt that has just failed, in the names of core 10 (transport reference 6.7)."""
@@ -77,8 +82,8 @@ class Invoker:
         if self._called is not None:
             handler, began = self._called
             found["Handler type"] = handler.path
-            found["Handler start time"] = format_time(began)
-            found["Handler failure time"] = format_time(self._now())
+            found["Handler start time"] = format_time(datetime.fromtimestamp(began, UTC))
+            found["Handler failure time"] = format_time(datetime.fromtimestamp(self._clock(), UTC))
         return found
 
 

@@ -84,6 +84,7 @@ class MessageProcessor:
         self._alone = True
         self._invoker = Invoker(config, self._send_at_once)
         self._recovery = Recovery(config)
+        self._audits = config.auditing.copies_all
         self._is_copy = False
         self._rows: Sequence[ReceivedRow] = ()
         self._immediate: list[OutgoingMessage] = []
@@ -198,7 +199,7 @@ class MessageProcessor:
             incoming = read_message(row)
         except PoisonMessage as poison:
             return self._move_poison(row, poison)
-        if self._config.forwarding.concerns(incoming) and self._config.forwarding.send_on(row, incoming):
+        if names.FORWARD_DESTINATION in incoming.headers and self._config.forwarding.send_on(row, incoming):
             self._finish()
             return Outcome.HANDLED
         return self._attempt(row, incoming)
@@ -258,9 +259,10 @@ class MessageProcessor:
 
     def _handle(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
         """Call the handlers; what they sent and is not written yet, with the copy for the audit queue."""
-        began = self._config.auditing.begins()
+        config = self._config
+        began = config.auditing.begins() if self._audits else None
         outgoing: list[OutgoingMessage] = []
-        self._is_copy = bool(incoming.body) and not self._is_first(incoming)
+        self._is_copy = config.duplicates is not None and bool(incoming.body) and not self._is_first(incoming)
         if self._is_copy:
             # It was copied to the audit queue before; but who has sent it again waits to hear that it is handled.
             began = None
@@ -270,7 +272,8 @@ class MessageProcessor:
         else:
             # As NServiceBus does: a control message, or a message without content, is done when it arrives.
             logger.info("message without a body, no handler called", extra=self._extra("message_empty", incoming.message_id))
-        outgoing += self._config.auditing.copies(row, incoming, began)
+        if self._audits or names.RETRY_UNIQUE_MESSAGE_ID in incoming.headers:
+            outgoing += config.auditing.copies(row, incoming, began)
         return outgoing
 
     def _is_first(self, incoming: IncomingMessage) -> bool:

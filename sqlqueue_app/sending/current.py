@@ -11,7 +11,8 @@ from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 Collect = Callable[[Sequence[OutgoingMessage]], None]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would double what one costs: there is one for each message. Nobody changes it.
+@dataclass(slots=True, eq=False)
 class Handling:
     """What is handled, and by which endpoint."""
 

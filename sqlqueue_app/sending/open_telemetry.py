@@ -5,6 +5,7 @@ Names and attributes follow the semantic conventions for messaging.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -27,11 +28,18 @@ _BAGGAGE = W3CBaggagePropagator()
 _STARTS_NEW_TRACE = {Intent.SEND: "False", Intent.PUBLISH: "True"}
 
 
+# Names a provider that OpenTelemetry makes when it is first asked for it.
+_BY_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
+
+
 class OpenTelemetry:
     """See `Tracing`. Has no state but what OpenTelemetry keeps for the process and the thread."""
 
     def is_on(self) -> bool:
-        """Whether the process has set a tracer provider."""
+        """Whether the process has set a tracer provider. Asked for each message: without one it costs next to nothing."""
+        # The public question reads the environment each time, and makes a proxy.
+        if getattr(trace, "_TRACER_PROVIDER", self) is None and not _BY_ENVIRONMENT:
+            return False
         return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
     @contextmanager

@@ -6,7 +6,7 @@ they are to what is sent meanwhile (`outgoing_headers`), so that a trace does no
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Protocol
 
@@ -26,9 +26,6 @@ class Tracing(Protocol):
         """The span of a message to a queue or of an event of a type, or of several (without `message_id`); its headers."""
 
 
-_NO_SPAN: AbstractContextManager[object] = nullcontext()
-
-
 @cache
 def _installed() -> Tracing | None:
     try:
@@ -42,9 +39,3 @@ def tracing() -> Tracing | None:
     """Who makes spans; None if nobody looks at them."""
     installed = _installed()
     return installed if installed is not None and installed.is_on() else None
-
-
-def processing_span(incoming: IncomingMessage, *, endpoint: str, queue: str, attempt: int) -> AbstractContextManager[object]:
-    """As `Tracing.processing`; nothing without tracing."""
-    active = tracing()
-    return _NO_SPAN if active is None else active.processing(incoming, endpoint=endpoint, queue=queue, attempt=attempt)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from sqlqueue_app import handles
+from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.slow_handlers import SlowHandlers
 from tests.receiving.conftest import Bench, Calls
@@ -31,6 +33,10 @@ class Clock:
         return self.now
 
 
+def message(message_id: str) -> IncomingMessage:
+    return IncomingMessage(uuid.uuid4(), {"NServiceBus.MessageId": message_id}, b"{}")
+
+
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[Any]]:
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
@@ -42,7 +48,7 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     watcher = SlowHandlers("Sales", 10.0, clock=clock)
     slot = watcher.slot("Sales")
     assert slot is not None
-    slot.begins(HANDLER, "m-1")
+    slot.begins(HANDLER, message("m-1"))
     clock.now += 9.9
     watcher.look()
     assert told() == []
@@ -54,7 +60,7 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     assert "handler_in_trouble has been running for 10.0 s" in record.getMessage()
     assert "test_a_call_is_told_once" in record.getMessage()  # the stack of the thread in the slot: this one
     # the next call of the same handler is another one
-    slot.begins(HANDLER, "m-2")
+    slot.begins(HANDLER, message("m-2"))
     clock.now += 11
     watcher.look()
     slot.ends()
@@ -78,7 +84,7 @@ def test_the_slots_of_ended_threads_are_forgotten() -> None:
     watcher = SlowHandlers("Sales", 1.0, clock=clock)
     slot = watcher.slot("Sales")
     assert slot is not None
-    slot.begins(HANDLER, "m-1")
+    slot.begins(HANDLER, message("m-1"))
     del slot
     gc.collect()
     assert len(watcher._slots) == 0

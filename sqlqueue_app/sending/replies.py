@@ -36,7 +36,10 @@ def check_returns(returns: object) -> None:
         return
     if not isinstance(returns, type):
         raise MessageTypeError(f"returns={returns!r} is no class; expected int, an Enum, dict, or a class of messages")
-    check_mappable(returns)
+    try:
+        check_mappable(returns)
+    except MessageTypeError as error:
+        raise MessageTypeError(f"returns={returns.__qualname__}: {error}") from None
 
 
 def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callable[[str], str], serializer: str = "json") -> Any:

@@ -80,7 +80,7 @@ def compose_rows(
         destination, content = envelope(message, message_id=mark)
         composed = OutgoingMessage(destination, content, b"", time_to_be_received, delay, deliver_at)
         row = composer.delayed_row(composed) if composed.is_delayed else new_row(composed, keep_id=True)
-        return _template(destination, row, mark, partial(composer.body_bytes, message, headers=content))
+        return _template(destination, row, mark, composer.body_writer(message, content))
 
     templates: dict[object, _Template] = {}
     for place, (message, body) in enumerate(messages):

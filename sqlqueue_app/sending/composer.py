@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
@@ -17,7 +17,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMess
 from sqlqueue_app.messages.errors import AddressError, MessageTypeError, WireFormatError
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
-from sqlqueue_app.messages.serializers import CONTENT_TYPES, serialize
+from sqlqueue_app.messages.serializers import CONTENT_TYPES, is_xml, serialize
 from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, resolve_enclosed
 from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
@@ -109,7 +109,7 @@ class Composer:
             intent=intent,
         )
         return OutgoingMessage(
-            destination, content, self.body_bytes(message, payload, content), time_to_be_received, delay, deliver_at
+            destination, content, self.body_writer(message, content)(payload), time_to_be_received, delay, deliver_at
         )
 
     def check_delay(self, delay: timedelta | None, deliver_at: datetime | None, time_to_be_received: timedelta | None) -> None:
@@ -185,7 +185,7 @@ class Composer:
             intent=Intent.PUBLISH,
             sent_to=type_name,
         )
-        data = self.body_bytes(message, payload, content)
+        data = self.body_writer(message, content)(payload)
         # What the header says is what receivers match their handlers with, also where a caller has written it.
         topics = tuple(dict.fromkeys(resolve_enclosed(content[names.ENCLOSED_MESSAGE_TYPES])))
         copies: dict[QueueAddress, OutgoingMessage] = {}
@@ -284,10 +284,15 @@ class Composer:
         """The default serializer of the settings."""
         return self._settings.serializer
 
-    def body_bytes(self, message: object, payload: object, headers: Headers) -> bytes:
-        """The payload in the form that the headers of the message name. MessageBodyError for what has none."""
-        types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES))
-        return serialize(payload, self.spelling(message), headers.get(names.CONTENT_TYPE), types)
+    def body_writer(self, message: object, headers: Headers) -> Callable[[object], bytes]:
+        """What writes a payload in the form that the headers of the message name; raises MessageBodyError for what has none.
+
+        It serves all messages of the type with these headers.
+        """
+        content_type = headers.get(names.CONTENT_TYPE)
+        # Only XML names the types in the body.
+        types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES)) if is_xml(content_type) else ()
+        return partial(serialize, names=self.spelling(message), content_type=content_type, types=types)
 
     def spelling(self, message: object) -> str:
         """How the names of its members are written."""

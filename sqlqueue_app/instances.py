@@ -6,6 +6,7 @@ free, or whose holder has not been heard of for a while, and gives it back when 
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -69,6 +70,13 @@ class InstanceLease:
     def release(self) -> None:
         """Give the callback queue back: the process ends."""
         self._own().delete()
+
+    def release_at_the_end(self, logger: logging.Logger) -> None:
+        """As `release`, for the end of a process, which must not fail on it: it is logged, and the lease runs out by itself."""
+        try:
+            self.release()
+        except Exception as error:  # noqa: BLE001 - see above
+            logger.warning("the lease could not be given back: %s", error, extra={"event": "lease_kept", "endpoint": self.endpoint})
 
     def _own(self) -> QuerySet[Instance]:
         return Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())

@@ -17,7 +17,7 @@ from django.db import connections
 from sqlqueue_app.callbacks.home import CallbackHome, home_of, homes
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.endpoint import Endpoint
-from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
+from sqlqueue_app.instances import lease_instance, managed_alias
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.receiving.heartbeat import Heartbeat
 from sqlqueue_app.receiving.receiver import Receiver
@@ -61,7 +61,7 @@ class CallbackReceiver:
             homes.add(self.home)
             self._thread.start()
         except BaseException:
-            _release(self._lease)
+            self._lease.release_at_the_end(logger)
             raise
         logger.info(
             "replies to %s are received from %s", each.name, queue.name, extra={"event": "callbacks_started", "queue": queue.name}
@@ -83,7 +83,7 @@ class CallbackReceiver:
         finally:
             self._stop.set()
             self._leave()
-            _release(self._lease)
+            self._lease.release_at_the_end(logger)
             connections.close_all()
 
     def _lost(self) -> None:
@@ -94,13 +94,6 @@ class CallbackReceiver:
 
     def _leave(self) -> None:
         homes.remove(self.home, f"this process no longer receives from {self.home.queue!r}: {self._why}")
-
-
-def _release(lease: InstanceLease) -> None:
-    try:
-        lease.release()
-    except Exception as error:  # noqa: BLE001 - the lease runs out by itself; the end of the process must not fail on it
-        logger.warning("the lease could not be given back: %s", error, extra={"event": "lease_kept", "endpoint": lease.endpoint})
 
 
 class _OfThisProcess:

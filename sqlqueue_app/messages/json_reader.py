@@ -16,7 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlqueue_app.messages.errors import MessageTypeError
-from sqlqueue_app.messages.hints import bare
+from sqlqueue_app.messages.hints import MAPPINGS, bare
 from sqlqueue_app.messages.misfit import Misfit
 from sqlqueue_app.messages.shapes import PASCAL, Member, camel, construct, folded, is_mappable, is_model, members_of, pascal
 from sqlqueue_app.messages.times import parse_timespan
@@ -35,7 +35,6 @@ _LISTS: Final = (
     collections.abc.Iterable,
 )
 _SETS: Final = {set: set, collections.abc.MutableSet: set, frozenset: frozenset, collections.abc.Set: frozenset}
-_MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
 def reader_for(hint: Any, names: str) -> Reader:
@@ -63,7 +62,7 @@ def _reader_of_class(cls: type, names: str) -> Reader:
     if is_mappable(plain):
         # Looked up at the first value, so that a class may hold itself.
         return lambda value: _object_reader(plain, names)(value)
-    if cls in _LISTS or cls in _SETS or cls in _MAPPINGS or cls is tuple:
+    if cls in _LISTS or cls in _SETS or cls in MAPPINGS or cls is tuple:
         return _reader_of_generic(cls, cls, (), names)
     raise _unknown(cls)
 
@@ -79,7 +78,7 @@ def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str
         return _array(reader_for(args[0], names) if args else _anything, list)
     if origin in _SETS:
         return _array(reader_for(args[0], names) if args else _anything, _SETS[origin])
-    if origin in _MAPPINGS:
+    if origin in MAPPINGS:
         key, item = args or (str, Any)
         return _mapping(_key_reader(key), reader_for(item, names))
     if isinstance(origin, type) and is_mappable(origin):

@@ -61,11 +61,7 @@ def parse_time(text: str) -> datetime:
 
 def format_timespan(duration: timedelta) -> str:
     """The constant form of .NET, ``[-][d.]hh:mm:ss[.fffffff]``; raises :class:`WireFormatError` beyond 10,675,199 days."""
-    size = abs(duration)
-    if size > _LONGEST:
-        raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_LONGEST!r})")
-    minutes, seconds = divmod(size.seconds, 60)
-    hours, minutes = divmod(minutes, 60)
+    size, hours, minutes, seconds = _parts(duration)
     return (
         ("-" if duration < timedelta(0) else "")
         + (f"{size.days}." if size.days else "")
@@ -93,13 +89,18 @@ def parse_timespan(text: str) -> timedelta:
     return -size if match["minus"] else size
 
 
-def format_iso_duration(duration: timedelta) -> str:
-    """The duration as XML has it, ``P1DT2H3M4.005S``; raises :class:`WireFormatError` beyond 10,675,199 days."""
+def _parts(duration: timedelta) -> tuple[timedelta, int, int, int]:
+    """The duration without its sign, and its hours, minutes and seconds beside the days; WireFormatError beyond what .NET holds."""
     size = abs(duration)
     if size > _LONGEST:
         raise WireFormatError(f"the duration {duration!r} is longer than .NET can hold ({_LONGEST!r})")
     minutes, seconds = divmod(size.seconds, 60)
-    hours, minutes = divmod(minutes, 60)
+    return size, *divmod(minutes, 60), seconds
+
+
+def format_iso_duration(duration: timedelta) -> str:
+    """The duration as XML has it, ``P1DT2H3M4.005S``; raises :class:`WireFormatError` beyond 10,675,199 days."""
+    size, hours, minutes, seconds = _parts(duration)
     fraction = f".{size.microseconds:06}".rstrip("0") if size.microseconds else ""
     parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{seconds}{fraction}S" if seconds or fraction else ""]
     day = f"{size.days}D" if size.days else ""

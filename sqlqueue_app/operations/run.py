@@ -103,7 +103,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
         for _, lease in leases:
-            _release(lease)
+            lease.release_at_the_end(logger)
         connections.close_all()
     logger.info("stopped, %s messages received", count.received, extra={"event": "worker_stopped"})
     return count.received
@@ -129,7 +129,7 @@ def _prepare(
     """Install if asked, lease, look at the tables, purge and subscribe if the settings say so: the queues of each endpoint."""
     # A try before this one may have come half the way before the database went away.
     while leases:
-        _release(leases.pop()[1])
+        leases.pop()[1].release_at_the_end(logger)
     connection = connection_of(settings.database)
     dialect = dialect_of_connection(connection)
     if options.install:
@@ -173,13 +173,6 @@ def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[Rec
     following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
     callbacks = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.is_callback_queue]
     return Heartbeat(lease, receivers, following, callbacks, lambda: homes.lost(lease.endpoint)).job()
-
-
-def _release(lease: InstanceLease) -> None:
-    try:
-        lease.release()
-    except Exception as error:  # noqa: BLE001 - the lease runs out by itself; the end of the process must not fail on it
-        logger.warning("the lease could not be given back: %s", error, extra={"event": "lease_kept", "endpoint": lease.endpoint})
 
 
 def _say_started(endpoints: list[Endpoint], queues: list[str]) -> None:

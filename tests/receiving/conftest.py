@@ -172,6 +172,18 @@ def calls() -> Calls:
 
 
 @pytest.fixture
+def failing(calls: Calls) -> Calls:
+    """A handler for `Test.Message` that always fails."""
+
+    def fail(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        raise LookupError("always")
+
+    handles("Test.Message")(fail)
+    return calls
+
+
+@pytest.fixture
 def counting(calls: Calls) -> Callable[..., None]:
     """A handler for `Test.Message` that only counts."""
 

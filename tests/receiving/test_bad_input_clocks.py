@@ -13,13 +13,13 @@ from sqlqueue_app import handles, request, send
 from sqlqueue_app.callbacks.receiver import _of_this_process
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.endpoint import Endpoint
-from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.messages.errors import ReplyLost
 from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.receiving import heartbeat
 from tests.receiving.conftest import Asking, Bench, Calls
+from tests.receiving.test_callback_leases import take
 from tests.receiving.test_outages import Running
 from tests.support.clocks import DatabaseClock, ProcessClock
 from tests.support.waiting import poll_until
@@ -250,13 +250,3 @@ def test_queues_are_sampled_on_after_a_jump(office: Bench, server: DatabaseClock
         server.jump(jump)
         assert sampling.sample() > 0
     assert QueueSample.objects.using(office.database.alias).filter(queue="Sales", seconds=10).exists()
-
-
-def take(asking: Asking) -> InstanceLease:
-    """Another process leases a callback queue."""
-    return lease_instance(
-        get_settings().endpoint("Web"),
-        alias=asking.bench.database.alias,
-        concurrency=1,
-        exists=lambda name: asking.bench.table(name).exists(),
-    )

@@ -29,6 +29,7 @@ ELSEWHERE = 999_999_999
 
 
 def take(asking: Asking) -> InstanceLease:
+    """Another process leases a callback queue."""
     return lease_instance(
         get_settings().endpoint("Web"),
         alias=asking.bench.database.alias,

@@ -26,16 +26,6 @@ def policy(config: Any, context: Any) -> Any:
     return chosen[-1]
 
 
-@pytest.fixture
-def failing(calls: Calls) -> Calls:
-    def fail(message: Any, context: Any) -> None:
-        calls.add(context.attempt)
-        raise LookupError("always")
-
-    handles("Test.Message")(fail)
-    return calls
-
-
 def delayed(bench: Bench) -> list[tuple[dict[str, Any], bytes]]:
     """Headers and bodies of what waits in the delayed table of Sales."""
     with bench.database.connection.cursor() as cursor:

@@ -35,18 +35,6 @@ def policy(bench: Bench) -> Any:
     chosen.clear()
 
 
-@pytest.fixture
-def failing(calls: Calls) -> Calls:
-    """A handler for `Test.Message` that always fails."""
-
-    def fail(message: Any, context: Any) -> None:
-        calls.add(context.attempt)
-        raise LookupError("always")
-
-    handles("Test.Message")(fail)
-    return calls
-
-
 def test_a_policy_sees_the_failure_and_the_settings(bench: Bench, policy: Any, failing: Calls) -> None:
     seen: list[Any] = []
 

@@ -9,6 +9,7 @@ SqlQueueError
 │   ├── PoisonMessage           the headers of a row cannot be read: the row goes to the error queue as it is
 │   │   └── NullHeaders         the headers are the JSON text null
 │   └── MessageBodyError        the body does not fit its content type or message type: never retried
+│       └── SeveralMessages     the body holds several messages where one was wanted
 ├── ReplyLost                   a request will get no reply: its process lost the callback queue
 ├── Unrecoverable               raised by handlers: do not retry, move to the error queue at once
 ├── ProcessDied                 never raised: the reason of a message in the error queue at which processes died
@@ -61,6 +62,10 @@ class NullHeaders(PoisonMessage):
 
 class MessageBodyError(WireFormatError):
     """The body does not fit its content type or its message type; trying again cannot help."""
+
+
+class SeveralMessages(MessageBodyError):
+    """The body is XML with several messages in one root ``Messages``, which only a worker handles."""
 
 
 class Unrecoverable(SqlQueueError):

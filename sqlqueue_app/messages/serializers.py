@@ -17,8 +17,8 @@ from sqlqueue_app.messages.json_writer import write_json
 from sqlqueue_app.messages.misfit import Misfit
 from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.messages.xml_document import messages_in
-from sqlqueue_app.messages.xml_reader import decode_xml
+from sqlqueue_app.messages.xml_document import Element, messages_in
+from sqlqueue_app.messages.xml_reader import decode_xml, plain_of
 from sqlqueue_app.messages.xml_writer import write_xml
 
 JSON_CONTENT_TYPE: Final = "application/json"
@@ -73,23 +73,50 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses cents.
 
     Raises :class:`MessageBodyError`, naming type, member and value, for everything that does not fit: also ``null``, an
-    empty body, JSON in UTF-16, and nesting without end. Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
+    empty body, JSON in UTF-16, and nesting without end; :class:`SeveralMessages` for XML that holds several (see
+    :func:`deserialize_element`). Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
     """
     hint = dict if target is None else target
     try:
         found = decode_xml(body, hint) if is_xml(content_type, default) else _decode(body)
     except Misfit as misfit:
         raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
+    return _fitted(found, hint, names)
+
+
+def deserialize_element(element: Element, target: Any = None, names: str = AS_IS) -> Any:
+    """The message in one of the elements of :func:`messages_in`; otherwise as :func:`deserialize`."""
+    hint = dict if target is None else target
+    try:
+        found = plain_of(element, hint)
+    except Misfit as misfit:
+        raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
+    return _fitted(found, hint, names)
+
+
+def _fitted(found: Any, hint: Any, names: str) -> Any:
     if found is None:
         raise MessageBodyError("the body is null; expected an object")
-    if _wants_object(hint) and type(found) is list and len(found) == 1 and type(found[0]) is dict:
-        found = found[0]
+    if type(found) is list and _wants_object(hint):
+        found = _only_object(found)
     try:
         return _reader_for(hint, names)(found)
     except Misfit as misfit:
         raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from misfit.__cause__
     except RecursionError:
         raise MessageBodyError("the body is nested too deeply") from None
+
+
+def _only_object(found: list[Any]) -> Any:
+    if not all(type(each) is dict for each in found):
+        return found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise MessageBodyError(
+            f"the body holds several messages: expected an object, got an array of {len(found)}; let the sender send each by itself"
+        )
+    return found
 
 
 @functools.lru_cache(maxsize=1000)
@@ -113,6 +140,8 @@ def type_names_in(body: bytes, content_type: str | None, default: str = _JSON) -
     if is_xml(content_type, default):
         return [name for message in messages_in(body) for name in message.type_names]
     found = _decode(body)
+    if type(found) is list and len(found) == 1:
+        found = found[0]
     name = found.get("$type") if isinstance(found, dict) else None
     return resolve_enclosed(name) if isinstance(name, str) else []
 

@@ -17,6 +17,7 @@ _DEEPEST: Final = 100
 # What expat puts between a namespace and a name; no URI holds it.
 _SEPARATOR: Final = " "
 _BASE_TYPE: Final = "baseType"
+_WRAPPER: Final = "messages"
 
 
 @dataclass(slots=True)
@@ -36,17 +37,26 @@ class Element:
         """The names that it may have as a message: full name of its type, the same without namespace, then its base types."""
         space = self.namespace.rpartition("/")[2]
         names = [f"{space}.{self.name}"] if space else []
-        bases = [uri for prefix, uri in self.declared.items() if prefix.startswith(_BASE_TYPE)]
-        return [*names, self.name, *bases]
+        return [*names, self.name, *self.base_types]
+
+    @property
+    def base_types(self) -> list[str]:
+        """The full names of the base types that it declares."""
+        return [uri for prefix, uri in self.declared.items() if prefix.startswith(_BASE_TYPE)]
 
 
 def messages_in(body: bytes) -> list[Element]:
     """The elements of the messages in a body: the root, or the children of a root `Messages` (cores 3 and 4 wrote that).
 
-    Raises MessageBodyError for what is no XML, has a document type, or is nested more than 100 deep.
+    Never empty. Raises MessageBodyError for what is no XML, has a document type, is nested more than 100 deep, or is such a root
+    without a message in it.
     """
     root = parse_xml(body)
-    return root.children if root.name.lower() == "messages" else [root]
+    if root.name.lower() != _WRAPPER:
+        return [root]
+    if not root.children:
+        raise MessageBodyError(f"the body holds 0 messages: its root {root.name!r} is empty; expected one message at least")
+    return root.children
 
 
 def parse_xml(body: bytes) -> Element:

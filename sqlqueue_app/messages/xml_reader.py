@@ -15,7 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from sqlqueue_app.messages.errors import MessageBodyError
+from sqlqueue_app.messages.errors import SeveralMessages
 from sqlqueue_app.messages.hints import MAPPINGS, alternatives, array_items, bare, is_optional, is_value_type, mapping_items
 from sqlqueue_app.messages.json_reader import reader_for
 from sqlqueue_app.messages.misfit import Misfit
@@ -35,11 +35,11 @@ _NET_TYPES: Final[dict[str, Any]] = {
 def decode_xml(body: bytes, hint: Any) -> Any:
     """The body as decoded JSON would be, for a reader of `hint`; without types (dict) every value is text, but for nil.
 
-    Raises MessageBodyError for what is no XML, and for several messages in one body.
+    Raises MessageBodyError for what is no XML, and of that SeveralMessages for several messages in one body.
     """
     messages = messages_in(body)
     if len(messages) != 1:
-        raise MessageBodyError(f"the body holds {len(messages)} messages; expected one: let the sender send each by itself")
+        raise SeveralMessages(f"the body holds {len(messages)} messages; expected one: let the sender send each by itself")
     return plain_of(messages[0], hint)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlqueue_app.messages.envelope import IncomingMessage
-from sqlqueue_app.messages.errors import HandlerError, MessageTypeError
+from sqlqueue_app.messages.errors import HandlerError, MessageTypeError, SeveralMessages
 from sqlqueue_app.messages.headers import CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES
-from sqlqueue_app.messages.serializers import deserialize, type_names_in
+from sqlqueue_app.messages.serializers import deserialize, deserialize_element, type_names_in
 from sqlqueue_app.messages.types import find_message_type
+from sqlqueue_app.messages.xml_document import messages_in
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
 from sqlqueue_app.receiving.handlers import Handler
+from sqlqueue_app.receiving.several import bound_to, types_of
 
 _REMEMBERED_TEXTS = 1000
 
@@ -63,33 +65,61 @@ class HandlerTable:
             return known
         # A native sender may leave the header out, and have the body say what it is (transport reference 6.10).
         enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
-        handlers: list[Handler] = []
-        for handler in (handler for name in enclosed for handler in self._by_type.get(name, ())):
-            if all(handler.function != other.function for other in handlers):
-                handlers.append(handler)
-        if not handlers:
-            types = ", ".join(map(repr, enclosed)) or "none (the header NServiceBus.EnclosedMessageTypes is missing)"
-            raise MessageTypeError(
-                f"no handler for message {incoming.message_id!r}: its types are {types}; "
-                f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
-            )
+        handlers = self._of_types(enclosed, incoming)
         # Whoever writes headers decides how many different texts there are: remember the usual ones only.
         if header and len(self._found) < _REMEMBERED_TEXTS:
             self._found[header] = handlers
         return handlers
 
+    def _of_types(self, types: Sequence[str], incoming: IncomingMessage) -> list[Handler]:
+        handlers: list[Handler] = []
+        for handler in (handler for name in types for handler in self._by_type.get(name, ())):
+            if all(handler.function != other.function for other in handlers):
+                handlers.append(handler)
+        if not handlers:
+            named = ", ".join(map(repr, types)) or "none (the header NServiceBus.EnclosedMessageTypes is missing)"
+            raise MessageTypeError(
+                f"no handler for message {incoming.message_id!r}: its types are {named}; "
+                f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
+            )
+        return handlers
+
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
-        """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read."""
+        """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read.
+
+        Of several messages in one body the handlers of the first, then those of the next.
+        """
         control = self._subscriptions if CONTROL_MESSAGE in incoming.headers else None
         if control is not None and (own := control.handler_for(incoming)) is not None:
             return [(own, incoming)]
+        handlers = self.handlers_for(incoming)
         bodies: dict[type | None, Any] = {}
-        for handler in (handlers := self.handlers_for(incoming)):
-            if handler.target not in bodies:
-                bodies[handler.target] = self._read(incoming, handler)
-        return [(handler, bodies[handler.target]) for handler in handlers]
+        try:
+            for handler in handlers:
+                if handler.target not in bodies:
+                    bodies[handler.target] = self._read(incoming, handler)
+        except SeveralMessages:
+            bodies = {}
+        # What is raised there comes without the error that led to it, which is nobody's failure.
+        return [(handler, bodies[handler.target]) for handler in handlers] if bodies else self._calls_of_each(incoming)
 
     def _read(self, incoming: IncomingMessage, handler: Handler) -> Any:
+        return deserialize(incoming.body, incoming.content_type, handler.target, self._names_for(handler), self._serializer)
+
+    def _calls_of_each(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
+        """All bodies are read before the first handler is called."""
+        found: list[tuple[Handler, Any]] = []
+        enclosed = incoming.message_types
+        for element in messages_in(incoming.body):
+            bodies: dict[type | None, Any] = {}
+            types = types_of(element, enclosed)
+            for handler in self._of_types(types, incoming):
+                if handler.target not in bodies:
+                    bodies[handler.target] = deserialize_element(element, handler.target, self._names_for(handler))
+                found.append((bound_to(handler, types), bodies[handler.target]))
+        return found
+
+    def _names_for(self, handler: Handler) -> str:
+        """How the members of its messages are spelled."""
         known = find_message_type(handler.message_type) if handler.target is not None else None
-        names = (known.names if known else None) or self._body_names
-        return deserialize(incoming.body, incoming.content_type, handler.target, names, self._serializer)
+        return (known.names if known else None) or self._body_names

@@ -25,6 +25,10 @@ class MessageContext:
     if and only if it commits; in the modes receive_only and none in a transaction of their own.
     """
 
+    # Of the class, so that it costs nothing where a body holds one message, as nearly all do.
+    types_at_hand: list[str] | None = None
+    """Set by who calls the handlers, for one of several messages in one body."""
+
     def __init__(
         self,
         incoming: IncomingMessage,
@@ -64,8 +68,8 @@ class MessageContext:
 
     @property
     def message_types(self) -> list[str]:
-        """The names of the message's types, the concrete one first."""
-        return self._incoming.message_types
+        """The names of the message's types, the concrete one first; of several messages in one body, those of the one at hand."""
+        return self._incoming.message_types if self.types_at_hand is None else self.types_at_hand
 
     @property
     def endpoint(self) -> str:

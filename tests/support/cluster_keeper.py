@@ -1,8 +1,8 @@
 """Keeps one PostgreSQL server alive exactly as long as the process that started this script.
 
-Run as a program: `python cluster_keeper.py '{"bin": …, "directory": …, "port": …, "user": …, "options": […]}'`.
+Run as a program: `python cluster_keeper.py '{"bin": …, "directory": …, "data": …, "port": …, "user": …, "options": […]}'`.
 It obeys lines on standard input (`start`, `stop`) and answers each with `done` or `failed: why`. When standard input ends,
-which the kernel sees to even where the test session is killed, it stops the server and removes the directory.
+which the kernel sees to even where the test session is killed, it stops the server and removes the directories.
 Only the standard library: it runs on its own, beside whatever the session has loaded.
 """
 
@@ -25,12 +25,12 @@ SECONDS_FOR_A_PROGRAM = 120
 
 
 class Keeper:
-    """One server in one directory. Every method is called from the main thread alone."""
+    """One server: its data in one directory, socket and logs in another. Every method is called from the main thread alone."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.programs = Path(order["bin"])
         self.directory = Path(order["directory"])
-        self.data = self.directory / "data"
+        self.data = Path(order["data"])
         self.port: int = order["port"]
         self.user: str | None = order["user"]
         self.options: list[str] = order["options"]
@@ -96,7 +96,8 @@ class Keeper:
         try:
             self.stop()
         except (RuntimeError, OSError):
-            pass  # nobody is left to hear of it, and the directory goes away under the server
+            pass  # nobody is left to hear of it, and the directories go away under the server
+        shutil.rmtree(self.data, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from pytest_django import DjangoDbBlocker, Settings
 
 from tests.support import leaks, postgresql
+from tests.support.directories import directory_for_databases
 from tests.support.provisioning import PostgresqlProvider, Provider, SqliteProvider, SqlServerProvider, configured
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,11 +115,13 @@ class DatabaseSession:
 
 
 @pytest.fixture(scope="session")
-def database_session(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Iterator[DatabaseSession]:
-    session = DatabaseSession(tmp_path_factory.mktemp("databases"))
+def database_session(django_db_blocker: DjangoDbBlocker) -> Iterator[DatabaseSession]:
+    directory = directory_for_databases("sqlq-sqlite-")
+    session = DatabaseSession(directory)
     yield session
     with django_db_blocker.unblock():
         session.end()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 
 from tests.support import postgresql_programs
+from tests.support.directories import directory_for_databases
 from tests.support.ports import free_port
 
 URL_VARIABLE = "SQLQUEUE_TEST_POSTGRES_URL"
@@ -33,7 +34,7 @@ OPTIONS = [
     "max_connections=200",
     "max_prepared_transactions=20",
     "shared_buffers=64MB",
-    "max_wal_size=1GB",
+    "max_wal_size=256MB",
     "checkpoint_timeout=1h",
     "autovacuum_naptime=1h",
     "log_min_messages=warning",
@@ -101,7 +102,7 @@ class GivenServer:
 
 
 class ThrowAwayServer:
-    """A cluster in a temporary directory, kept by a process of its own that ends it with this session.
+    """A cluster in temporary directories, kept by a process of its own that ends it with this session.
 
     `settings()` names the socket (no password, fastest); `port` and `password` serve clients that need TCP.
     """
@@ -111,6 +112,8 @@ class ThrowAwayServer:
         self._programs = programs
         # short, for the path of a socket may have 107 bytes
         self.directory = Path(tempfile.mkdtemp(prefix="sqlq-pg-"))
+        # apart: programs may be copied into the other, and those in memory are often not allowed to run
+        self.data = directory_for_databases("sqlq-pg-data-")
         self.password = secrets.token_urlsafe(12)
         (self.directory / "password").write_text(self.password)
         self.port = free_port()
@@ -118,6 +121,7 @@ class ThrowAwayServer:
         order = {
             "bin": str(self._programs.directory),
             "directory": str(self.directory),
+            "data": str(self.data),
             "port": self.port,
             "user": user,
             "options": list(OPTIONS if options is None else options),
@@ -165,7 +169,7 @@ class ThrowAwayServer:
         self._order("stop")
 
     def close(self) -> None:
-        """Ends the keeper, and with it server and directory."""
+        """Ends the keeper, and with it server and directories."""
         with self._keeper as keeper:
             if keeper.stdin:
                 keeper.stdin.close()
@@ -181,10 +185,10 @@ class ThrowAwayServer:
             raise RuntimeError(f"could not {word} the PostgreSQL server for tests: {answer or 'its keeper died'}")
 
     def _hand_over(self) -> str:
-        """Gives the directory to an ordinary user, for PostgreSQL refuses to run as root; returns the user's name."""
+        """Gives the directories to an ordinary user, for PostgreSQL refuses to run as root; returns the user's name."""
         user = _ordinary_user()
-        os.chown(self.directory, user.pw_uid, user.pw_gid)
-        os.chown(self.directory / "password", user.pw_uid, user.pw_gid)
+        for path in (self.directory, self.directory / "password", self.data):
+            os.chown(path, user.pw_uid, user.pw_gid)
         if not _can_run(self._programs.directory / "postgres", user):
             self._programs = _copy_to(self.directory / "programs", self._programs)
         return user.pw_name

@@ -17,19 +17,20 @@ def test_a_killed_session_leaves_no_server_behind() -> None:
         "import sys\n"
         "from tests.support import postgresql\n"
         "server = postgresql.ThrowAwayServer(postgresql.postgresql_programs.find_or_install())\n"
-        "print(server.directory, flush=True)\n"
+        "print(server.directory, server.data, flush=True)\n"
         "sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as session:
         (line,) = read_until(session, session.stdout, lambda _: True, 120, what="the server was started")
-        directory = Path(line.strip())
-        server = int((directory / "data" / "postmaster.pid").read_text().split()[0])
+        directory, data = map(Path, line.split())
+        server = int((data / "postmaster.pid").read_text().split()[0])
 
         session.kill()
 
     poll_until(lambda: not directory.exists(), 60, what=f"{directory} to be removed")
+    poll_until(lambda: not data.exists(), 60, what=f"{data} to be removed")
     poll_until(lambda: is_gone(server), 60, what=f"server {server} to end")
 
 

@@ -1,12 +1,15 @@
-"""After `migrate`: make the queue tables that are missing."""
+"""After `migrate`: make the queue tables that are missing, and the groups of permissions."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from django.apps import AppConfig
+
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.operations.permission_groups import make_groups
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.inspection import current_catalog
 from sqlqueue_app.tables.installation import install_tables
@@ -29,3 +32,8 @@ def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None,
         out = stdout or sys.stdout
         for table in made:
             out.write(f"  Created {table.kind.value} table {table.address}\n")
+
+
+def make_groups_after_migrate(*, app_config: AppConfig, using: str, **_: Any) -> None:
+    """Make the groups of permissions that are missing, in the database of the users. Connected as `install_after_migrate`."""
+    make_groups(app_config, using)

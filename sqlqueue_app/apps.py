@@ -17,7 +17,7 @@ class SqlQueueConfig(AppConfig):
         """Register the checks, the queue models and the installation after `migrate`."""
         # Only now: these modules need the models of every app to be loaded.
         from sqlqueue_app import checks, queue_models  # noqa: PLC0415
-        from sqlqueue_app.after_migrate import install_after_migrate  # noqa: PLC0415
+        from sqlqueue_app.after_migrate import install_after_migrate, make_groups_after_migrate  # noqa: PLC0415
 
         checks.register()
         queue_models.register_app()
@@ -25,6 +25,7 @@ class SqlQueueConfig(AppConfig):
         if apps.is_installed("django.contrib.admin"):
             self._list_in_admin()
         post_migrate.connect(install_after_migrate, sender=self, dispatch_uid="sqlqueue_app.install_after_migrate")
+        post_migrate.connect(make_groups_after_migrate, sender=self, dispatch_uid="sqlqueue_app.make_groups_after_migrate")
 
     @staticmethod
     def _list_in_admin() -> None:

@@ -15,6 +15,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from sqlqueue_app.dashboard.navigation import tabs
 from sqlqueue_app.databases.dialect import DIALECTS, dialect
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.models import Queue
@@ -51,6 +52,7 @@ def page(
         **site.each_context(request),
         "opts": Queue._meta,
         "title": title,
+        "tabs": tabs(site, request),
         "crumbs": (*_first_crumbs(site), *crumbs),
         "crumbs_as_list": _BREADCRUMBS_AS_LIST,
         **context,

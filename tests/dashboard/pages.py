@@ -7,17 +7,19 @@ from html.parser import HTMLParser
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from sqlqueue_app.operations.permission_groups import GROUPS
+
 OVERVIEW = "/admin/sqlqueue_app/queue/"
 
 
 def client_of(kind: str) -> Client:
-    """A browser of: anonymous, staff (no permission), viewer (only view_queue), superuser."""
+    """A browser of: anonymous, staff (no permission), viewer (only view_queue), reader, writer, admin (the groups), superuser."""
     client = Client()
     if kind == "anonymous":
         return client
     user, _ = User.objects.get_or_create(username=kind, defaults={"is_staff": True, "is_superuser": kind == "superuser"})
-    if kind == "viewer":
-        user.user_permissions.add(Permission.objects.get(codename="view_queue"))
+    codenames = ("view_queue",) if kind == "viewer" else GROUPS.get(f"sqlqueue {kind}", ())
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="sqlqueue_app", codename__in=codenames))
     client.force_login(user)
     return client
 

@@ -39,7 +39,7 @@ NAMES = [
 ]
 
 
-def get(path: str, kind: str = "viewer") -> tuple[int, str]:
+def get(path: str, kind: str = "writer") -> tuple[int, str]:
     answer = client_of(kind).get(path)
     return answer.status_code, answer.content.decode()
 

@@ -1,0 +1,137 @@
+"""Actions: each is confirmed on a page of its own, which works without JavaScript, then done once, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.dashboard.access import Power, actor_of, may, reason_of
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.messages.errors import SqlQueueError
+from sqlqueue_app.models import ActionResult, Operation
+from sqlqueue_app.operations.actions import record_action
+
+CONFIRMED = "confirmed"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action has done: how many, in words for the user, and where he goes now; an operation that goes on with it."""
+
+    message: str
+    url: str
+    count: int = 1
+    operation: Operation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What is asked before an action.
+
+    `facts` are pairs of a label and a text: on what, how many. `hidden` are fields of the form that come back as they are. With
+    `typed` that text must be typed in. `fields` are further questions: see `Field`. `blocked` says why it cannot be done now.
+    """
+
+    action: str
+    power: Power
+    target: str
+    title: str
+    text: str
+    submit: str
+    perform: Callable[[], Done]
+    back_url: str
+    count: int = 1
+    facts: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[str] = ()
+    hidden: Sequence[tuple[str, str]] = ()
+    fields: Sequence[Field] = ()
+    typed: str = ""
+    blocked: str = ""
+    is_dangerous: bool = False
+    crumbs: tuple[Crumb, ...] = ()
+    errors: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A question on the page of a confirmation: its name in the form, its label, its value.
+
+    `kind` is the type of the input, or ``textarea``; with `choices`, pairs of a value and a label, it is a list to choose from.
+    """
+
+    name: str
+    label: str
+    value: str = ""
+    kind: str = "text"
+    help: str = ""
+    choices: Sequence[tuple[str, str]] = ()
+    is_required: bool = True
+    minimum: int | None = None
+    maximum: int | None = None
+    rows: int = 8
+
+
+def confirm(pages: PageAdmin, request: HttpRequest, asked: Confirmation) -> HttpResponse:
+    """Ask, or act if it is confirmed. Who lacks the power gets 403, and a row in the record if he tried.
+
+    The action is done where POST carries the field `confirmed`; any other request shows the page. An error of ours that the action
+    raises is shown on the page again, and recorded as failed.
+    """
+    confirmed = request.method == "POST" and CONFIRMED in request.POST
+    if not may(request, asked.power):
+        if confirmed:
+            _record(request, asked, ActionResult.DENIED, 0, reason_of(asked.power))
+        raise PermissionDenied(reason_of(asked.power))
+    if not confirmed:
+        return _page(pages, request, asked)
+    if asked.blocked:
+        return _page(pages, request, asked, status=409)
+    if asked.typed and request.POST.get("typed", "").strip() != asked.typed:
+        return _page(pages, request, asked, [_("Type “%(text)s” to confirm.") % {"text": asked.typed}], status=400)
+    if asked.errors:
+        return _page(pages, request, asked, asked.errors, status=400)
+    try:
+        done = asked.perform()
+    except (SqlQueueError, ValueError) as error:
+        _record(request, asked, ActionResult.FAILED, 0, str(error))
+        return _page(pages, request, asked, [str(error)], status=409)
+    _record(request, asked, ActionResult.REQUESTED if done.operation else ActionResult.DONE, done.count, "", done.operation)
+    messages.success(request, done.message)
+    return HttpResponseRedirect(done.url)
+
+
+def _record(
+    request: HttpRequest, asked: Confirmation, result: ActionResult, count: int, reason: str, operation: Operation | None = None
+) -> None:
+    record_action(
+        actor_of(request),
+        asked.action,
+        asked.target,
+        result=result,
+        permission=str(asked.power),
+        count=count,
+        reason=reason,
+        operation=operation,
+    )
+
+
+def _page(
+    pages: PageAdmin, request: HttpRequest, asked: Confirmation, errors: Sequence[str] = (), status: int = 200
+) -> HttpResponse:
+    response = pages.page(
+        request,
+        "confirm",
+        title=asked.title,
+        crumbs=(*asked.crumbs, Crumb(asked.title)),
+        asked=asked,
+        errors=errors,
+        confirmed=CONFIRMED,
+    )
+    response.status_code = status
+    return response

@@ -1,0 +1,42 @@
+"""Django models: the managed tables, anchors for the pages and permissions of the dashboard, and `queue_model`."""
+
+from __future__ import annotations
+
+from django.apps import apps
+from django.db import models
+
+from sqlqueue_app.models.anchors import Dashboard, Endpoint, Queue
+from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
+from sqlqueue_app.models.handled import HandledMessage, TaskResult
+from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
+from sqlqueue_app.models.running import Claim, Instance, QueueSample, ScheduleTick
+from sqlqueue_app.queue_models import queue_model, queue_models
+
+__all__ = [
+    "ActionResult",
+    "Claim",
+    "Dashboard",
+    "Endpoint",
+    "FailedAttempt",
+    "FailedMessage",
+    "FailureGroup",
+    "FailureStatus",
+    "HandledMessage",
+    "Instance",
+    "Operation",
+    "OperationState",
+    "OperatorAction",
+    "Queue",
+    "QueueSample",
+    "Redirect",
+    "ScheduleTick",
+    "TaskResult",
+    "managed_models",
+    "queue_model",
+    "queue_models",
+]
+
+
+def managed_models() -> list[type[models.Model]]:
+    """The models whose tables `migrate` makes; a worker reads and writes them."""
+    return [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]

@@ -1,0 +1,59 @@
+"""Places in the admin and in the list of permissions for pages that are not about one table."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+
+class Queue(models.Model):
+    """The pages about queues, and the permissions of the dashboard: one for each power. It has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("view_body", "Can see the bodies of messages"),
+            ("export", "Can export lists and messages"),
+            ("retry", "Can retry failed messages"),
+            ("edit_message", "Can edit a failed message and retry it"),
+            ("archive", "Can archive failed messages, and bring them back"),
+            ("delete_message", "Can delete messages"),
+            ("move_message", "Can move messages to another queue"),
+            ("purge_queue", "Can purge queues, and remove callback queues"),
+            ("control_endpoint", "Can pause and resume, and change the concurrency of instances"),
+            ("manage_redirect", "Can manage redirects of retries"),
+            ("manage_settings", "Can manage notes, schedules, subscriptions and notifications"),
+        ]
+        verbose_name = "queue"
+        verbose_name_plural = "queues"
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Dashboard(models.Model):
+    """The overview; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = "overview"
+        verbose_name_plural = "overview"
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Endpoint(models.Model):
+    """The pages about endpoints; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = "endpoint"
+        verbose_name_plural = "endpoints"
+
+    def __str__(self) -> str:
+        return str(self.pk)

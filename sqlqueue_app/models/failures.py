@@ -1,0 +1,144 @@
+"""Failed messages: the index of what lies in the error queues, and what operators have said about it.
+
+The messages themselves stay in their error queue (design 6.7). What is read from their headers here can be read again at any time;
+the status, the notes and the redirects cannot.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+from sqlqueue_app.queue_models.fields import UtcInstantField
+
+
+class FailureStatus(models.IntegerChoices):
+    """What has become of a failed message; the first four numbers are those of ServiceControl (operations reference 3.2)."""
+
+    UNRESOLVED = 1, "unresolved"
+    RESOLVED = 2, "resolved"
+    RETRY_ISSUED = 3, "retry issued"
+    ARCHIVED = 4, "archived"
+    DELETED = 5, "deleted"
+    GONE = 6, "gone from the error queue"
+
+
+class FailureGroup(models.Model):
+    """Failures that have one thing in common; `id` is what ServiceControl gives the same group (operations reference 3.2)."""
+
+    id = models.UUIDField("id", primary_key=True)
+    classifier = models.CharField("classifier", max_length=64, help_text="by what the failures are alike")
+    title = models.TextField("title", help_text="what they have in common")
+    note = models.TextField("note", blank=True, default="", db_default="")
+    noted_by = models.CharField("noted by", max_length=255, blank=True, default="", db_default="")
+    noted_at = UtcInstantField("noted at", null=True, blank=True)
+
+    class Meta:
+        verbose_name = "group of failures"
+        verbose_name_plural = "groups of failures"
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class FailedMessage(models.Model):
+    """A message that failed, once for all its attempts. `id` is what ServiceControl calls its unique message id.
+
+    `queue` and `row_version` say where it lies; `row_version` is NULL once it does not. Groups are those of the last failure.
+    """
+
+    id = models.UUIDField("unique message id", primary_key=True)
+    status = models.PositiveSmallIntegerField("status", choices=FailureStatus.choices, default=FailureStatus.UNRESOLVED)
+    status_at = UtcInstantField("status since")
+    queue = models.CharField("error queue", max_length=400)
+    row_version = models.BigIntegerField("row version", null=True, blank=True)
+    message_id = models.CharField("message id", max_length=255)
+    conversation_id = models.CharField("conversation id", max_length=255, blank=True, default="")
+    message_type = models.CharField("message type", max_length=400, blank=True, default="")
+    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="", help_text="where it failed")
+    failed_q = models.CharField("failed queue", max_length=400, blank=True, default="", help_text="where it was received from")
+    exception_type = models.CharField("exception type", max_length=400, blank=True, default="")
+    exception_message = models.TextField("exception message", blank=True, default="", help_text="its first 1,000 characters")
+    poison = models.TextField("poison", blank=True, default="", help_text="why its headers cannot be read")
+    attempts = models.PositiveIntegerField("failures", default=1, help_text="how often it has come to an error queue")
+    first_failed_at = UtcInstantField("first failed at")
+    failed_at = UtcInstantField("last failed at")
+    sent_at = UtcInstantField("sent at", null=True, blank=True)
+    size = models.PositiveBigIntegerField("size of the body", null=True, blank=True)
+    exception_group = models.UUIDField("group by exception", null=True, blank=True)
+    type_group = models.UUIDField("group by message type", null=True, blank=True)
+    address_group = models.UUIDField("group by address", null=True, blank=True)
+    instance_group = models.UUIDField("group by instance", null=True, blank=True)
+    endpoint_group = models.UUIDField("group by endpoint", null=True, blank=True)
+    retried_to = models.CharField("retried to", max_length=400, blank=True, default="", help_text="where the last retry put it")
+    retry_row_id = models.CharField("row id of the retry", max_length=64, blank=True, default="")
+    edit_of = models.UUIDField("edit of", null=True, blank=True, help_text="the message of which this is an edited copy")
+
+    class Meta:
+        verbose_name = "failed message"
+        verbose_name_plural = "failed messages"
+        default_permissions = ()
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["queue", "row_version"], condition=models.Q(row_version__isnull=False), name="sqlqueue_failure_once"
+            )
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["status", "failed_at", "id"], name="sqlqueue_failure_newest"),
+            models.Index(fields=["status", "exception_group", "failed_at"], name="sqlqueue_failure_exception"),
+            models.Index(fields=["status", "type_group", "failed_at"], name="sqlqueue_failure_type"),
+            models.Index(fields=["status", "address_group", "failed_at"], name="sqlqueue_failure_address"),
+            models.Index(fields=["status", "instance_group", "failed_at"], name="sqlqueue_failure_instance"),
+            models.Index(fields=["status", "endpoint_group", "failed_at"], name="sqlqueue_failure_endpoint"),
+            models.Index(fields=["message_id"], name="sqlqueue_failure_message"),
+            models.Index(fields=["conversation_id"], name="sqlqueue_failure_talk"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.message_type or 'message'} {self.message_id}"
+
+
+class FailedAttempt(models.Model):
+    """One time that a failed message came to an error queue. While its row lies there, `row_version` says which it is."""
+
+    failure = models.ForeignKey(FailedMessage, on_delete=models.CASCADE, related_name="history")
+    queue = models.CharField("error queue", max_length=400)
+    row_version = models.BigIntegerField("row version", null=True, blank=True)
+    failed_at = UtcInstantField("failed at")
+    exception_type = models.CharField("exception type", max_length=400, blank=True, default="")
+    exception_message = models.TextField("exception message", blank=True, default="")
+    failed_q = models.CharField("failed queue", max_length=400, blank=True, default="")
+
+    class Meta:
+        verbose_name = "attempt"
+        verbose_name_plural = "attempts"
+        default_permissions = ()
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["queue", "row_version"], condition=models.Q(row_version__isnull=False), name="sqlqueue_attempt_once"
+            )
+        ]
+        indexes: ClassVar = [models.Index(fields=["failure", "failed_at"], name="sqlqueue_attempt_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.exception_type} at {self.failed_at:%Y-%m-%d %H:%M:%S}"
+
+
+class Redirect(models.Model):
+    """Where retries go instead of the queue in which the message failed; used at a retry alone."""
+
+    id = models.UUIDField("id", primary_key=True, help_text="made of the address that it is for")
+    from_address = models.CharField("from", max_length=400, unique=True)
+    to_address = models.CharField("to", max_length=400)
+    created_by = models.CharField("made by", max_length=255, blank=True, default="")
+    created_at = UtcInstantField("made at")
+    used = models.PositiveBigIntegerField("used", default=0, help_text="how many retries it has turned")
+
+    class Meta:
+        verbose_name = "redirect"
+        verbose_name_plural = "redirects"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.from_address} to {self.to_address}"

@@ -1,0 +1,98 @@
+"""What operators do: bulk operations, which workers carry out, and the record of every action."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+from sqlqueue_app.queue_models.fields import UtcInstantField
+from sqlqueue_app.queue_models.json_text import JsonTextField
+
+
+class OperationState(models.TextChoices):
+    """Where a bulk operation is. The last three are its ends."""
+
+    WAITING = "waiting", "waiting"
+    RUNNING = "running", "running"
+    CANCELLED = "cancelled", "cancelled"
+    FAILED = "failed", "failed"
+    COMPLETED = "completed", "completed"
+
+
+class Operation(models.Model):
+    """A bulk operation: a row that any live worker claims, works on batch by batch, and brings to its end (design 6.14).
+
+    Each batch is one transaction with the numbers here, so what is done is counted once, whoever is killed. `cursor` is the last
+    that was looked at; `lease_until` is how long the process that works on it is left alone.
+    """
+
+    id = models.UUIDField("id", primary_key=True)
+    kind = models.CharField("kind", max_length=40)
+    scope = JsonTextField("scope", default=dict, help_text="on what: ids, a group, a query, a queue")
+    description = models.TextField("on what", blank=True, default="", help_text="the scope in words, as it was confirmed")
+    state = models.CharField("state", max_length=16, choices=OperationState.choices, default=OperationState.WAITING)
+    cancel_requested = models.BooleanField("cancel requested", default=False, db_default=False)
+    total = models.PositiveBigIntegerField("total", default=0, help_text="how many there were when it was asked for")
+    done = models.PositiveBigIntegerField("done", default=0)
+    skipped = models.PositiveBigIntegerField("skipped", default=0)
+    failed = models.PositiveBigIntegerField("failed", default=0)
+    cursor = models.CharField("cursor", max_length=64, blank=True, default="")
+    log = JsonTextField("log", default=list, help_text="the reasons for what was skipped or failed, each once, with how often")
+    error = models.TextField("error", blank=True, default="", help_text="what ended it")
+    user_key = models.CharField("key of the user", max_length=255, blank=True, default="")
+    user_name = models.CharField("requested by", max_length=255, blank=True, default="")
+    requested_at = UtcInstantField("requested at")
+    started_at = UtcInstantField("started at", null=True, blank=True)
+    finished_at = UtcInstantField("finished at", null=True, blank=True)
+    lease_until = UtcInstantField("leased until", null=True, blank=True)
+    worker = models.CharField("worker", max_length=255, blank=True, default="")
+
+    class Meta:
+        verbose_name = "operation"
+        verbose_name_plural = "operations"
+        default_permissions = ()
+        indexes: ClassVar = [
+            models.Index(fields=["state", "requested_at"], name="sqlqueue_operation_state"),
+            models.Index(fields=["requested_at"], name="sqlqueue_operation_newest"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.description}"
+
+
+class ActionResult(models.TextChoices):
+    """How an action ended."""
+
+    DONE = "done", "done"
+    REQUESTED = "requested", "requested"
+    DENIED = "denied", "denied"
+    FAILED = "failed", "failed"
+
+
+class OperatorAction(models.Model):
+    """Who did what, when, on how many: one row for each action in the dashboard or by a command, also for those that were denied.
+
+    Users may be in another database, and may be deleted: what stands here is their key and name as they were.
+    """
+
+    at = UtcInstantField("at")
+    user_key = models.CharField("key of the user", max_length=255, blank=True, default="")
+    user_name = models.CharField("who", max_length=255, blank=True, default="")
+    address = models.CharField("network address", max_length=64, blank=True, default="")
+    permission = models.CharField("permission", max_length=100, blank=True, default="")
+    action = models.CharField("action", max_length=40)
+    target = models.TextField("on what", blank=True, default="")
+    count = models.PositiveBigIntegerField("on how many", default=1)
+    result = models.CharField("result", max_length=16, choices=ActionResult.choices)
+    reason = models.TextField("reason", blank=True, default="")
+    operation = models.ForeignKey(Operation, on_delete=models.SET_NULL, null=True, blank=True, related_name="actions")
+
+    class Meta:
+        verbose_name = "action"
+        verbose_name_plural = "actions"
+        default_permissions = ()
+        indexes: ClassVar = [models.Index(fields=["at"], name="sqlqueue_action_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.user_name}: {self.action} ({self.result})"

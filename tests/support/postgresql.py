@@ -108,12 +108,12 @@ class ThrowAwayServer:
     """
 
     def __init__(self, programs: postgresql_programs.Programs, options: Sequence[str] | None = None) -> None:
-        """`options` are `name=value` settings of the server, instead of OPTIONS."""
+        """`options` are `name=value` settings of the server, instead of OPTIONS; its data are on the disk then, for benchmarks."""
         self._programs = programs
         # short, for the path of a socket may have 107 bytes
         self.directory = Path(tempfile.mkdtemp(prefix="sqlq-pg-"))
         # apart: programs may be copied into the other, and those in memory are often not allowed to run
-        self.data = directory_for_databases("sqlq-pg-data-")
+        self.data = directory_for_databases("sqlq-pg-data-") if options is None else Path(tempfile.mkdtemp(prefix="sqlq-pg-data-"))
         self.password = secrets.token_urlsafe(12)
         (self.directory / "password").write_text(self.password)
         self.port = free_port()

@@ -8,14 +8,18 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sqlqueue_app import handles
+from sqlqueue_app import handles, message_type
+from sqlqueue_app.messages.types import registry
+from tests.messages import play
 from tests.receiving.conftest import Bench, Calls
+from tests.support.databases import ROOT
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HANDWRITTEN = [json.loads(line) for line in (GOLDEN / "handwritten.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -38,6 +42,22 @@ DIFFERS = {
     "time sent broken": "handled",  # costs the critical time only
     "time sent ISO": "handled",
 }
+
+# What a handler of a class makes of it, which replies: these end as with a real endpoint.
+LIKE_REAL_WHEN_TYPED = {"number as text", "timespan ISO", "reply sql server form", "reply unknown queue"}
+
+# The table "What we read that a real endpoint refuses" of docs/reference/compatibility.md, and the rows that show it.
+DOCUMENTED = {
+    "a NULL body, or headers that are the text `null`": {"null body", "null body, order", "headers null"},
+    "a type that only the body names": {"no types, $type in body"},
+    "enums by name in JSON, GUIDs without dashes, dates with a space, an array of one message": {
+        "enum by name", "uuid hex", "date with space", "body array of one",
+    },
+    "XML where the endpoint writes JSON": {"xml body to json endpoint"},
+    "`TimeSent` in another form": {"time sent broken", "time sent ISO"},
+    "camelCase members": {"camelCase"},
+    "members of another kind": {"number as text", "timespan ISO"},
+}  # fmt: skip
 
 
 def expected(row: dict[str, Any]) -> str:
@@ -75,6 +95,57 @@ def test_rows_written_by_hand(bench: Bench, calls: Calls, quiet: None, row: dict
         assert moved == []
         empty = not row["body_base64"]
         assert len(calls.seen) == (0 if wanted == "deleted unhandled" or empty else 1)
+
+
+@pytest.fixture
+def classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classes of the play are message types for one test: others have none, or classes of their own, for these names."""
+    for name in ("_by_name", "_by_class"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    for name, cls in play.CLASSES.items():
+        message_type(name, assembly="Shop.Messages", names="pascal")(cls)
+
+
+@pytest.mark.parametrize("row", HANDWRITTEN, ids=lambda row: row["case"].replace(" ", "_"))
+def test_rows_written_by_hand_in_handlers_of_classes(
+    postgresql_bench: Bench, calls: Calls, quiet: None, classes: None, row: dict[str, Any]
+) -> None:
+    @handles(play.PlaceOrder, play.Ping)
+    def handler(message: Any, context: Any) -> None:
+        calls.add(message)
+        if "NServiceBus.ReplyToAddress" in context.headers:
+            context.reply(play.OrderAccepted(message.order_id, play.OrderStatus.Accepted))
+
+    bench = postgresql_bench
+    bench.install_queues("py")
+    insert(bench, row)
+    bench.run()
+
+    assert bench.rows("Sales") == []
+    outcome = row["outcome"][0] if row["case"] in LIKE_REAL_WHEN_TYPED else DIFFERS.get(row["case"], row["outcome"][0])
+    assert bool(bench.rows("error")) == outcome.startswith("error")
+    replies = [headers["NServiceBus.EnclosedMessageTypes"] for headers in bench.headers("py")]
+    assert replies == ["Shop.Messages.OrderAccepted, Shop.Messages"] * ("replied" in row["outcome"])
+    # one that cannot reply was called nevertheless
+    called = (outcome == "handled" and bool(row["body_base64"])) or row["case"].startswith("reply")
+    assert len(calls.seen) == called
+    if called and "PlaceOrder" in f"{row['headers']}{base64.b64decode(row['body_base64'])!r}":
+        assert calls.seen[0].order_id == uuid.UUID(int=1)
+        # a real endpoint reads nothing of camelCase
+        assert calls.seen[0].note == "n"
+
+
+def test_what_is_read_that_a_real_endpoint_refuses_is_documented() -> None:
+    text = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
+    table = text.partition("## What we read that a real endpoint refuses")[2]
+    lines = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| What")]
+    for line in lines:
+        assert any(line.startswith(f"| {what}") for what in DOCUMENTED), line
+    assert len(lines) == len(DOCUMENTED)
+    refused = {row["case"] for row in HANDWRITTEN if row["outcome"][0].startswith(("error queue:", "never"))}
+    # with camelCase it reads defaults, and with our untyped handlers nothing replies
+    better = (refused & set(DIFFERS) - {"reply sql server form", "reply unknown queue"}) | {"camelCase"}
+    assert better == set().union(*DOCUMENTED.values())
 
 
 def test_the_bad_rows_do_not_keep_a_good_one_waiting(bench: Bench, calls: Calls, quiet: None) -> None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
+from sqlqueue_app.messages.enum_members import find_member
 from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.messages.hints import MAPPINGS, bare
 from sqlqueue_app.messages.misfit import Misfit
@@ -198,7 +199,10 @@ def _union(args: tuple[Any, ...], names: str) -> Reader:
 def _literal(args: tuple[Any, ...]) -> Reader:
     def read(value: Any) -> Any:
         for arg in args:
-            if arg == value and type(arg) is type(value):
+            if isinstance(arg, Enum):
+                if find_member(type(arg), value) is arg:
+                    return arg
+            elif arg == value and type(arg) is type(value):
                 return arg
         raise _expected(" or ".join(map(repr, args)), value)
 
@@ -206,17 +210,9 @@ def _literal(args: tuple[Any, ...]) -> Reader:
 
 
 def _enum(cls: type[Enum], value: Any) -> Enum:
-    """By value, then by name in any case: .NET's JSON writes numbers, its XML and many peers names."""
-    if value is not None and type(value) is not bool:
-        try:
-            return cls(value)
-        except ValueError:
-            pass
-    if isinstance(value, str):
-        for member in (cls.__members__.get(value), *cls.__members__.values()):
-            if member is not None and folded(member.name) == folded(value):
-                return member
-    raise _expected(f"a value or name of {cls.__qualname__}", value)
+    if (found := find_member(cls, value)) is None:
+        raise _expected(f"a value or name of {cls.__qualname__}", value)
+    return found
 
 
 def _anything(value: Any) -> Any:
@@ -288,7 +284,8 @@ def _from_text(make: Callable[[str], Any], what: str) -> Reader:
 
 
 def _make_bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
+    # .NET takes white space in it, too; PostgreSQL's encode() breaks the lines.
+    return base64.b64decode("".join(text.split()), validate=True)
 
 
 def _make_date(text: str) -> date:

@@ -126,22 +126,8 @@ def _untyped(element: Element) -> Any:
 
 def _scalar(text: str, kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return _enum(text.strip(), kind)
+        return text.strip()
     return _SCALARS.get(kind, _same)(text)
-
-
-def _enum(text: str, kind: type[enum.Enum]) -> Any:
-    """A name, a number, or the names of flags with commas between."""
-    if _INTEGER.fullmatch(text) and not any(member.value == text for member in kind):
-        return int(text)
-    if issubclass(kind, enum.Flag) and "," in text:
-        names = [part.strip() for part in text.split(",")]
-        if all(name in kind.__members__ for name in names):
-            value = 0
-            for name in names:
-                value |= kind.__members__[name].value
-            return value
-    return text
 
 
 def _same(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag, IntEnum
 from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict, TypeVar
 from uuid import UUID
 
@@ -27,6 +27,17 @@ T = TypeVar("T")
 class Colour(Enum):
     RED = "r"
     DARK_BLUE = "b"
+
+
+class Level(IntEnum):
+    NONE = 0
+    ON_HOLD = 7
+
+
+class Rights(Flag):
+    NONE = 0
+    READ = 1
+    WRITE = 2
 
 
 class Pair(NamedTuple):
@@ -68,12 +79,21 @@ def read(value: Any, hint: Any) -> Any:
         (UUID, "00000000-0000-0000-0000-000000000001", UUID(int=1)),
         (UUID, "00000000000000000000000000000001", UUID(int=1)),
         (bytes, "AP8=", b"\0\xff"),
+        (bytes, " AP\n8=\n", b"\0\xff"),
         (Colour, "b", Colour.DARK_BLUE),
         (Colour, "DARK_BLUE", Colour.DARK_BLUE),
         (Colour, "DarkBlue", Colour.DARK_BLUE),
         (play.OrderStatus, 7, play.OrderStatus.OnHold),
         (play.OrderStatus, 7.0, play.OrderStatus.OnHold),
         (play.OrderStatus, "onhold", play.OrderStatus.OnHold),
+        (play.OrderStatus, "7", play.OrderStatus.OnHold),
+        (Level, "None", Level.NONE),
+        (Level, " 0", Level.NONE),
+        (Rights, 3, Rights.READ | Rights.WRITE),
+        (Rights, "Read, Write", Rights.READ | Rights.WRITE),
+        (Rights, "none", Rights.NONE),
+        (dict[Level, int], {"7": 1, "None": 2}, {Level.ON_HOLD: 1, Level.NONE: 2}),
+        (Literal[Level.ON_HOLD, "x"], 7, Level.ON_HOLD),
         (int | None, None, None),
         (None, None, None),
         (int | str, "3", "3"),
@@ -129,6 +149,9 @@ def test_conversion(hint: Any, value: Any, expected: Any) -> None:
         (Colour, "GREEN", "expected a value or name of Colour, got 'GREEN'"),
         (play.OrderStatus, 5, "expected a value or name of OrderStatus, got the number 5"),
         (play.OrderStatus, True, "expected a value or name of OrderStatus, got true"),
+        (Rights, 4, "expected a value or name of Rights, got the number 4"),
+        (Rights, "Read, Walk", "expected a value or name of Rights, got 'Read, Walk'"),
+        (Literal[Level.ON_HOLD], 0, "expected <Level.ON_HOLD: 7>, got the number 0"),
         (Colour, ["r"], "expected a value or name of Colour, got an array of 1"),
         (int | None, "x", "expected a whole number, got 'x'"),
         (int | bool | None, "x", "expected int or bool or null, got 'x'"),

@@ -19,7 +19,18 @@ from sqlqueue_app.messages.enum_members import find_member
 from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.messages.hints import MAPPINGS, bare
 from sqlqueue_app.messages.misfit import Misfit
-from sqlqueue_app.messages.shapes import PASCAL, Member, camel, construct, folded, is_mappable, is_model, members_of, pascal
+from sqlqueue_app.messages.shapes import (
+    PASCAL,
+    Member,
+    camel,
+    construct,
+    folded,
+    is_mappable,
+    is_model,
+    mapped_class,
+    members_of,
+    pascal,
+)
 from sqlqueue_app.messages.times import parse_timespan
 
 Reader = Callable[[Any], Any]
@@ -82,14 +93,16 @@ def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str
     if origin in MAPPINGS:
         key, item = args or (str, Any)
         return _mapping(_key_reader(key), reader_for(item, names))
-    if isinstance(origin, type) and is_mappable(origin):
-        return reader_for(origin, names)
+    if mapped_class(hint) is not None:
+        return lambda value: _object_reader(hint, names)(value)
     raise _unknown(hint)
 
 
 @lru_cache(maxsize=2048)
-def _object_reader(cls: type, names: str) -> Reader:
-    members = [member for member in members_of(cls) if member.settable]
+def _object_reader(kind: Any, names: str) -> Reader:
+    """The reader of a class, or of an alias of a generic one."""
+    cls: type = typing.get_origin(kind) or kind
+    members = [member for member in members_of(kind) if member.settable]
     own = {member.name for member in members}
     plans = [(member, _spellings(member, own, names), _member_reader(cls, member, names)) for member in members]
 

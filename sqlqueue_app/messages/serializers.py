@@ -12,10 +12,11 @@ from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 from sqlqueue_app.messages.errors import MessageBodyError
+from sqlqueue_app.messages.hints import bare
 from sqlqueue_app.messages.json_reader import Reader, reader_for
 from sqlqueue_app.messages.json_writer import write_json
 from sqlqueue_app.messages.misfit import Misfit
-from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable
+from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable, mapped_class
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml_document import Element, messages_in
 from sqlqueue_app.messages.xml_reader import decode_xml, plain_of
@@ -156,7 +157,7 @@ def _named(hint: Any) -> str:
 
 
 def _wants_object(hint: Any) -> bool:
-    return hint is dict or (isinstance(hint, type) and is_mappable(hint))
+    return hint is dict or mapped_class(bare(hint)) is not None
 
 
 def _decode(body: bytes) -> Any:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlqueue_app.messages.errors import MessageTypeError
+from sqlqueue_app.messages.generics import bound_hints
 
 AS_IS: Final = "as_is"
 """Members are written under their Python names."""
@@ -27,12 +28,16 @@ NAMES: Final = (AS_IS, PASCAL)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a message class; ``required`` if it has no default, ``settable`` if the constructor takes it."""
+    """One member of a message class.
+
+    ``required`` if it has no default, ``settable`` if the constructor takes it, ``kept`` if objects have it: not so an InitVar.
+    """
 
     name: str
     hint: Any
     required: bool
-    settable: bool
+    settable: bool = True
+    kept: bool = True
 
 
 def check_mappable(cls: type) -> None:
@@ -41,7 +46,7 @@ def check_mappable(cls: type) -> None:
         return
     own = set(_annotations(cls))
     if dataclasses.is_dataclass(cls):
-        left_out = own - set(cls.__dataclass_fields__)
+        left_out = own - set(cls.__dataclass_fields__) - {name for name in own if _is_marker(_annotations(cls)[name])}
         if left_out:
             raise MessageTypeError(
                 f"the class {cls.__qualname__} has annotations that are no dataclass fields ({_listed(left_out)}): "
@@ -65,6 +70,12 @@ def check_mappable(cls: type) -> None:
 def is_mappable(cls: type) -> bool:
     """Whether values of the class are written and read member by member."""
     return dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_model(cls) or _differences(cls) == set()
+
+
+def mapped_class(hint: Any) -> type | None:
+    """The class whose members a bare hint stands for: itself, or that of an alias of a generic one; None for another hint."""
+    cls = typing.get_origin(hint) or hint
+    return cls if isinstance(cls, type) and is_mappable(cls) else None
 
 
 def is_model(cls: type) -> bool:
@@ -95,27 +106,38 @@ def member_names(cls: type) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=2048)
-def members_of(cls: type) -> tuple[Member, ...]:
-    """The members with their types; raises :class:`MessageTypeError` where a type hint names what does not exist."""
+def members_of(kind: Any) -> tuple[Member, ...]:
+    """The members of a class, or of an alias of a generic one, with their types.
+
+    Raises :class:`MessageTypeError` where a type hint names what does not exist.
+    """
+    cls = typing.get_origin(kind) or kind
+    if is_model(cls):
+        return tuple(Member(name, field.annotation, field.is_required()) for name, field in _model_fields(cls).items())
     try:
-        hints = typing.get_type_hints(cls, include_extras=True)
+        hints = bound_hints(kind)
     except (NameError, AttributeError, TypeError) as error:
         raise MessageTypeError(
             f"the type hints of {cls.__qualname__} cannot be resolved ({error}): name types that its module holds at run time"
         ) from error
     if dataclasses.is_dataclass(cls):
-        return tuple(
-            Member(field.name, hints.get(field.name, Any), _is_required(field), field.init) for field in dataclasses.fields(cls)
-        )
-    if is_model(cls):
-        fields = _model_fields(cls).items()
-        return tuple(Member(name, hints.get(name, Any), field.is_required(), settable=True) for name, field in fields)
+        return _fields_of(cls, hints)
     if typing.is_typeddict(cls):
-        return tuple(Member(name, hint, _is_key_required(cls, name, hint), settable=True) for name, hint in hints.items())
+        return tuple(Member(name, hint, _is_key_required(cls, name, hint)) for name, hint in hints.items())
     check_mappable(cls)
     empty = inspect.Parameter.empty
     parameters = _parameters(cls)
-    return tuple(Member(name, hints[name], parameters[name].default is empty, settable=True) for name in member_names(cls))
+    return tuple(Member(name, hints[name], parameters[name].default is empty) for name in member_names(cls))
+
+
+def _fields_of(cls: Any, hints: dict[str, Any]) -> tuple[Member, ...]:
+    """The fields of a dataclass, then what only its constructor takes."""
+    fields = {field.name for field in dataclasses.fields(cls)}
+    members = [Member(f.name, hints.get(f.name, Any), _is_required(f), f.init) for f in dataclasses.fields(cls)]
+    for name, field in cls.__dataclass_fields__.items():
+        if name not in fields and isinstance(hint := hints.get(name), dataclasses.InitVar):
+            members.append(Member(name, hint.type, _is_required(field), kept=False))
+    return tuple(members)
 
 
 @lru_cache(maxsize=4096)
@@ -169,6 +191,11 @@ def _annotated(cls: type) -> set[str]:
         for name, hint in _annotations(base).items()
         if "ClassVar" not in (hint if isinstance(hint, str) else repr(hint)).partition("[")[0]
     }
+
+
+def _is_marker(hint: Any) -> bool:
+    """Whether an annotation only says that the fields below it are given by name."""
+    return hint is dataclasses.KW_ONLY or (isinstance(hint, str) and hint.rpartition(".")[2] == "KW_ONLY")
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -19,11 +19,12 @@ from sqlqueue_app.messages.errors import SeveralMessages
 from sqlqueue_app.messages.hints import MAPPINGS, alternatives, array_items, bare, is_optional, is_value_type, mapping_items
 from sqlqueue_app.messages.json_reader import reader_for
 from sqlqueue_app.messages.misfit import Misfit
-from sqlqueue_app.messages.shapes import PASCAL, folded, is_mappable, members_of
+from sqlqueue_app.messages.shapes import PASCAL, folded, mapped_class, members_of
 from sqlqueue_app.messages.times import format_timespan, parse_iso_duration
 from sqlqueue_app.messages.xml_document import Element, messages_in
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NULL_TEXT: Final = "\n"
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
 # A member of type object says by its namespace what it is.
 _NET_TYPES: Final[dict[str, Any]] = {
@@ -46,9 +47,9 @@ def decode_xml(body: bytes, hint: Any) -> Any:
 def plain_of(element: Element, hint: Any) -> Any:
     """The value of an element as JSON would have it, so far as the hint says; what does not fit stays text."""
     hint = bare(hint)
-    if element.is_nil:
-        return None
     kinds = alternatives(hint)
+    if element.is_nil and (is_optional(hint) or not any(map(_may_be_empty, kinds))):
+        return None
     if is_optional(hint) and not element.children and _is_null(element.text, kinds):
         return None
     if len(kinds) != 1:
@@ -56,9 +57,22 @@ def plain_of(element: Element, hint: Any) -> Any:
     return _value(element, kinds[0])
 
 
+def _may_be_empty(kind: Any) -> bool:
+    """Whether a kind has a value for an element without content, as a text or a list has."""
+    return kind in (str, bytes) or array_items(kind) is not None or mapping_items(kind) is not None
+
+
 def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
-    """As .NET reads a nullable value: nothing, white space, or the word null. Texts, lists and objects may be empty."""
-    return text.strip() in ("", "null") and all(map(is_value_type, kinds))
+    """As .NET reads a nullable value: nothing, white space, or the word null; and an object: nothing. Texts and lists may be empty.
+
+    White space stands for an object without members, and for a null in a list. A class that needs members makes it the latter.
+    """
+    if all(map(is_value_type, kinds)):
+        return text.strip().lower() in ("", "null")
+    classes = [kind for kind in kinds if mapped_class(kind) is not None]
+    if len(classes) < len(kinds):
+        return False
+    return not text or (text.isspace() and all(any(member.required for member in members_of(kind)) for kind in classes))
 
 
 def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
@@ -74,26 +88,31 @@ def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
 
 def _value(element: Element, kind: Any) -> Any:
     if (items := array_items(kind)) is not None:
-        return [plain_of(child, items[min(index, len(items) - 1)]) for index, child in enumerate(element.children)]
+        return [_item(child, items[min(index, len(items) - 1)]) for index, child in enumerate(element.children)]
     if (pair := mapping_items(kind)) is not None:
         return _mapping(element, *pair)
     if typing.get_origin(kind) is typing.Literal:
         return next((arg for arg in typing.get_args(kind) if str(arg) == element.text), element.text)
-    if not isinstance(kind, type):
-        return _untyped(element)
-    if kind in _SCALARS or issubclass(kind, enum.Enum):
+    if isinstance(kind, type) and (kind in _SCALARS or issubclass(kind, enum.Enum)):
         return _untyped(element) if element.children else _scalar(element.text, kind)
     if kind in MAPPINGS:
         return _collected([(child.name, _untyped(child)) for child in element.children])
-    plain: type = kind  # the checker has narrowed the name by now
-    if is_mappable(plain):
-        return _object(element, {member.name: member.hint for member in members_of(plain)})
-    return _untyped(element)
+    return _untyped(element) if mapped_class(kind) is None else _object(element, kind)
 
 
-def _object(element: Element, hints: dict[str, Any]) -> dict[str, Any]:
-    by_folded = {folded(name): hint for name, hint in hints.items()}
-    return _collected([(child.name, plain_of(child, by_folded.get(folded(child.name), Any))) for child in element.children])
+def _item(element: Element, hint: Any) -> Any:
+    """An item of a list. .NET writes a line break for a null among texts."""
+    is_null = element.text == _NULL_TEXT and not element.children and is_optional(bare(hint)) and alternatives(bare(hint)) == (str,)
+    return None if is_null else plain_of(element, hint)
+
+
+def _object(element: Element, kind: Any) -> dict[str, Any]:
+    members = members_of(kind)
+    # As .NET has it, a value without content is not there: it keeps its default.
+    values = {folded(each.name) for each in members if not each.required and is_value_type(bare(each.hint))}
+    by_folded = {folded(member.name): member.hint for member in members}
+    children = [each for each in element.children if each.children or each.text or folded(each.name) not in values]
+    return _collected([(child.name, plain_of(child, by_folded.get(folded(child.name), Any))) for child in children])
 
 
 def _collected(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

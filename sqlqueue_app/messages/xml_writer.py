@@ -64,17 +64,18 @@ class _Writer:
         self._as_pascal = as_pascal
         self._out = out
 
-    def members(self, value: Any) -> bool:
-        """Write the members of a message or of an object in it; whether there were any."""
+    def members(self, value: Any, alias: Any = None) -> bool:
+        """Write the members of a message or of an object in it; whether there were any. `alias` says more of a generic class."""
         kind: type = type(value)
         if isinstance(value, Mapping):
             return self._all((_key(name), f"[{name!r}]", item, Any) for name, item in value.items())
         if not is_mappable(kind):
             raise Misfit(f"{kind.__name__} cannot be written as XML ({value!r:.200}); make it a dataclass, a dict or text")
-        members = members_of(kind)
+        members = members_of(alias or kind)
         return self._all(
             (pascal(member.name) if self._as_pascal else member.name, f".{member.name}", getattr(value, member.name), member.hint)
             for member in members
+            if member.kept
         )
 
     def _all(self, entries: Iterable[tuple[str, str, Any, Any]]) -> bool:
@@ -111,6 +112,9 @@ class _Writer:
 
     def _content(self, value: Any, hint: Any) -> bool:
         kinds = alternatives(hint)
+        own: type = type(value)
+        if is_mappable(own):  # a named tuple, too
+            return self.members(value, next((kind for kind in kinds if typing.get_origin(kind) is own), None))
         if isinstance(value, Mapping):
             pair = next(filter(None, map(mapping_items, kinds)), None)
             return self.members(value) if pair is None else self._pairs(value, *pair)

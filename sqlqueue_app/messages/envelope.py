@@ -146,12 +146,33 @@ class OutgoingMessage:
     @property
     def correlation_id(self) -> str | None:
         """The value of the column CorrelationId."""
-        return self.headers.get(names.CORRELATION_ID) or None
+        return columns_of(self.headers)[0]
 
     @property
     def reply_to(self) -> str | None:
         """The value of the column ReplyToAddress."""
-        return self.headers.get(names.REPLY_TO_ADDRESS) or None
+        return columns_of(self.headers)[1]
+
+
+def complete_headers(headers: Headers, *, message_id: str, correlation_id: str | None, reply_to: str | None) -> Headers:
+    """A copy of the headers with what only the row's id and its columns say, for where there are no such columns, or nobody who
+    reads them: transports from 7 on read the headers alone, versions 1 and 2 write a reply-to address into the column alone
+    (transport reference §13.1).
+
+    Which of both wins is as in :class:`IncomingMessage`.
+    """
+    copy = dict(headers)
+    copy[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or message_id
+    if reply_to := reply_to or headers.get(names.REPLY_TO_ADDRESS):
+        copy[names.REPLY_TO_ADDRESS] = reply_to
+    if correlation_id := headers.get(names.CORRELATION_ID) or correlation_id:
+        copy[names.CORRELATION_ID] = correlation_id
+    return copy
+
+
+def columns_of(headers: Headers) -> tuple[str | None, str | None]:
+    """The columns CorrelationId and ReplyToAddress, which repeat the headers."""
+    return headers.get(names.CORRELATION_ID) or None, headers.get(names.REPLY_TO_ADDRESS) or None
 
 
 def new_message_id() -> str:

@@ -9,7 +9,7 @@ from functools import cached_property
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage
+from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, complete_headers
 from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import whole_number
 from sqlqueue_app.receiving.allowed import check_allowed
@@ -191,6 +191,8 @@ class MessageContext:
     def forward(self, to: str) -> None:
         """Send the message on as it is, same id, headers and body, to the queue of an address.
 
+        What only the columns of its row said, such as the reply-to address of a peer of transport 2, goes along in the headers.
+
         A header counts how often that was done: Unrecoverable for a message that goes round in a circle (50 times).
         """
         destination = self._composer.destination(to)
@@ -200,6 +202,11 @@ class MessageContext:
                 f"message {self.message_id!r} was forwarded {forwards} times, now to {to!r}: it goes round in a circle; "
                 "look at the handlers that call context.forward()"
             )
-        headers = {name: value for name, value in self._incoming.headers.items() if name != names.MESSAGE_ID or value}
-        sent = {names.MESSAGE_ID: self.message_id, **headers, names.FORWARDS: str(forwards + 1)}
-        self._outgoing.append(OutgoingMessage(destination, sent, self._incoming.body))
+        incoming = self._incoming
+        told = complete_headers(
+            incoming.headers,
+            message_id=incoming.message_id,
+            correlation_id=incoming.correlation_id,
+            reply_to=incoming.reply_address,
+        )
+        self._outgoing.append(OutgoingMessage(destination, told | {names.FORWARDS: str(forwards + 1)}, incoming.body))

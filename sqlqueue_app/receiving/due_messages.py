@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from django.db import transaction
 
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import columns_of
 from sqlqueue_app.messages.errors import DatabaseError, PoisonMessage, TransientError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.receiving.error_queue import ErrorQueue
@@ -130,8 +131,3 @@ class DueMessages:
             "queue": self.delayed.address.table,
             "message_id": message_id,
         }
-
-
-def columns_of(headers: Headers) -> tuple[str | None, str | None]:
-    """The columns CorrelationId and ReplyToAddress, by the headers."""
-    return headers.get(names.CORRELATION_ID) or None, headers.get(names.REPLY_TO_ADDRESS) or None

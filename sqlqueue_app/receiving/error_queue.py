@@ -8,9 +8,11 @@ from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.envelope import columns_of, complete_headers
 from sqlqueue_app.messages.errors import PoisonMessage
 from sqlqueue_app.messages.headers import read_headers, write_headers
 from sqlqueue_app.receiving.failures import Failure, Processor, failure_headers, without_counters
+from sqlqueue_app.receiving.reading import headers_of_copy
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
@@ -52,26 +54,24 @@ class ErrorQueue:
         correlation_id: str | None = None,
         reply_to_address: str | None = None,
     ) -> None:
-        """Write the message with its failure headers; the receive has deleted the original in the same transaction."""
-        written = failure_headers(headers, failure, processor=self._processor, failed_queue=self._failed_queue, at=self._now())
-        self._send(
-            row_id,
-            write_headers(written),
-            body,
-            written.get(names.CORRELATION_ID) or correlation_id,
-            reply_to_address or written.get(names.REPLY_TO_ADDRESS),
-        )
+        """Write the message with its failure headers; the receive has deleted the original in the same transaction.
+
+        What only its columns or its row's id said stands in the headers, too: who retries it may read nothing else.
+        """
+        told = complete_headers(headers, message_id=str(row_id), correlation_id=correlation_id, reply_to=reply_to_address)
+        written = failure_headers(told, failure, processor=self._processor, failed_queue=self._failed_queue, at=self._now())
+        self._send(row_id, write_headers(written), body, *columns_of(written))
 
     def move_failed(self, row: ReceivedRow, headers: dict[str, str | None], failure: Failure) -> None:
         """Write a message that has failed elsewhere: what it says of that stays to the letter.
 
         `failure` is for one that says nothing of it but the queue.
         """
-        written = {**without_counters(headers), names.MESSAGE_ID: headers.get(names.MESSAGE_ID) or str(row.id)}
+        written = headers_of_copy(row, without_counters(headers))
         if not written.get(names.EXCEPTION_TYPE):
             failed_queue = written.get(names.FAILED_QUEUE) or self._failed_queue
             written = failure_headers(written, failure, processor=self._processor, failed_queue=failed_queue, at=self._now())
-        self._send(row.id, write_headers(written), row.body or b"", row.correlation_id, row.reply_to_address)
+        self._send(row.id, write_headers(written), row.body or b"", *columns_of(written))
 
     def move_poison(self, row: ReceivedRow) -> None:
         """Write a row whose headers cannot be read as it is, to the byte (transport reference 5.5)."""
@@ -80,11 +80,10 @@ class ErrorQueue:
     def rescue(self, row: ReceivedRow, failure: Failure) -> None:
         """Write a row that is in no queue any more."""
         try:
-            headers = dict(read_headers(row.headers))
+            headers = read_headers(row.headers)
         except PoisonMessage:
             self.move_poison(row)
             return
-        headers[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or str(row.id)
         self.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
 
     def _send(self, row_id: uuid.UUID, headers: str, body: bytes, correlation_id: str | None, reply_to_address: str | None) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.envelope import IncomingMessage, new_message_id
+from sqlqueue_app.messages.envelope import IncomingMessage, columns_of, new_message_id
 from sqlqueue_app.messages.headers import write_headers
-from sqlqueue_app.receiving.due_messages import columns_of
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import failure_of
 from sqlqueue_app.receiving.reading import headers_of_copy

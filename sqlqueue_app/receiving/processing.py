@@ -209,8 +209,7 @@ class MessageProcessor:
             "message cannot be read, moving it to the error queue: %s", poison, extra=self._extra("message_poison", str(row.id))
         )
         if isinstance(poison, (NullHeaders, NullBody)):
-            headers = {} if isinstance(poison, NullHeaders) else dict(read_headers(row.headers))
-            headers[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or str(row.id)
+            headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
             failure = failure_of(poison, unrecoverable=True)
             self._config.error_queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
         else:

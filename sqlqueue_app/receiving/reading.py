@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.envelope import IncomingMessage, complete_headers
 from sqlqueue_app.messages.errors import PoisonMessage
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -31,13 +31,5 @@ def read_message(row: ReceivedRow) -> IncomingMessage:
 
 
 def headers_of_copy(row: ReceivedRow, headers: Headers) -> Headers:
-    """The headers for a copy of the row in a table without its columns, such as a delayed one: what only columns or the row's id
-    said stands in the headers then.
-    """
-    copy = dict(headers)
-    copy[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or str(row.id)
-    if reply_to := row.reply_to_address or headers.get(names.REPLY_TO_ADDRESS):
-        copy[names.REPLY_TO_ADDRESS] = reply_to
-    if correlation_id := headers.get(names.CORRELATION_ID) or row.correlation_id:
-        copy[names.CORRELATION_ID] = correlation_id
-    return copy
+    """The headers for a copy of the row, with what only its columns or its id said."""
+    return complete_headers(headers, message_id=str(row.id), correlation_id=row.correlation_id, reply_to=row.reply_to_address)

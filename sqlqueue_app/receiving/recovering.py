@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.delays import deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
@@ -67,10 +66,8 @@ class Recovery:
         if isinstance(action, RetryLater):
             self._config.joined_dispatcher.dispatch([self._delayed_copy(action.delay, row, incoming)], begun=True)
         elif isinstance(action, MoveToError):
-            headers = dict(incoming.headers)
-            headers[names.MESSAGE_ID] = incoming.message_id
             queue = self._error_queue(action.queue)
-            queue.move(row.id, headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
+            queue.move(row.id, incoming.headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
 
     def say(self, action: Action, incoming: IncomingMessage, failure: Failure, attempt: int) -> None:
         """Log what was decided, once it is sure."""

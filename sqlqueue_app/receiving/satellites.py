@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import OutgoingMessage
+from sqlqueue_app.messages.envelope import OutgoingMessage, columns_of
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.policies.recoverability import FailureContext, RetryLater
-from sqlqueue_app.receiving.due_messages import columns_of
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import failure_of
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
@@ -144,8 +143,8 @@ class SatelliteProcessor(MessageProcessor):
         # it has most likely failed, anything else into the satellite again.
         failed = headers.get(names.FAILED_QUEUE) or (self._routes.main if is_for_retries(self._config.queue) else None)
         queue = self._config.error_queue if not failed else self._routes.error_queue_of(failed)
-        kept = {**headers, names.MESSAGE_ID: headers.get(names.MESSAGE_ID) or str(row.id)}
-        queue.move(row.id, kept, row.body or b"", failure_of(error, unrecoverable=True), row.correlation_id, row.reply_to_address)
+        failure = failure_of(error, unrecoverable=True)
+        queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
 
 
 def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:

@@ -19,6 +19,7 @@ from sqlqueue_app import handles, publish, request
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.sending.composer import utc_now
 from tests.receiving.conftest import Asking, Bench, Calls
+from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, read_rows
 
 BOM = b"\xef\xbb\xbf"
 ASKED = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -43,28 +44,19 @@ class Peer:
         reply_to: str | None = None,
         recoverable: bool = True,
     ) -> None:
-        """One INSERT of all columns, in Newtonsoft's JSON: other characters than ASCII stay as they are."""
+        """All columns of their time; on PostgreSQL, in the headers what stood in those that it does not have."""
+        connection = self.bench.database.connection
+        if has_correlation_columns(connection):
+            columns = {"CorrelationId": correlation_id, "ReplyToAddress": reply_to, "Recoverable": recoverable}
+            insert_row(connection, queue, row_id, headers, body, columns)
+            return
         told = dict(headers)
-        columns: dict[str, Any] = {"Id": row_id, "Headers": "", "Body": body}
-        if self.bench.database.vendor == "postgresql":
-            told |= {"NServiceBus.CorrelationId": correlation_id} if correlation_id else {}
-            told |= {"NServiceBus.ReplyToAddress": reply_to} if reply_to else {}
-        else:
-            columns |= {"Id": uuid.UUID(row_id).hex, "CorrelationId": correlation_id, "ReplyToAddress": reply_to}
-            columns |= {"Recoverable": recoverable, "Expires": None}
-        columns["Headers"] = json.dumps(told, ensure_ascii=False)
-        marks = ", ".join(["%s"] * len(columns))
-        with self.bench.database.connection.cursor() as cursor:
-            cursor.execute(f'INSERT INTO "{queue}" ({", ".join(columns)}) VALUES ({marks})', list(columns.values()))
+        told |= {"NServiceBus.CorrelationId": correlation_id} if correlation_id else {}
+        told |= {"NServiceBus.ReplyToAddress": reply_to} if reply_to else {}
+        insert_row(connection, queue, row_id, told, body, {})
 
-    def read(self, queue: str) -> list[dict[str, Any]]:
-        """The rows of a queue in its order: columns in lower case, the headers as they are read."""
-        order = "seq" if self.bench.database.vendor == "postgresql" else "RowVersion"
-        with self.bench.database.connection.cursor() as cursor:
-            cursor.execute(f'SELECT * FROM "{queue}" ORDER BY {order}')
-            names = [column[0].lower() for column in cursor.description]
-            found = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-        return [{**row, "headers": json.loads(row["headers"]), "body": bytes(row["body"] or b"")} for row in found]
+    def read(self, queue: str) -> list[RawRow]:
+        return read_rows(self.bench.database.connection, queue)
 
 
 @pytest.fixture
@@ -75,7 +67,7 @@ def peer(bench: Bench) -> Peer:
 
 
 def has_columns(peer: Peer) -> bool:
-    return peer.bench.database.vendor != "postgresql"
+    return has_correlation_columns(peer.bench.database.connection)
 
 
 def core_4(**more: str | None) -> dict[str, str | None]:
@@ -115,14 +107,14 @@ def test_a_request_of_1_x_is_answered_in_the_columns_that_it_reads(peer: Peer, c
 
     assert [(dict(message), name) for message, name in calls.seen] == [({"OrderId": "42"}, "SHOP\\Jürgen")]
     (reply,) = peer.read("Web")
-    assert reply["headers"]["NServiceBus.MessageIntent"] == "Reply"
-    assert reply["headers"]["NServiceBus.CorrelationId"] == ASKED
-    assert reply["headers"]["NServiceBus.ConversationId"] == core_4()["NServiceBus.ConversationId"]
-    assert json.loads(reply["body"]) == {"OrderId": "42"}
+    assert reply.headers["NServiceBus.MessageIntent"] == "Reply"
+    assert reply.headers["NServiceBus.CorrelationId"] == ASKED
+    assert reply.headers["NServiceBus.ConversationId"] == core_4()["NServiceBus.ConversationId"]
+    assert json.loads(reply.body) == {"OrderId": "42"}
     if has_columns(peer):
-        assert uuid.UUID(reply["id"]) == uuid.UUID(reply["headers"]["NServiceBus.MessageId"])
-        assert (reply["correlationid"], reply["replytoaddress"]) == (ASKED, "Sales")
-        assert bool(reply["recoverable"])
+        assert reply.id == uuid.UUID(reply.headers["NServiceBus.MessageId"])
+        assert (reply.correlation_id, reply.reply_to_address) == (ASKED, "Sales")
+        assert reply.recoverable
 
 
 def test_a_correlation_that_only_the_column_names_is_taken_from_there(peer: Peer, calls: Calls) -> None:
@@ -130,7 +122,7 @@ def test_a_correlation_that_only_the_column_names_is_taken_from_there(peer: Peer
     peer.write("Sales", core_4(), b"{}", correlation_id="an older question", reply_to="Web")
     peer.bench.run()
     (reply,) = peer.read("Web")
-    assert reply["headers"]["NServiceBus.CorrelationId"] == "an older question"
+    assert reply.headers["NServiceBus.CorrelationId"] == "an older question"
 
 
 def test_a_message_of_2_x_that_fails_is_in_the_error_queue_as_it_came(peer: Peer, calls: Calls) -> None:
@@ -144,12 +136,12 @@ def test_a_message_of_2_x_that_fails_is_in_the_error_queue_as_it_came(peer: Peer
 
     (row,) = peer.read("error")
     kept = {name: value for name, value in core_5().items() if value is not None}
-    assert {name: row["headers"].get(name) for name in kept} == kept
-    assert "NServiceBus.FLRetries" not in row["headers"]
-    assert row["body"] == body
+    assert {name: row.headers.get(name) for name in kept} == kept
+    assert "NServiceBus.FLRetries" not in row.headers
+    assert row.body == body
     if has_columns(peer):
-        assert uuid.UUID(row["id"]) == uuid.UUID(ASKED)
-        assert (row["correlationid"], row["replytoaddress"]) == (ASKED, "Web@OLDBOX")
+        assert row.id == uuid.UUID(ASKED)
+        assert (row.correlation_id, row.reply_to_address) == (ASKED, "Web@OLDBOX")
 
 
 def test_a_subscriber_of_1_x_whose_messages_have_no_body_gets_the_event(peer: Peer) -> None:
@@ -167,8 +159,8 @@ def test_a_subscriber_of_1_x_whose_messages_have_no_body_gets_the_event(peer: Pe
 
     publish("Shop.Messages.IOrderPlaced", {"OrderId": "42"})
     (row,) = peer.read("Web")
-    assert row["headers"]["NServiceBus.MessageIntent"] == "Publish"
-    assert row["headers"]["NServiceBus.EnclosedMessageTypes"] == "Shop.Messages.IOrderPlaced"
+    assert row.headers["NServiceBus.MessageIntent"] == "Publish"
+    assert row.headers["NServiceBus.EnclosedMessageTypes"] == "Shop.Messages.IOrderPlaced"
 
     unsubscribe = {**subscribe, "NServiceBus.MessageIntent": "Unsubscribe"}
     peer.write("Sales", unsubscribe, None, reply_to="Web@OLDBOX", row_id=str(uuid.uuid4()))
@@ -206,10 +198,10 @@ def test_a_return_code_of_1_x_without_a_body_ends_a_request(asking: Asking) -> N
     asked = request("Test.Ask", {"n": 1})
     (row,) = peer.read("Sales")
     # A replier of 2.x answers to that header, in the schema of the reply-to queue, whose name it cuts at the @.
-    queue = row["headers"]["NServiceBus.SqlServer.CallbackQueue"]
+    queue = row.headers["NServiceBus.SqlServer.CallbackQueue"]
     if has_columns(peer):
-        assert row["replytoaddress"].partition("@")[0] == queue
-        assert uuid.UUID(row["id"]) == uuid.UUID(row["headers"]["NServiceBus.MessageId"])
+        assert row.reply_to_address.partition("@")[0] == queue
+        assert row.id == uuid.UUID(row.headers["NServiceBus.MessageId"])
     reply: dict[str, str | None] = {
         "NServiceBus.MessageId": str(uuid.uuid4()),
         "NServiceBus.CorrelationId": None if has_columns(peer) else asked.message_id,
@@ -234,7 +226,7 @@ def test_a_message_of_3_x_with_a_random_row_id_keeps_its_own(peer: Peer, calls: 
     peer.write("Sales", told, BOM + b"{}", row_id=str(uuid.uuid4()), correlation_id="any text", reply_to="Web@[dbo]")
     peer.bench.run()
     (reply,) = peer.read("Web")
-    assert reply["headers"]["NServiceBus.RelatedTo"] == reply["headers"]["NServiceBus.CorrelationId"] == "any text"
+    assert reply.headers["NServiceBus.RelatedTo"] == reply.headers["NServiceBus.CorrelationId"] == "any text"
 
 
 def test_a_message_without_a_body_keeps_its_columns_in_the_error_queue(peer: Peer) -> None:
@@ -242,7 +234,7 @@ def test_a_message_without_a_body_keeps_its_columns_in_the_error_queue(peer: Pee
     peer.write("Sales", told, None, correlation_id="an older question", reply_to="Web@OLDBOX")
     peer.bench.run()
     (row,) = peer.read("error")
-    assert row["headers"]["NServiceBus.ExceptionInfo.Message"] == "the column Body is NULL"
-    assert row["headers"]["NServiceBus.MessageId"] == ASKED
+    assert row.headers["NServiceBus.ExceptionInfo.Message"] == "the column Body is NULL"
+    assert row.headers["NServiceBus.MessageId"] == ASKED
     if has_columns(peer):
-        assert (row["correlationid"], row["replytoaddress"]) == ("an older question", "Web@OLDBOX")
+        assert (row.correlation_id, row.reply_to_address) == ("an older question", "Web@OLDBOX")

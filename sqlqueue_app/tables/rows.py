@@ -67,15 +67,21 @@ def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> lis
             "time_to_be_received_ms": None if lifetime is None else clamped(lifetime),
             "headers": row.headers,
             "body": row.body,
-            "correlation_id": _short(row.correlation_id),
-            "reply_to_address": _short(row.reply_to_address),
+            "correlation_id": _column_text(row.correlation_id, dialect),
+            "reply_to_address": _column_text(row.reply_to_address, dialect),
         }
         values += [held[name] for name in names]
     return values
 
 
-def _short(text: str | None) -> str | None:
-    return None if text is None or len(text) > _COLUMN_CHARACTERS else text
+def _column_text(text: str | None, dialect: str) -> str | None:
+    """The text as the column of the transport keeps it, or None: nothing is better than another text, for where the column is NULL
+    most readers take the header. On SQL Server it is `varchar`: other characters than ASCII become question marks there, or others
+    that look alike, as the collation has it.
+    """
+    if text is None or len(text) > _COLUMN_CHARACTERS or (dialect == "sqlserver" and not text.isascii()):
+        return None
+    return text
 
 
 class ReceivedRow(NamedTuple):

@@ -11,6 +11,7 @@ from django.db import transaction
 from sqlqueue_app.messages.errors import ConstraintViolation, QueueNotFound
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
+from sqlqueue_app.tables.rows import values_of
 from sqlqueue_app.tables.writing import SEND_BYTES_PER_STATEMENT
 from tests.contract.tables import address_of, elsewhere, execute, make_table, receive_all, row, rows
 from tests.support.databases import QueueDatabase
@@ -92,6 +93,13 @@ def test_columns_of_correlation_and_reply(queue: QueueTable) -> None:
     found = [(peeked.correlation_id, peeked.reply_to_address) for peeked in queue.peek(2)]
     # the columns hold 255 characters; PostgreSQL has none
     assert found == [(None, None) if queue.dialect.name == "postgresql" else ("c", "r"), (None, None)]
+
+
+@pytest.mark.parametrize(("dialect", "kept"), [("sqlserver", None), ("sqlite", "Lager.Ñandú.注文")])
+def test_a_column_of_one_byte_characters_gets_the_whole_text_or_none(dialect: str, kept: str | None) -> None:
+    sent = row(correlation_id="Lager.Ñandú.注文", reply_to_address="Lager.Ñandú.注文")
+    assert values_of([sent], ["correlation_id", "reply_to_address"], dialect) == [kept, kept]
+    assert values_of([row(reply_to_address="Lager@[dbo]@[nsb]")], ["reply_to_address"], dialect) == ["Lager@[dbo]@[nsb]"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -10,6 +12,11 @@ from pathlib import Path
 import pytest
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+from tests.support.waiting import poll_until
+
+# On a busy machine a moment may be long.
+SECONDS_TO_END = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -22,10 +29,28 @@ def no_leaks() -> Iterator[None]:
     # pytest-django's `db` may have opened the test's own transaction already, and ends it after us
     around_test = open_transactions()
     yield
+    let_event_loops_end(before)
     left = running_threads(before)
     left += [transaction for transaction in open_transactions() if transaction not in around_test]
     if left:
         pytest.fail("the test left something behind:\n" + "\n".join(left), pytrace=False)
+
+
+def let_event_loops_end(before: set[threading.Thread]) -> None:
+    """Waits for the threads in which asgiref ran event loops: nobody joins them, they end when nothing holds the call any more.
+
+    That is a moment after the call, and where an error was raised the frames wait for the collector. A thread that stays is told by
+    running_threads().
+    """
+
+    def ended() -> bool:
+        if not any(thread.name.startswith("ThreadPoolExecutor") for thread in set(threading.enumerate()) - before):
+            return True
+        gc.collect()
+        return False
+
+    with contextlib.suppress(AssertionError):
+        poll_until(ended, SECONDS_TO_END)
 
 
 def running_threads(before: set[threading.Thread]) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -127,9 +125,3 @@ def events(caplog: pytest.LogCaptureFixture) -> Any:
     """The `event` of every record that was logged, in order."""
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
     return lambda: [record.event for record in caplog.records if hasattr(record, "event")]
-
-
-def no_loop_thread() -> bool:
-    """Whether the threads are gone in which asgiref ran loops: they end when nothing holds the error's frames any more."""
-    gc.collect()
-    return not any(thread.name.startswith("ThreadPoolExecutor") for thread in threading.enumerate())

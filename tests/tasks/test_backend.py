@@ -10,9 +10,8 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from sqlqueue_app.tasks import SqlQueueBackend
-from tests.support.waiting import poll_until
 from tests.tasks import work
-from tests.tasks.conftest import Office, Signals, no_loop_thread
+from tests.tasks.conftest import Office, Signals
 from tests.tasks.framework import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -160,7 +159,6 @@ def test_a_result_that_is_not_there(office: Office) -> None:
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(missing)
         async_to_sync(look_for)(missing)
-    poll_until(no_loop_thread)
 
 
 def test_a_result_of_another_task(office: Office) -> None:

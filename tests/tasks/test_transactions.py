@@ -13,9 +13,8 @@ from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.sending import sender
 from sqlqueue_app.tables.queue import forget_tables
-from tests.support.waiting import poll_until
 from tests.tasks import work
-from tests.tasks.conftest import Office, Signals, no_loop_thread
+from tests.tasks.conftest import Office, Signals
 from tests.tasks.framework import TaskResultDoesNotExist, TaskResultStatus
 
 
@@ -89,7 +88,6 @@ def test_what_an_asynchronous_task_writes_is_in_the_same_transaction(office: Off
         monkeypatch.setattr(logging.getLogger(name), "propagate", False)
     kept, lost = work.akeep.enqueue("kept"), work.akeep.enqueue("lost", fails=True)
     office.run()
-    poll_until(no_loop_thread)
 
     kept.refresh()
     lost.refresh()

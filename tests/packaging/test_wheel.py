@@ -46,9 +46,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python_of_a_user(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an empty environment with the wheel and what it depends on."""
     environment = tmp_path_factory.mktemp("user") / "venv"
-    run(sys.executable, "-m", "venv", environment, cwd=environment.parent)
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment.parent)
     python = environment / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=environment.parent)
+    # by our own pip: an environment with one of its own takes seconds more to make
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", wheel, cwd=environment.parent)
     return python
 
 

@@ -14,8 +14,9 @@ from sqlqueue_app.dashboard.formats import Number, Stamp, bounded_number, depth_
 from sqlqueue_app.operations.head_age import HeadAge, NoAge
 from sqlqueue_app.operations.instance_status import InstanceState, InstanceStatus
 from sqlqueue_app.operations.known_queues import QueueKind
+from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.queue_problems import ProblemKind, QueueProblem
-from sqlqueue_app.operations.status import QueueStatus, Status, callback_queues, working_queues
+from sqlqueue_app.operations.status import Status, callback_queues, working_queues
 
 WORKER_COMMAND = "python manage.py run_sqlqueue_worker"
 

@@ -23,7 +23,8 @@ from sqlqueue_app.models import Queue
 from sqlqueue_app.operations.browse import PAGE_SIZES, read_message, read_page
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import KnownQueue, known_queues
-from sqlqueue_app.operations.status import QueueStatus, read_queue, read_status
+from sqlqueue_app.operations.queue_looks import QueueStatus, read_queue
+from sqlqueue_app.operations.status import read_status
 from sqlqueue_app.tables.queue import queue_table
 
 

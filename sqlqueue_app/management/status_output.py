@@ -11,9 +11,10 @@ from django.utils import timezone
 from sqlqueue_app.management.queue_arguments import columns, duration_text, terminal_line
 from sqlqueue_app.operations.delayed_status import DelayedStatus
 from sqlqueue_app.operations.instance_status import InstanceStatus
+from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.queue_problems import QueueProblem
 from sqlqueue_app.operations.schedules import ScheduleStatus
-from sqlqueue_app.operations.status import QueueStatus, Status
+from sqlqueue_app.operations.status import Status
 
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
 _SCHEDULE_HEAD = ("SCHEDULE", "CRON", "SENDS", "NEXT", "LAST", "AS")

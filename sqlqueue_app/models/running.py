@@ -83,6 +83,9 @@ class QueueSample(models.Model):
     overdue = models.PositiveBigIntegerField("overdue", default=0)
     head_age_seconds = models.FloatField("age of the first message", null=True, blank=True)
     exact = models.BooleanField("exact", default=True, help_text="False where a long queue was estimated")
+    written = models.BigIntegerField(
+        "written", null=True, blank=True, help_text="rows ever written into the table, as the database counts them"
+    )
 
     class Meta:
         verbose_name = "queue sample"

@@ -13,7 +13,6 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import PoisonMessage
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.tables.rows import PeekedRow
 
 
 class NoAge(enum.StrEnum):
@@ -33,17 +32,17 @@ class HeadAge:
     unknown: NoAge | None = None
 
 
-def head_age(row: PeekedRow, now: datetime) -> HeadAge:
-    """The time since the row was due (DeliverAt), or else sent (TimeSent). Never raises."""
+def head_age(text: str | None, now: datetime) -> HeadAge:
+    """The time since the row with these headers was due (DeliverAt), or else sent (TimeSent). Never raises."""
     try:
-        headers = read_headers(row.headers)
+        headers = read_headers(text)
     except PoisonMessage:
         return HeadAge(None, unknown=NoAge.UNREADABLE_HEADERS)
     for name in (names.DELIVER_AT, names.TIME_SENT):
-        text = headers.get(name)
-        if text:
+        value = headers.get(name)
+        if value:
             try:
-                return HeadAge(now - parse_time(text), name)
+                return HeadAge(now - parse_time(value), name)
             except ValueError:
                 return HeadAge(None, name, NoAge.UNREADABLE_TIME)
     return HeadAge(None, unknown=NoAge.NO_TIME)

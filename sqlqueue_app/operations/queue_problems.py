@@ -6,9 +6,10 @@ import enum
 import shlex
 from dataclasses import dataclass
 
+from sqlqueue_app.databases.layouts import QueueLayout
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound, TableMismatch
 from sqlqueue_app.operations.known_queues import KnownQueue
-from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
+from sqlqueue_app.tables.installation import Finding, FindingKind, findings_of_layout, inspect_tables
 from sqlqueue_app.tables.queue import QueueTable
 
 INSTALL_COMMAND = "python manage.py sqlqueue_install"
@@ -77,6 +78,12 @@ def problem_of_layout(table: QueueTable, queue: KnownQueue, layout: str) -> Queu
         table.forget_layout()
         return None
     return QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
+
+
+def problem_of_found_layout(table: QueueTable, queue: KnownQueue, layout: str, found: QueueLayout) -> QueueProblem | None:
+    """The same for columns that were looked up just now; asks no database."""
+    finding = next(iter(findings_of_layout(table.dialect, queue.planned, found, layout)), None)
+    return None if finding is None else QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
 
 
 def _install_command(queue: KnownQueue) -> str:

@@ -1,7 +1,7 @@
 """Queue samples in their table: written, rolled up to longer times, deleted when they are old, read for charts.
 
-A chart of an hour shows what was counted every 10 seconds, one of a day the minutes, one of a month the ten minutes. A queue has at
-most 360 + 1,440 + 4,320 rows.
+A chart of an hour shows what was counted every 10 seconds, one of a day the minutes, one of a month the ten minutes, one of a
+year the hours. A queue has at most 360 + 1,440 + 4,320 + 8,760 rows.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ RESOLUTIONS: Final = (
     Resolution(10, timedelta(hours=1)),
     Resolution(60, timedelta(days=1)),
     Resolution(600, timedelta(days=30)),
+    Resolution(3600, timedelta(days=365)),
 )
 FINEST: Final = RESOLUTIONS[0]
 DELETED_AT_ONCE: Final = 1000
+CLAIMS_KEPT: Final = timedelta(days=30)
 _WRITTEN_AT_ONCE: Final = 100
 
 
@@ -79,7 +81,7 @@ def keep_house(alias: str, now: datetime) -> None:
     if minute_is_over:
         for resolution in RESOLUTIONS:
             _delete_old(alias, resolution, now)
-        forget_claims(alias, now - RESOLUTIONS[-1].kept)
+        forget_claims(alias, now - CLAIMS_KEPT)
 
 
 def _roll_up(alias: str, finer: Resolution, coarser: Resolution, until: datetime) -> None:
@@ -120,6 +122,7 @@ def rolled_up(queue: str, begin: datetime, seconds: int, group: Sequence[QueueSa
         overdue=mean("overdue"),
         head_age_seconds=max(ages, default=None),
         exact=all(sample.exact for sample in group),
+        written=max((sample.written for sample in group if sample.written is not None), default=None),
     )
 
 
@@ -133,7 +136,7 @@ def _delete_old(alias: str, resolution: Resolution, now: datetime) -> None:
 
 
 def resolution_for(period: timedelta) -> Resolution:
-    """The finest samples that are kept for so long; the coarsest for more than 30 days."""
+    """The finest samples that are kept for so long; the coarsest for more than a year."""
     return next((each for each in RESOLUTIONS if each.kept >= period), RESOLUTIONS[-1])
 
 

@@ -13,17 +13,16 @@ from django.db.models.functions import Now
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import is_dead, managed_alias
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
+from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.operations.claims import claim
 from sqlqueue_app.operations.delayed_status import DelayedStatus, read_delayed
-from sqlqueue_app.operations.head_age import head_age
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
+from sqlqueue_app.operations.queue_looks import QueueStatus, read_queues
 from sqlqueue_app.operations.sample_storage import FINEST, keep_house, write_samples
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
-from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.well_known import DELAYED_SUFFIX
 
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
@@ -77,25 +76,10 @@ class Sampling:
         return len(samples)
 
     def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
-        samples = map(partial(self._of_queue, now), self._queues(self._live_instances()))
-        for sample in filter(None, (*samples, *map(_of_delayed, read_delayed(self._settings)))):
+        found = read_queues(self._settings, self._queues(self._live_instances()), now=now)
+        for sample in filter(None, (*map(_of_queue, found), *map(_of_delayed, read_delayed(self._settings)))):
             sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
             yield sample
-
-    def _of_queue(self, now: datetime, queue: KnownQueue) -> QueueSample | None:
-        table = queue_table(self._settings.database, queue.address)
-        try:
-            depth = table.depth()
-            head = table.peek(1, body_limit=0) if depth.waiting else []
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            return None
-        age = head_age(head[0], now).age if head else None
-        seconds = None if age is None else age.total_seconds()
-        return QueueSample(
-            queue=queue.name, waiting=depth.waiting, expired=depth.expired, head_age_seconds=seconds, exact=depth.exact
-        )
 
     def _queues(self, live: list[Instance]) -> list[KnownQueue]:
         leased = {instance.callback_queue for instance in live}
@@ -105,6 +89,21 @@ class Sampling:
     def _live_instances(self) -> list[Instance]:
         rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
         return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
+
+
+def _of_queue(found: QueueStatus) -> QueueSample | None:
+    depth = found.depth
+    if depth is None:
+        return None
+    age = found.head_age.age if found.head_age is not None else None
+    return QueueSample(
+        queue=found.name,
+        waiting=depth.waiting,
+        expired=depth.expired,
+        head_age_seconds=None if age is None else age.total_seconds(),
+        exact=depth.exact,
+        written=found.written,
+    )
 
 
 def _of_delayed(found: DelayedStatus) -> QueueSample | None:

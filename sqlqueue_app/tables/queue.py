@@ -85,6 +85,13 @@ class QueueTable:
                 self._layout = layout
         return layout
 
+    def remember_layout(self, layout: QueueLayout) -> None:
+        """The columns were looked up elsewhere, with those of other tables."""
+        with self._lock:
+            if self._layout != layout:
+                self._layout = layout
+                self._sends.clear()
+
     def forget_layout(self) -> None:
         """Look the columns up again at the next use: the table was made or changed."""
         with self._lock:

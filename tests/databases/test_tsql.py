@@ -107,6 +107,29 @@ def test_statements_of_a_queue(name: str, correlation: bool) -> None:
     check(rendered(name, correlation=correlation), hints, order)
 
 
+LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
+    "look": (
+        [(TABLE, READ)] * 3,
+        ("SELECT MAX ( ROWVERSION ) - MIN ( ROWVERSION ) + 1", "SELECT TOP ( 1 ) HEADERS", "IDENT_CURRENT", "SELECT TOP ("),
+    ),
+    "look_expiring": ([(TABLE, READ)] * 2, ("WHERE EXPIRES IS NOT NULL", "WHERE EXPIRES <", "= GETUTCDATE ( )")),
+    "look_delayed": ([(TABLE, READ)] * 3, ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC")),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_looks_at_many_tables(name: str) -> None:
+    hints, order = LOOKS[name]
+    one = SQLSERVER.statement(name, table=TABLE, number="7").sql
+    check(one, hints, order)
+    check(f"{one}\nUNION ALL\n{one}", hints * 2, order)
+
+
+@pytest.mark.parametrize("name", ["list_columns", "list_indexes"])
+def test_lists_of_tables(name: str) -> None:
+    parse(SQLSERVER.statement(name).sql)
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("columns", LAYOUTS.values(), ids=LAYOUTS)
 def test_sends(columns: tuple[str, ...], rows: int) -> None:

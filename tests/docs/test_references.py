@@ -88,7 +88,7 @@ def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
 
 def test_the_times_for_which_samples_are_kept_are_those_of_the_code() -> None:
     page = (REFERENCE / "own-tables.md").read_text("utf-8")
-    hours = {"1 hour": 1, "1 day": 24, "30 days": 720}
+    hours = {"1 hour": 1, "1 day": 24, "30 days": 720, "365 days": 8760}
     kept = [(int(seconds), hours[time] * 3600) for seconds, time in re.findall(r"^\| (\d+) \| (.+?) \|$", page, re.MULTILINE)]
 
     assert kept == [(each.seconds, each.kept.total_seconds()) for each in RESOLUTIONS]

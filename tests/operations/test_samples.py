@@ -236,7 +236,7 @@ def test_two_hours_of_samples_stay_within_their_numbers(sqlite_database: QueueDa
         keep_house(sqlite_database.alias, minute + 10 * SECOND)
     counts = Counter(sample.seconds for sample in samples(sqlite_database))
     # Ten seconds after noon the oldest sample is more than an hour old, and the last ten minutes are not rolled up yet.
-    assert counts == {10: 359, 60: 120, 600: 11}
+    assert counts == {10: 359, 60: 120, 600: 11, 3600: 1}
     assert {sample.waiting for sample in samples(sqlite_database)} == {3}
 
 
@@ -250,7 +250,7 @@ def test_charts_read_what_is_kept_for_their_period(queue_database: QueueDatabase
     assert [sample.taken_at for sample in found["Sales"]] == every(10, noon - 290 * SECOND, noon)
     assert len(read_samples(queue_database.alias, ["Sales"], DAY, noon)["Sales"]) == 20
     assert len(read_samples(queue_database.alias, ["Sales"], 7 * DAY, noon)["Sales"]) == 2
-    wanted = [(timedelta(minutes=1), 10), (HOUR, 10), (2 * HOUR, 60), (DAY, 60), (2 * DAY, 600), (365 * DAY, 600)]
+    wanted = [(timedelta(minutes=1), 10), (HOUR, 10), (2 * HOUR, 60), (DAY, 60), (2 * DAY, 600), (365 * DAY, 3600)]
     assert [resolution_for(period).seconds for period, _ in wanted] == [seconds for _, seconds in wanted]
 
 

@@ -1,0 +1,80 @@
+-- Looking at all tables of the database at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
+
+-- name: list_columns
+-- Every table that has headers and a body and may be read, with its columns.
+SELECT pg_namespace.nspname, pg_class.relname, pg_attribute.attname, format_type(pg_attribute.atttypid, pg_attribute.atttypmod)
+FROM pg_class
+INNER JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+INNER JOIN pg_attribute ON pg_attribute.attrelid = pg_class.oid AND pg_attribute.attnum > 0 AND NOT pg_attribute.attisdropped
+WHERE pg_class.relkind IN ('r', 'p')
+    AND pg_namespace.nspname <> 'information_schema'
+    AND NOT starts_with(CAST(pg_namespace.nspname AS text), 'pg_')
+    AND has_schema_privilege(pg_namespace.oid, 'USAGE')
+    AND has_table_privilege(pg_class.oid, 'SELECT')
+    AND (
+        SELECT count(*) FROM pg_attribute AS needed
+        WHERE needed.attrelid = pg_class.oid AND needed.attname IN ('headers', 'body') AND NOT needed.attisdropped
+    ) = 2
+ORDER BY pg_namespace.nspname, pg_class.relname, pg_attribute.attnum;
+
+-- name: list_indexes
+-- The first key column of each index of those tables, and its kind.
+SELECT pg_namespace.nspname, pg_class.relname, pg_attribute.attname, 'NONCLUSTERED'
+FROM pg_index
+INNER JOIN pg_class ON pg_class.oid = pg_index.indrelid
+INNER JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
+INNER JOIN pg_attribute ON pg_attribute.attrelid = pg_index.indrelid AND pg_attribute.attnum = pg_index.indkey[0]
+WHERE pg_index.indisvalid
+    AND (
+        SELECT count(*) FROM pg_attribute AS needed
+        WHERE needed.attrelid = pg_class.oid AND needed.attname IN ('headers', 'body') AND NOT needed.attisdropped
+    ) = 2;
+
+-- name: look
+-- Rows, rows with an expiry and expired rows among the first; how far the ends are apart; the headers of the first; and how many rows
+-- were ever written, by the sequence, where it may be read.
+SELECT
+    {number},
+    counted.waiting,
+    counted.expiring,
+    counted.expired,
+    (SELECT max(seq) - min(seq) + 1 FROM {table}),
+    (SELECT headers FROM {table} ORDER BY seq LIMIT 1),
+    (
+        SELECT CASE WHEN has_sequence_privilege(own.sequence, 'SELECT') THEN pg_sequence_last_value(own.sequence) END
+        FROM (SELECT CAST(pg_get_serial_sequence(:table, 'seq') AS regclass) AS sequence) AS own
+    )
+FROM (
+    SELECT
+        count(*) AS waiting,
+        count(head.expires) AS expiring,
+        count(*) FILTER (WHERE head.expires <= (clock_timestamp() AT TIME ZONE 'UTC')) AS expired
+    FROM (SELECT expires FROM {table} ORDER BY seq LIMIT CAST(:limit AS integer)) AS head
+) AS counted;
+
+-- name: look_expiring
+SELECT
+    {number},
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {table} WHERE expires IS NOT NULL ORDER BY expires LIMIT CAST(:limit AS integer)
+        ) AS expiring
+    ),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {table}
+            WHERE expires IS NOT NULL AND expires <= (now() AT TIME ZONE 'UTC')
+            ORDER BY expires
+            LIMIT CAST(:limit AS integer)
+        ) AS expired
+    );
+
+-- name: look_delayed
+-- How many wait, how many of them are due, neither beyond the limit; when the first is due.
+SELECT
+    {number},
+    (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY due LIMIT CAST(:limit AS integer)) AS counted),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM {table} WHERE due <= (SELECT clock_timestamp()) ORDER BY due LIMIT CAST(:limit AS integer)
+    ) AS overdue),
+    CAST(EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1)) AS double precision);

@@ -1,0 +1,53 @@
+-- Looking at all tables of the database at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
+
+-- name: list_columns
+SELECT NULL, tables.name, columns.name, columns.type
+FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns
+WHERE tables.type = 'table'
+    AND (SELECT count(*) FROM pragma_table_info(tables.name) AS needed WHERE lower(needed.name) IN ('headers', 'body')) = 2
+ORDER BY tables.name, columns.cid;
+
+-- name: list_indexes
+SELECT NULL, tables.name, keys.name, 'NONCLUSTERED'
+FROM sqlite_master AS tables, pragma_index_list(tables.name) AS indexes, pragma_index_info(indexes.name) AS keys
+WHERE tables.type = 'table'
+    AND keys.seqno = 0
+    AND (SELECT count(*) FROM pragma_table_info(tables.name) AS needed WHERE lower(needed.name) IN ('headers', 'body')) = 2;
+
+-- name: look
+SELECT
+    {number},
+    counted.waiting,
+    counted.expiring,
+    counted.expired,
+    (SELECT max(RowVersion) - min(RowVersion) + 1 FROM {table}),
+    (SELECT Headers FROM {table} ORDER BY RowVersion LIMIT 1),
+    (SELECT seq FROM sqlite_sequence WHERE name = :name)
+FROM (
+    SELECT
+        count(*) AS waiting,
+        count(head.Expires) AS expiring,
+        count(CASE WHEN head.Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 END) AS expired
+    FROM (SELECT Expires FROM {table} ORDER BY RowVersion LIMIT :limit) AS head
+) AS counted;
+
+-- name: look_expiring
+SELECT
+    {number},
+    (SELECT count(*) FROM (SELECT 1 FROM {table} WHERE Expires IS NOT NULL LIMIT :limit) AS expiring),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {table} WHERE Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') LIMIT :limit
+        ) AS expired
+    );
+
+-- name: look_delayed
+SELECT
+    {number},
+    (SELECT count(*) FROM (SELECT 1 FROM {table} LIMIT :limit) AS counted),
+    (
+        SELECT count(*) FROM (
+            SELECT 1 FROM {table} WHERE Due <= strftime('%Y-%m-%d %H:%M:%f', 'now') LIMIT :limit
+        ) AS overdue
+    ),
+    (julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('1970-01-01')) * 86400.0;

@@ -1,0 +1,78 @@
+-- Looking at all tables of a catalog at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
+
+-- name: list_columns
+-- Every table that has headers and a body, with its columns; the catalog views show only what the login may see.
+SELECT schemas.name, tables.name, columns.name, types.name
+FROM sys.tables AS tables
+INNER JOIN sys.schemas AS schemas ON schemas.schema_id = tables.schema_id
+INNER JOIN sys.columns AS columns ON columns.object_id = tables.object_id
+INNER JOIN sys.types AS types ON types.user_type_id = columns.user_type_id
+WHERE (
+    SELECT COUNT(*) FROM sys.columns AS needed
+    WHERE needed.object_id = tables.object_id AND LOWER(needed.name) IN ('headers', 'body')
+) = 2
+AND HAS_PERMS_BY_NAME(QUOTENAME(schemas.name) + '.' + QUOTENAME(tables.name), 'OBJECT', 'SELECT') = 1
+ORDER BY schemas.name, tables.name, columns.column_id;
+
+-- name: list_indexes
+-- The first key column of each index of those tables, and its kind.
+SELECT schemas.name, tables.name, columns.name, indexes.type_desc
+FROM sys.tables AS tables
+INNER JOIN sys.schemas AS schemas ON schemas.schema_id = tables.schema_id
+INNER JOIN sys.indexes AS indexes ON indexes.object_id = tables.object_id
+INNER JOIN sys.index_columns AS keys
+    ON keys.object_id = indexes.object_id AND keys.index_id = indexes.index_id AND keys.key_ordinal = 1
+INNER JOIN sys.columns AS columns ON columns.object_id = keys.object_id AND columns.column_id = keys.column_id
+WHERE (
+    SELECT COUNT(*) FROM sys.columns AS needed
+    WHERE needed.object_id = tables.object_id AND LOWER(needed.name) IN ('headers', 'body')
+) = 2;
+
+-- name: look
+SELECT
+    {number},
+    counted.waiting,
+    counted.expiring,
+    counted.expired,
+    (SELECT MAX(RowVersion) - MIN(RowVersion) + 1 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)),
+    (SELECT TOP (1) Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion ASC),
+    CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint)
+FROM (
+    SELECT
+        COUNT(*) AS waiting,
+        COUNT(head.Expires) AS expiring,
+        COUNT(CASE WHEN head.Expires <= GETUTCDATE() THEN 1 END) AS expired
+    FROM (
+        SELECT TOP (CAST(:limit AS int)) Expires FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion ASC
+    ) AS head
+) AS counted;
+
+-- name: look_expiring
+SELECT
+    {number},
+    (
+        SELECT COUNT(*) FROM (
+            SELECT TOP (CAST(:limit AS int)) Expires FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+            WHERE Expires IS NOT NULL ORDER BY Expires ASC
+        ) AS expiring
+    ),
+    (
+        SELECT COUNT(*) FROM (
+            SELECT TOP (CAST(:limit AS int)) Expires FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+            WHERE Expires <= GETUTCDATE() ORDER BY Expires ASC
+        ) AS expired
+    );
+
+-- name: look_delayed
+SELECT
+    {number},
+    (SELECT COUNT(*) FROM (SELECT TOP (CAST(:limit AS int)) Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK)) AS counted),
+    (
+        SELECT COUNT(*) FROM (
+            SELECT TOP (CAST(:limit AS int)) Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE Due <= GETUTCDATE()
+        ) AS overdue
+    ),
+    (
+        SELECT TOP (1) DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), Due) / 1000.0
+        FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due ASC
+    );

@@ -19,17 +19,12 @@ from django.utils.translation import ngettext
 
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.operations import failure_groups
 
 # What an address of a page, and one statement, can hold.
 MOST_IDS: Final = 500
 # The names of ServiceControl's classifiers (operations reference 3.2), by the short ones that addresses of pages use.
-CLASSIFIERS: Final[Mapping[str, str]] = {
-    "exception": "Exception Type and Stack Trace",
-    "type": "Message Type",
-    "address": "Endpoint Address",
-    "instance": "Endpoint Instance",
-    "endpoint": "Endpoint Name",
-}
+CLASSIFIERS: Final[Mapping[str, str]] = {key: each.name for key, each in failure_groups.CLASSIFIERS.items()}
 # With this parameter the chosen ids are meant and nothing else, also where a form was sent with none of its boxes checked.
 ONLY_IDS: Final = ("only", "ids")
 _TEXTS: Final = ("endpoint", "message_type", "queue", "exception", "conversation", "message_id", "text")

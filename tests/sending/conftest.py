@@ -19,8 +19,11 @@ from sqlqueue_app.sending import sender
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, forget_tables
 from sqlqueue_app.tables.rows import PeekedRow
+from tests.receiving import conftest as receiving
 from tests.support.databases import QueueDatabase
 
+# What is sent by a worker is looked at here, too.
+bench, asking, calls, handler_registry = receiving.bench, receiving.asking, receiving.calls, receiving.handler_registry
 ROUTES = {"Sending.*": "Sales"}
 
 

@@ -1,0 +1,264 @@
+"""Each kind of message that we write, read by every version of the transports (transport reference 3.5, 13 and 13.2).
+
+The readers are those of `readers.py`. On SQLite, whose tables have the columns of SQL Server, all of its versions read; on
+PostgreSQL its own transport. What a version cannot get, because of how it reads, stands in `SHORTFALLS`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles, publish, request, send, send_many, subscribe
+from sqlqueue_app.tables.rows import MAX_TIME_TO_BE_RECEIVED_MS
+from tests.receiving.conftest import Asking, Bench
+from tests.receiving.delayed_tables import Looks, delayed
+from tests.receiving.processes import address
+from tests.sending.conftest import Desk
+from tests.sending.readers import SQL_SERVER_READERS, Place, Seen, readers_of
+from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, read_rows
+
+ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
+TALK = "cccccccc-0000-0000-0000-000000000003"
+HOUR = timedelta(hours=1)
+ANY = "any id"
+AGES = timedelta(days=60)
+
+
+@pytest.fixture
+def office(bench: Bench) -> Bench:
+    """Sales receives; this process sends as Web; Peer is somebody else's queue, and gets what is of type Out."""
+    bench.database.configure(SEND_AS="Web")
+    bench.configure(routes={"Out.*": "Peer", "Test.*": "Sales"})
+    bench.install_queues("Peer", "Web")
+    return bench
+
+
+def rows(bench: Bench, queue: str = "Peer") -> list[RawRow]:
+    return read_rows(bench.database.connection, queue)
+
+
+def place(bench: Bench, queue: str) -> Place:
+    """The queue as its address is read; SQLite writes the bare name."""
+    return (queue, "public", None) if bench.database.vendor == "postgresql" else (queue, None, None)
+
+
+def check(bench: Bench, row: RawRow, expected: Seen) -> None:
+    """Every reader takes that from the row. Of a lifetime some seconds may have passed; where ANY is expected, a GUID will do."""
+    for versions, reader in readers_of(bench.database.vendor).items():
+        seen = reader(row)
+        if expected.message_id == ANY:
+            uuid.UUID(seen.message_id)
+            seen = replace(seen, message_id=ANY)
+        left = seen.seconds_left
+        if expected.seconds_left is not None and left is not None:
+            assert -0.01 < expected.seconds_left - left < 600, versions
+        assert (versions, replace(seen, seconds_left=None)) == (versions, replace(expected, seconds_left=None))
+        assert (left is None) is (expected.seconds_left is None), versions
+
+
+# --- what a process sends --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, None),
+        ({"time_to_be_received": HOUR}, 3600.0),
+        ({"time_to_be_received": AGES}, MAX_TIME_TO_BE_RECEIVED_MS / 1000),
+        ({"message_id": "dddddddd-0000-0000-0000-00000000000a"}, None),
+    ],
+    ids=["plain", "for an hour", "for ages", "with an id"],
+)
+def test_a_message(office: Bench, options: dict[str, Any], seconds: float | None) -> None:
+    sent = send("Out.Message", {}, **options)
+    (row,) = rows(office)
+    check(office, row, Seen(sent, sent, place(office, "Web"), seconds))
+
+
+@pytest.mark.parametrize("count", [2, 60])
+def test_many_messages(office: Bench, count: int) -> None:
+    sent = send_many([("Out.Message", {})] * count, time_to_be_received=HOUR)
+    for message_id, row in zip(sent, rows(office), strict=True):
+        check(office, row, Seen(message_id, message_id, place(office, "Web"), 3600.0))
+
+
+def test_a_message_with_headers_of_the_caller(office: Bench) -> None:
+    headers = {"NServiceBus.CorrelationId": "order 42", "NServiceBus.ReplyToAddress": address(office, "Peer")}
+    sent = send("Out.Message", {}, headers=headers)
+    (row,) = rows(office)
+    check(office, row, Seen(sent, "order 42", place(office, "Peer")))
+
+
+def test_an_event(office: Bench) -> None:
+    subscribe("Out.Event", endpoint="Peer")
+    sent = publish("Out.Event", {}, time_to_be_received=HOUR)
+    (row,) = rows(office)
+    check(office, row, Seen(sent, sent, place(office, "Web"), 3600.0))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_delayed_message_when_it_has_been_moved(office: Bench, many: bool) -> None:
+    (sent,) = send_many([("Out.Message", {})], delay=timedelta()) if many else [send("Out.Message", {}, delay=timedelta())]
+    assert rows(office) == []
+    Looks().look()
+    (row,) = rows(office)
+    check(office, row, Seen(sent, sent, place(office, "Web")))
+
+
+def test_a_subscribe_message(office: Bench) -> None:
+    """To a publisher of transport 1 to 4, by hand: 1.x and 2.x take the subscriber from the column, later ones from the header."""
+    told = {
+        "NServiceBus.MessageIntent": "Subscribe",
+        "NServiceBus.ControlMessage": "True",
+        "SubscriptionMessageType": "Out.Event, Out",
+        "NServiceBus.SubscriberAddress": address(office, "Web"),
+        "NServiceBus.SubscriberEndpoint": "Web",
+    }
+    sent = send("Out.Event", {}, headers=told)
+    (row,) = rows(office)
+    check(office, row, Seen(sent, sent, place(office, "Web")))
+    assert {name: row.headers[name] for name in told} == told
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_request(asking: Asking, legacy: bool) -> None:
+    asking.configure(LEGACY_CALLBACK_HEADER=legacy)
+    asked = request("Test.Ask", {})
+    (row,) = rows(asking.bench, "Sales")
+    check(asking.bench, row, Seen(asked.message_id, asked.message_id, place(asking.bench, "Web.here")))
+    asked.cancel()
+
+
+# --- what is sent because a message came: one of transport 2.2.2, whose reply-to address is in the column alone ----------------
+
+
+def receive(bench: Bench, handler: Callable[[Any, Any], Any], **headers: str) -> None:
+    handles("Test.Ask")(handler)
+    told: dict[str, str | None] = {
+        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.EnclosedMessageTypes": "Test.Ask",
+        "NServiceBus.CorrelationId": TALK,
+        **headers,
+    }
+    columns = {"CorrelationId": TALK, "ReplyToAddress": "Peer", "Recoverable": True}
+    if not has_correlation_columns(bench.database.connection):
+        columns, told["NServiceBus.ReplyToAddress"] = {}, address(bench, "Peer")
+    insert_row(bench.database.connection, "Sales", ASKED, told, b"{}", columns, expires_in=3600)
+    bench.run()
+
+
+def fail(message: Any, context: Any) -> None:
+    raise LookupError("always")
+
+
+ANSWERS: dict[str, Callable[[Any, Any], Any]] = {
+    "reply": lambda message, context: context.reply("Out.Answer", {}) and None,
+    "return code": lambda message, context: context.reply(7) and None,
+    "send": lambda message, context: context.send("Out.Message", {}) and None,
+    "publish": lambda message, context: context.publish("Out.Event", {}) and None,
+    "at once": lambda message, context: context.send("Out.Message", {}, immediate=True) and None,
+}
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_an_answer(office: Bench, how: str) -> None:
+    subscribe("Out.Event", endpoint="Peer")
+    receive(office, ANSWERS[how])
+    (row,) = rows(office)
+    check(office, row, Seen(ANY, TALK, place(office, "Sales")))
+    assert row.headers["NServiceBus.MessageId"] != ASKED
+
+
+def test_a_failed_message(office: Bench) -> None:
+    receive(office, fail)
+    (row,) = rows(office, "error")
+    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+
+
+def test_an_audit_copy(office: Bench) -> None:
+    office.configure(AUDIT_QUEUE="audit")
+    receive(office, lambda message, context: None)
+    (row,) = rows(office, "audit")
+    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+
+
+def test_a_forwarded_message(office: Bench) -> None:
+    receive(office, lambda message, context: context.forward(address(office, "Peer")))
+    (row,) = rows(office)
+    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+
+
+def test_a_message_on_its_way_through_our_queue(office: Bench) -> None:
+    receive(office, fail, **{"NServiceBus.SqlServer.ForwardDestination": address(office, "Peer")})
+    (row,) = rows(office)
+    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+
+
+def test_a_delayed_retry_when_it_has_been_moved(office: Bench) -> None:
+    office.configure(DELAYED_RETRIES=1, DELAYED_RETRY_INCREASE=3600)
+    receive(office, fail)
+    delayed(office, "Sales").bring_nearer(2 * HOUR)
+    Looks().look()
+    (row,) = rows(office, "Sales")
+    check(office, row, Seen(ASKED, TALK, place(office, "Peer")))
+    assert row.headers["NServiceBus.Retries"] == "1"
+
+
+def test_a_row_of_ours_has_what_every_reader_needs(office: Bench) -> None:
+    send("Out.Message", {})
+    (row,) = rows(office)
+    told = row.headers
+    assert all(isinstance(value, str) for value in told.values())
+    if has_correlation_columns(office.database.connection):
+        assert (row.recoverable, str(row.id)) == (True, told["NServiceBus.MessageId"])
+        columns = (row.correlation_id, row.reply_to_address)
+        assert columns == (told["NServiceBus.CorrelationId"], told["NServiceBus.ReplyToAddress"])
+    assert json.loads(row.body) == {}
+
+
+# --- what a version cannot get ---------------------------------------------------------------------------------------------------
+
+OLD = ("1.x", "2.0-2.2.1", "2.2.2-2.2.6")
+LONG = "x" * 256
+SHORTFALLS = [
+    # what is sent, what is missing for whom
+    pytest.param({"NServiceBus.CorrelationId": LONG}, dict.fromkeys(OLD, "correlation_id"), id="a long correlation id"),
+    pytest.param({"NServiceBus.ReplyToAddress": LONG}, {"1.x": "reply_to"}, id="a long reply-to address"),
+    pytest.param({"NServiceBus.MessageId": "order 42"}, dict.fromkeys(OLD, "message_id"), id="a message id that is no GUID"),
+]
+
+
+@pytest.mark.parametrize(("headers", "missing"), SHORTFALLS)
+def test_what_old_versions_cannot_get(sqlite_desk: Desk, headers: dict[str, str], missing: dict[str, str]) -> None:
+    send("Sending.Message", {}, headers=headers)
+    (row,) = read_rows(sqlite_desk.database.connection, "Sales")
+    assert {versions: lost for versions, reader in SQL_SERVER_READERS.items() if (lost := _lost(reader, row))} == missing
+
+
+def test_what_a_peers_mover_has_moved_has_no_columns_for_old_versions() -> None:
+    """Ours fills them; those of transports 3.1 and later write NULL (transport reference 7.2)."""
+    told: dict[str, str | None] = {
+        "NServiceBus.MessageId": ASKED,
+        "NServiceBus.CorrelationId": TALK,
+        "NServiceBus.ReplyToAddress": "Peer@[dbo]@[nsb]",
+    }
+    row = RawRow(uuid.uuid4(), None, None, True, None, told, b"{}")
+    lost = {versions: lost for versions, reader in SQL_SERVER_READERS.items() if (lost := _lost(reader, row))}
+    assert lost == {"1.x": "correlation_id, reply_to", "2.0-2.2.1": "correlation_id", "2.2.2-2.2.6": "correlation_id"}
+
+
+def _lost(reader: Callable[[RawRow], Seen], row: RawRow) -> str:
+    try:
+        seen = reader(row)
+    except ValueError:
+        return "message_id"
+    names = {"correlation_id": "CorrelationId", "reply_to": "ReplyToAddress"}
+    said = [name for name, header in names.items() if row.headers.get(f"NServiceBus.{header}")]
+    return ", ".join(name for name in said if not getattr(seen, name))

@@ -23,7 +23,8 @@ from tests.receiving import conftest as receiving
 from tests.support.databases import QueueDatabase
 
 # What is sent by a worker is looked at here, too.
-bench, asking, calls, handler_registry = receiving.bench, receiving.asking, receiving.calls, receiving.handler_registry
+bench, postgresql_bench, handler_registry = receiving.bench, receiving.postgresql_bench, receiving.handler_registry
+asking = receiving.asking
 ROUTES = {"Sending.*": "Sales"}
 
 

@@ -113,18 +113,27 @@ def test_a_delayed_message_when_it_has_been_moved(office: Bench, many: bool) -> 
 
 
 def test_a_subscribe_message(office: Bench) -> None:
-    """To a publisher of transport 1 to 4, by hand: 1.x and 2.x take the subscriber from the column, later ones from the header."""
+    """To a publisher of transport 1 to 4, by hand: 1.x and 2.x take the subscriber from the column, later ones from the header.
+
+    A publisher of ours understands it, too.
+    """
     told = {
         "NServiceBus.MessageIntent": "Subscribe",
         "NServiceBus.ControlMessage": "True",
         "SubscriptionMessageType": "Out.Event, Out",
-        "NServiceBus.SubscriberAddress": address(office, "Web"),
-        "NServiceBus.SubscriberEndpoint": "Web",
+        "NServiceBus.SubscriberAddress": address(office, "Peer"),
+        "NServiceBus.SubscriberEndpoint": "Peer",
+        "NServiceBus.ReplyToAddress": address(office, "Peer"),
     }
-    sent = send("Out.Event", {}, headers=told)
-    (row,) = rows(office)
-    check(office, row, Seen(sent, sent, place(office, "Web")))
-    assert {name: row.headers[name] for name in told} == told
+    sent = [send("Out.Event", to=address(office, queue), headers=told) for queue in ("Web", "Sales")]
+    for queue, message_id in zip(("Web", "Sales"), sent, strict=True):
+        (row,) = rows(office, queue)
+        check(office, row, Seen(message_id, message_id, place(office, "Peer")))
+        assert {name: row.headers[name] for name in told} == told
+    office.run()
+    publish("Out.Event", {})
+    assert len(rows(office)) == 1
+    assert rows(office, "error") == []
 
 
 @pytest.mark.parametrize("legacy", [False, True])

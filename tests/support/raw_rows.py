@@ -50,14 +50,15 @@ def insert_row(
     columns: Mapping[str, Any],
     *,
     expires_in: float | None = None,
+    escaped: bool = False,
 ) -> None:
     """One INSERT that names the columns Id, Expires, Headers, Body and `columns`.
 
-    The headers are written as Newtonsoft does it: other characters than ASCII stay as they are.
+    The headers are written as Newtonsoft does it: other characters than ASCII stay as they are, but for `escaped`.
     """
     values = {
         "Id": uuid.UUID(row_id).hex if connection.vendor == "sqlite" else row_id,
-        "Headers": json.dumps(headers, ensure_ascii=False),
+        "Headers": json.dumps(headers, ensure_ascii=escaped),
         "Body": body,
         **columns,
         "Expires": expires_in,

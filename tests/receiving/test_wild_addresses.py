@@ -1,0 +1,86 @@
+"""Any text where an address or an id is expected: no receiver stops, no row is lost, and each is handled or says why it was not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles
+from tests.receiving.conftest import Bench
+from tests.support.raw_rows import has_correlation_columns, insert_row
+
+ROWS = 150
+ADDRESSES = ("NServiceBus.ReplyToAddress", "NServiceBus.SqlServer.CallbackQueue", "NServiceBus.SqlServer.ForwardDestination")
+SUBSCRIBERS = ("NServiceBus.ReplyToAddress", "NServiceBus.SubscriberAddress", "NServiceBus.SubscriberEndpoint")
+IDS = ("NServiceBus.MessageId", "NServiceBus.CorrelationId", "NServiceBus.ConversationId", "NServiceBus.FailedQ")
+# What is special somewhere, and parts of what is right.
+PIECES = [
+    *"ab@.[]\"'-;/\\ \n\t\x1f%{}",
+    "é",
+    "\U0001f69a",
+    "Peer",
+    "Sales",
+    "dbo",
+    "public",
+    "]]",
+    '""',
+    "@[",
+    "]@[",
+    '"."',
+    "x" * 130,
+]
+NO_TEXT = ["\0", "\ud83d"]
+
+
+def wild(chance: random.Random) -> str | None:
+    """Any text, half of them of pieces of addresses; seldom none, or what no database can hold."""
+    kind = chance.random()
+    if kind < 0.05:
+        return None
+    if kind < 0.15:
+        return chance.choice(["", " ", "Peer", "Peer@HOST", "Peer@[dbo]@[nsb]", '"public"."Peer"', "Peer@[]@[]", "@", '"', '"".""'])
+    text = "".join(chance.choices(PIECES, k=chance.randint(1, 6)))
+    return text + chance.choice(NO_TEXT) if kind > 0.9 else text
+
+
+def headers_of(chance: random.Random, number: int) -> dict[str, str | None]:
+    subscribes = number % 5 == 0
+    told: dict[str, str | None] = {
+        name: wild(chance) for name in (*(SUBSCRIBERS if subscribes else ADDRESSES), *IDS) if chance.random() < 0.4
+    }
+    told["Number"] = str(number)
+    if subscribes:
+        return told | {
+            "NServiceBus.ControlMessage": "True",
+            "NServiceBus.MessageIntent": chance.choice(["Subscribe", "Unsubscribe"]),
+            "SubscriptionMessageType": wild(chance) or "Test.Event, Test",
+        }
+    return told | {"NServiceBus.EnclosedMessageTypes": chance.choice(["Test.Ask", "Test.Check"])}
+
+
+@pytest.mark.parametrize(("legacy", "seed"), [(False, 1), (True, 2)])
+def test_no_text_stops_a_receiver_or_loses_a_row(bench: Bench, legacy: bool, seed: int) -> None:
+    bench.configure(LEGACY_ADDRESSES=legacy, AUDIT_QUEUE="audit", MAX_CONCURRENCY=1, RATE_LIMIT_AFTER=None)
+    bench.install_queues("Peer", "HOST")
+    handles("Test.Ask")(lambda message, context: context.reply("Test.Answer", {}) and None)
+    handles("Test.Check")(lambda message, context: context.reply(7) and None)
+    chance = random.Random(seed)
+    columns: dict[str, Any] = {}
+    for number in range(ROWS):
+        if has_correlation_columns(bench.database.connection):
+            texts = [text if (text := wild(chance)) is None or not set(text) & set(NO_TEXT) else "" for _ in range(2)]
+            columns = {"CorrelationId": texts[0], "ReplyToAddress": texts[1], "Recoverable": True}
+        told = headers_of(chance, number)
+        row_id = f"00000000-0000-0000-0000-{number:012}"
+        insert_row(bench.database.connection, "Sales", row_id, told, b"{}", columns, escaped=True)
+    bench.run()
+
+    assert bench.rows("Sales") == []
+    audited, failed, went_on = bench.headers("audit"), bench.headers("error"), bench.headers("Peer")
+    there = [row["Number"] for row in (*audited, *failed, *went_on) if "Number" in row]
+    assert sorted(there, key=int) == [str(number) for number in range(ROWS)]
+    assert all(row["NServiceBus.ExceptionInfo.Message"] and row["NServiceBus.FailedQ"] is not None for row in failed)
+    assert audited
+    assert failed

@@ -36,11 +36,11 @@ def composer(book: AddressBook, endpoint: str = "Sales") -> Composer:
     return Composer(Settings(), book, sender_identity(endpoint, book))
 
 
-def on_sql_server(sender: Composer, to: str = "Peer") -> RawRow:
+def on_sql_server(sender: Composer, headers: dict[str, str | None] | None = None) -> RawRow:
     """The row of a message as it would stand in a table of SQL Server."""
-    row = new_row(sender.compose("Out.Message", {}, to=to), keep_id=True)
-    row_id, correlation_id, reply_to, headers, body = values_of([row], COLUMNS, "sqlserver")
-    return RawRow(uuid.UUID(row_id), correlation_id, reply_to, True, None, json.loads(headers), body)
+    row = new_row(sender.compose("Out.Message", {}, to="Peer", headers=headers), keep_id=True)
+    row_id, correlation_id, reply_to, told, body = values_of([row], COLUMNS, "sqlserver")
+    return RawRow(uuid.UUID(row_id), correlation_id, reply_to, True, None, json.loads(told), body)
 
 
 # --- ours, seen by them ---------------------------------------------------------------------------------------------------------
@@ -76,6 +76,15 @@ def test_a_name_that_a_varchar_column_may_lose_is_read_from_the_header() -> None
     seen = {versions: (reader(row).reply_to or [None])[0] for versions, reader in SQL_SERVER_READERS.items()}
     # 1.x looks into no header
     assert seen == {versions: None if versions == "1.x" else "Lager.注文" for versions in SQL_SERVER_READERS}
+
+
+def test_the_legacy_callback_header_hides_the_schema_from_3_0_to_8_0() -> None:
+    """They put its bare name in place of the address; 2.x looks for its schema by the reply-to address, later ones not at all."""
+    book = AddressBook("sqlserver", "sales", "nsb")
+    row = on_sql_server(composer(book, "Web.here"), {"NServiceBus.SqlServer.CallbackQueue": "Web.here"})
+    seen = {versions: reader(row).reply_to for versions, reader in SQL_SERVER_READERS.items()}
+    assert seen.pop("8.1+") == ("Web.here", "sales", "nsb")
+    assert set(seen.values()) == {("Web.here", None, None)}
 
 
 # --- theirs, answered by us ----------------------------------------------------------------------------------------------------

@@ -75,8 +75,11 @@ def parse_xml(body: bytes) -> Element:
         parser.Parse(bytes(body), True)
     except expat.ExpatError as error:
         raise MessageBodyError(f"the body is not XML: {error}; it starts with {bytes(body[:20])!r}") from None
-    except (LookupError, UnicodeError) as error:
-        raise MessageBodyError(f"the body declares an encoding that cannot be read: {error}") from None
+    except MessageBodyError:
+        raise
+    except (LookupError, ValueError) as error:
+        # A ValueError of encodings with characters of several bytes, which expat does not read but for UTF-8 and UTF-16.
+        raise MessageBodyError(f"the body declares an encoding that cannot be read: {str(error)[:200]}") from None
     return builder.document.children[0]
 
 

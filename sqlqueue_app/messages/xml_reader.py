@@ -167,9 +167,11 @@ def _integer(text: str) -> Any:
 
 def _number(text: str) -> Any:
     try:
-        return Decimal(text.strip())
+        number = Decimal(text.strip())
     except InvalidOperation:
         return text
+    # A signaling NaN raises in comparisons, and no NaN is a number of a body.
+    return text if number.is_nan() else number
 
 
 def _duration(text: str) -> str:

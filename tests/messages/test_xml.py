@@ -249,6 +249,8 @@ def test_encodings() -> None:
         ("<a>&e;</a>", "not XML"),
         ("<x:a/>", "not XML"),
         ('<?xml version="1.0" encoding="klingon"?><a/>', "encoding"),
+        ('<?xml version="1.0" encoding="shift_jis"?><a/>', "encoding that cannot be read: multi-byte encodings are not supported"),
+        (f'<?xml version="1.0" encoding="{"x" * 9000}"?><a/>', "^.{1,300}$"),
         ("<a>" * 200 + "</a>" * 200, "nested too deeply"),
         ("<Messages><a/><a/></Messages>", "holds 2 messages"),
         ("<Messages/>", "holds 0 messages"),
@@ -257,12 +259,23 @@ def test_encodings() -> None:
         ("<a><Count><b>1</b></Count></a>", "count: expected a whole number, got an object"),
         ("<a><Labels><e><Value>1</Value></e></Labels></a>", "an entry with Key and Value, got the element 'e'"),
         ("<a><Count>1</Count><Count>2</Count></a>", "count: expected a whole number, got an array of 2"),
+        ("<a><Ratio>sNaN</Ratio></a>", "ratio: expected a number that fits a float, got 'sNaN'"),
         ("<a><Ratio>INF</Ratio></a>", "ratio: expected a number that fits a float, got the number Infinity"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(text: str, said: str) -> None:
     with pytest.raises(MessageBodyError, match=said):
         read(text, Everything)
+
+
+@dataclass
+class Choice:
+    either: int | bool
+
+
+def test_a_number_that_is_none_fits_nothing_else_either() -> None:
+    with pytest.raises(MessageBodyError, match="either: expected int or bool, got 'sNaN'"):
+        read("<a xmlns:x='Decimal'><x:Either>sNaN</x:Either></a>", Choice)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def _as_text(name: str, value: Any) -> str:
     if value in ({}, []):
         return ""
     kind = "an object" if isinstance(value, dict) else "an array"
-    raise PoisonMessage(f"the header {name!r} is {kind}; expected text or null")
+    raise PoisonMessage(f"the header {_cut(name)} is {kind}; expected text or null")
 
 
 def _no_object(found: Any, text: str) -> Headers:
@@ -216,7 +216,7 @@ def _doubled(names: Iterable[str]) -> PoisonMessage:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            return PoisonMessage(f"the header {name!r} comes twice; expected each name once")
+            return PoisonMessage(f"the header {_cut(name)} comes twice; expected each name once")
         seen.add(name)
     return PoisonMessage("a header comes twice; expected each name once")
 

@@ -17,6 +17,7 @@ from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.several import bound_to, types_of
 
 _REMEMBERED_TEXTS = 1000
+_LONGEST_REMEMBERED = 4000
 
 
 def refuse_unrun(result: object, handler: Handler) -> None:
@@ -66,8 +67,8 @@ class HandlerTable:
         # A native sender may leave the header out, and have the body say what it is (transport reference 6.10).
         enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
         handlers = self._of_types(enclosed, incoming)
-        # Whoever writes headers decides how many different texts there are: remember the usual ones only.
-        if header and len(self._found) < _REMEMBERED_TEXTS:
+        # Whoever writes headers decides how many different texts there are, and how long: remember the usual ones only.
+        if header and len(header) <= _LONGEST_REMEMBERED and len(self._found) < _REMEMBERED_TEXTS:
             self._found[header] = handlers
         return handlers
 

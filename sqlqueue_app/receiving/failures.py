@@ -17,6 +17,8 @@ from sqlqueue_app.messages.times import format_time
 
 # Cut as core 5.2.26 and 6.0 on do.
 MESSAGE_CHARACTERS = 16_384
+# The text of an error stands in the trace several times, and may be as long as the message that it is about.
+TRACE_CHARACTERS = 100_000
 _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
 
 
@@ -108,6 +110,7 @@ def _source(error: BaseException) -> str:
 
 
 def _stack_trace(error: BaseException, text: str) -> str:
+    text = text[:MESSAGE_CHARACTERS]
     first = f"{_type_name(error)}: {text}" if text else _type_name(error)
     lines = [first, *_dotnet_frames(error)]
     try:
@@ -115,7 +118,15 @@ def _stack_trace(error: BaseException, text: str) -> str:
     except Exception:  # noqa: BLE001 - a broken __str__ in the chain of causes
         python = "".join(traceback.format_tb(error.__traceback__))
     # Halves of surrogate pairs (from surrogateescape) cannot be written into any of the databases.
-    return ("\n".join(lines) + "\n" + python).encode("utf-8", "replace").decode("utf-8")
+    return ("\n".join(lines) + "\n" + _shortened(python)).encode("utf-8", "replace").decode("utf-8")
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end of a text that is too long: who was called, and what was said last."""
+    half = TRACE_CHARACTERS // 2
+    if len(text) <= TRACE_CHARACTERS:
+        return text
+    return f"{text[:half]}\n... ({len(text) - 2 * half:,} characters are left out) ...\n{text[-half:]}"
 
 
 def _dotnet_frames(error: BaseException) -> list[str]:

@@ -38,6 +38,11 @@ Reader = Callable[[Any], Any]
 
 # A whole number written as 1e999999999 would fill the memory once it is an int.
 _LONGEST_INTEGER: Final = 40
+# As Newtonsoft writes them; JSON has no numbers for them.
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+
+# Core 5 says the type of a dictionary among its entries where it is not that of the member.
+_NET_MAPPING: Final = "System.Collections."
 
 _LISTS: Final = (
     list,
@@ -156,10 +161,18 @@ def _at(step: str, read: Reader, value: Any) -> Any:
 def _array(item: Reader, make: Callable[[list[Any]], Any]) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not list:
-            raise _expected("an array", value)
+            value = _typed_array(value)
         return make([_at(f"[{index}]", item, entry) for index, entry in enumerate(value)])
 
     return read
+
+
+def _typed_array(value: Any) -> list[Any]:
+    """What core 5 makes of an array whose type is not that of the member: an object with the type and the values."""
+    found = value.get("$values") if type(value) is dict else None
+    if type(found) is not list:
+        raise _expected("an array", value)
+    return found
 
 
 def _tuple(args: tuple[Any, ...], names: str) -> Reader:
@@ -179,6 +192,8 @@ def _mapping(key: Reader, item: Reader) -> Reader:
     def read(value: Any) -> dict[Any, Any]:
         if type(value) is not dict:
             raise _expected("an object", value)
+        if str(value.get("$type")).startswith(_NET_MAPPING):
+            value = {name: entry for name, entry in value.items() if name != "$type"}
         return {_at(f"[{name!r}]", key, name): _at(f"[{name!r}]", item, entry) for name, entry in value.items()}
 
     return read
@@ -262,6 +277,8 @@ def _integer_key(value: str) -> int:
 
 
 def _float(value: Any) -> float:
+    if type(value) is str and value in _NO_NUMBERS:
+        return float(value)
     if type(value) in (int, Decimal):
         try:
             number = float(value)

@@ -18,6 +18,7 @@ _Class = TypeVar("_Class", bound=type)
 
 # What would end a name inside of EnclosedMessageTypes, or be lost at its ends.
 _NAME: Final = re.compile(r"[^\s,;\x00-\x1f](?:[^,;\x00-\x1f]*[^\s,;\x00-\x1f])?")
+_ARGUMENTS: Final = re.compile(r"\[[^;\x00-\x1f]*\]")
 _ASSEMBLY: Final = re.compile(r"[^\s;\x00-\x1f](?:[^;\x00-\x1f]*[^\s;\x00-\x1f])?")
 
 
@@ -48,7 +49,8 @@ class MessageTypes:
 
         The same class imported again (same module, same qualified name) takes the place of its former self.
         """
-        other = self._by_name.get(found.name)
+        name = plain_name(found.name)
+        other = self._by_name.get(name)
         if other is not None and _path(other.cls) != _path(found.cls):
             raise MessageTypeError(
                 f"the message type {found.name!r} is registered twice: for {_path(other.cls)} and for "
@@ -59,12 +61,12 @@ class MessageTypes:
             raise MessageTypeError(
                 f"the class {_path(found.cls)} is registered as {former.name!r} already; it cannot be {found.name!r} too"
             )
-        self._by_name[found.name] = found
+        self._by_name[name] = found
         self._by_class[found.cls] = found
 
     def by_name(self, name: str) -> MessageType | None:
-        """The type of exactly this name, or ``None``."""
-        return self._by_name.get(name)
+        """The type of exactly this name, or ``None``; what assemblies type arguments come from does not matter."""
+        return self._by_name.get(name if "[" not in name else plain_name(name))
 
     def by_class(self, cls: type) -> MessageType | None:
         """The type of exactly this class, or ``None``; a subclass that is not registered has none."""
@@ -83,7 +85,7 @@ class MessageTypes:
 
     def names(self) -> list[str]:
         """All registered names, sorted."""
-        return sorted(self._by_name)
+        return sorted(found.name for found in self._by_name.values())
 
     def enclosed(self, message: object) -> str:
         """EnclosedMessageTypes for a message or its class: the type itself, then its registered bases."""
@@ -134,16 +136,38 @@ def enclosed_types(message: object) -> str:
 def resolve_enclosed(text: str | None) -> list[str]:
     """The plain type names in a text of EnclosedMessageTypes, in order; what is not known, the caller skips.
 
-    Each entry is cut at its first comma, as core 8 and later do; entries with ``__impl`` (proxies that .NET made for
-    interfaces) are left out.
+    Each entry is cut at its first comma, as core 8 and later do, but for those between brackets (`plain_name`); entries with
+    ``__impl`` (proxies that .NET made for interfaces) are left out.
     """
-    entries = (entry for entry in (text or "").split(";") if "__impl" not in entry)
-    names = (entry.partition(",")[0].strip() for entry in entries)
+    names = (plain_name(entry) for entry in (text or "").split(";") if "__impl" not in entry)
     return [name for name in names if name]
 
 
+def plain_name(text: str) -> str:
+    """The full name of a type without its assembly, its type arguments without theirs.
+
+    ``Shop.Envelope`1[[Shop.Order, Shop, Version=1.0.0.0]], Core`` → ``Shop.Envelope`1[[Shop.Order]]``.
+    """
+    if "[" not in text:
+        return text.partition(",")[0].strip()
+    kept: list[str] = []
+    depth = 0
+    is_assembly = False
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter in "[]":
+            is_assembly = False
+        elif letter == "," and depth % 2 == 0:  # an argument is in two brackets
+            if depth == 0:
+                break
+            is_assembly = True
+        if not is_assembly and not (depth and letter.isspace()):
+            kept.append(letter)
+    return "".join(kept).strip()
+
+
 def _check(name: object, assembly: object, names: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(_ARGUMENTS.sub("", name)):
         raise MessageTypeError(
             f"the message type name {name!r} cannot be used; expected text like 'Sales.PlaceOrder', without ',' and ';'"
         )

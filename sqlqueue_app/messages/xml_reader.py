@@ -25,6 +25,7 @@ from sqlqueue_app.messages.xml_document import Element, messages_in
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _NULL_TEXT: Final = "\n"
+_NO_NUMBERS: Final = {"NaN": "NaN", "INF": "Infinity", "-INF": "-Infinity"}
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
 # A member of type object says by its namespace what it is.
 _NET_TYPES: Final[dict[str, Any]] = {
@@ -127,11 +128,11 @@ def _mapping(element: Element, key_hint: Any, item_hint: Any) -> dict[Any, Any]:
     """From elements with a Key and a Value each, whatever their name is."""
     found = {}
     for entry in element.children:
-        parts = {part.name: part for part in entry.children}
-        if "Key" not in parts:
+        parts = {folded(part.name): part for part in entry.children}
+        if "key" not in parts:
             raise Misfit(f"expected an entry with Key and Value, got the element {entry.name!r}")
-        key = _scalar(parts["Key"].text, str if key_hint is int else bare(key_hint))
-        found[key] = plain_of(parts["Value"], item_hint) if "Value" in parts else None
+        key = _scalar(parts["key"].text, str if key_hint is int else bare(key_hint))
+        found[key] = plain_of(parts["value"], item_hint) if "value" in parts else None
     return found
 
 
@@ -165,6 +166,10 @@ def _integer(text: str) -> Any:
     return int(text) if _INTEGER.fullmatch(text.strip()) else text
 
 
+def _float(text: str) -> Any:
+    return _NO_NUMBERS.get(text.strip()) or _number(text)
+
+
 def _number(text: str) -> Any:
     try:
         number = Decimal(text.strip())
@@ -186,7 +191,7 @@ _SCALARS: Final[dict[Any, Callable[[str], Any]]] = {
     bytes: _stripped,
     bool: _bool,
     int: _integer,
-    float: _number,
+    float: _float,
     Decimal: _number,
     timedelta: _duration,
     datetime: _stripped,

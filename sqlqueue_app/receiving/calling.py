@@ -10,7 +10,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import HandlerError, MessageTypeError, SeveralMessages
 from sqlqueue_app.messages.headers import CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import deserialize, deserialize_element, type_names_in
-from sqlqueue_app.messages.types import find_message_type
+from sqlqueue_app.messages.types import find_message_type, plain_name
 from sqlqueue_app.messages.xml_document import messages_in
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
 from sqlqueue_app.receiving.handlers import Handler
@@ -45,7 +45,7 @@ class HandlerTable:
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
-            self._by_type.setdefault(handler.message_type, []).append(handler)
+            self._by_type.setdefault(plain_name(handler.message_type), []).append(handler)
         self._body_names = body_names
         self._serializer = serializer
         self._subscriptions = subscriptions
@@ -53,8 +53,9 @@ class HandlerTable:
 
     @property
     def message_types(self) -> list[str]:
-        """The types that have a handler, sorted."""
-        return sorted(self._by_type)
+        """The types that have a handler, sorted; type arguments as they were written, for so they are topics of .NET."""
+        names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
+        return sorted({name if "[" in name else plain_name(name) for name in names})
 
     def handlers_for(self, incoming: IncomingMessage) -> list[Handler]:
         """The handlers of every enclosed type, concrete type first, each function once; MessageTypeError if there is none.

@@ -118,6 +118,10 @@ def read(value: Any, hint: Any) -> Any:
         ),
         (Options, {"a": 1}, {"a": 1}),
         (Pair, {"Left": 1}, Pair(1, 5)),
+        (list[int], {"$type": "System.Int32[], mscorlib", "$values": [1, 2]}, [1, 2]),
+        (dict[str, int], {"$type": "System.Collections.Generic.Dictionary`2[[...]], mscorlib", "a": 1}, {"a": 1}),
+        (dict[str, str], {"$type": "mine"}, {"$type": "mine"}),
+        (float, "-Infinity", float("-inf")),
         (play.Node, {"name": "a", "children": [{"name": "b"}]}, play.Node("a", [play.Node("b")])),
     ],
 )

@@ -152,13 +152,35 @@ def _enclosed(row: dict[str, Any]) -> str:
         ("A.B, C__impl;A.D", ["A.D"]),
         ("A.B;A.B", ["A.B", "A.B"]),
         ("A.Outer+Inner, C", ["A.Outer+Inner"]),
+        (
+            "A.Page`1[[A.B, C, Version=1.0.0.0, PublicKeyToken=null]], D, Version=2.0.0.0;A.E",
+            ["A.Page`1[[A.B]]", "A.E"],
+        ),
+        ("A.Pair`2[[A.B, C],[A.List`1[[A.D , C]], C]]", ["A.Pair`2[[A.B],[A.List`1[[A.D]]]]"]),
+        ("A.B[], C", ["A.B[]"]),
+        ("A.B[,], C", ["A.B[,]"]),
+        ("A.B[[C, D", ["A.B[[C"]),
     ],
 )
 def test_resolve_enclosed(text: str | None, names: list[str]) -> None:
     assert resolve_enclosed(text) == names
 
 
-@pytest.mark.parametrize("name", ["", " ", "A;B", "A,B", " A", "A ", "A\n", None, 7])
+def test_type_arguments_are_known_by_their_names_alone() -> None:
+    @message_type("Shop.Envelope`1[[Shop.Order, Shop.Orders]]", assembly="Shop")
+    @dataclass
+    class Envelope:
+        pass
+
+    found = find_message_type("Shop.Envelope`1[[Shop.Order, Shop.Elsewhere, Version=2.0.0.0]]")
+    assert found is not None
+    assert found.cls is Envelope
+    assert find_message_type("Shop.Envelope`1[[Shop.Other, Shop.Orders]]") is None
+    assert enclosed_types(Envelope) == "Shop.Envelope`1[[Shop.Order, Shop.Orders]], Shop"
+    assert registry.names() == ["Shop.Envelope`1[[Shop.Order, Shop.Orders]]"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "A;B", "A[[B;C]]", "A,B", " A", "A ", "A\n", None, 7])
 def test_bad_names_are_refused(name: Any) -> None:
     with pytest.raises(MessageTypeError, match=r"cannot be used; expected text like 'Sales\.PlaceOrder'"):
         message_type(name)

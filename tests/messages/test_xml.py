@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -189,6 +190,7 @@ def test_null_values_are_said_and_null_references_left_out() -> None:
 
 
 def test_pairs_of_a_dictionary() -> None:
+    assert read("<a><Labels><entry><key>x</key><VALUE>1</VALUE></entry></Labels></a>", Everything).labels == {"x": 1}
     text = written(Everything(labels={"a": Decimal("1.0")}))
     entry = "<KeyValuePairOfStringAndDecimal><Key>a</Key><Value>1.0</Value></KeyValuePairOfStringAndDecimal>"
     assert f"<labels>{entry}</labels>" in text
@@ -232,6 +234,18 @@ def test_spellings_and_a_root_of_messages(text: str) -> None:
     assert read(text, Inner) == Inner("x")
 
 
+def test_floats_that_are_no_numbers_are_those_of_net() -> None:
+    assert read("<a><Ratio>INF</Ratio></a>", Everything).ratio == float("inf")
+    assert read("<a><Ratio> -INF </Ratio></a>", Everything).ratio == float("-inf")
+    assert math.isnan(read("<a><Ratio>NaN</Ratio></a>", Everything).ratio)
+
+
+def test_what_is_no_element_is_passed_over() -> None:
+    body = "<!-- 1 --><?pi?><Inner><!-- 2 --><Name>a<!-- 3 --><![CDATA[<b&>]]>&lt;</Name><?pi?></Inner><!-- 4 -->"
+    assert read(body, Inner) == Inner("a<b&><")
+    assert read('<m:Inner xmlns:m="http://tempuri.net/Shop"><m:Name>x</m:Name></m:Inner>', Inner) == Inner("x")
+
+
 def test_encodings() -> None:
     text = "<Inner><Name>é</Name></Inner>"
     latin = f'<?xml version="1.0" encoding="iso-8859-1"?>{text}'.encode("latin-1")
@@ -260,7 +274,7 @@ def test_encodings() -> None:
         ("<a><Labels><e><Value>1</Value></e></Labels></a>", "an entry with Key and Value, got the element 'e'"),
         ("<a><Count>1</Count><Count>2</Count></a>", "count: expected a whole number, got an array of 2"),
         ("<a><Ratio>sNaN</Ratio></a>", "ratio: expected a number that fits a float, got 'sNaN'"),
-        ("<a><Ratio>INF</Ratio></a>", "ratio: expected a number that fits a float, got the number Infinity"),
+        ("<a><Amount>INF</Amount></a>", "amount: expected a decimal number, got the number Infinity"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_place(text: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +94,35 @@ def test_a_message_calls_the_handlers_of_all_its_types_in_order_and_each_functio
         ("Test.Derived", anonymous[0]),
         ("Test.Base", anonymous[1]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("enclosed", "found"),
+    [
+        ("Ns.A", ["Ns.A"]),
+        ("Ns.A, Asm, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null", ["Ns.A"]),
+        (" Ns.Unknown, X ;; Ns.A, X ; ", ["Ns.A"]),
+        ("Ns.IA__impl, Dynamic;Ns.A", ["Ns.A"]),
+        ("Ns.Outer+Inner, Asm;Ns.A, Asm", ["Ns.Outer+Inner", "Ns.A"]),
+        ("Ns.Page`1[[Ns.A, Asm, Version=1.0.0.0, Culture=neutral]], Asm, Version=1.0.0.0", ["Ns.Page`1[[Ns.A, Asm]]"]),
+        ("Ns.Page`1[[Ns.B, Asm]], Asm", []),
+        ("ns.a", []),
+        ("Ns.A__impl, Dynamic", []),
+        ("Ns.Unknown", []),
+        (";", []),
+    ],
+)
+def test_a_type_is_known_in_every_form(enclosed: str, found: list[str]) -> None:
+    for name in ("Ns.A", "Ns.Outer+Inner", "Ns.Page`1[[Ns.A, Asm]]"):
+        handles(name)(lambda message, context: None)
+    table = HandlerTable(registry.all(), body_names="as_is")
+    row = ReceivedRow(UUID(int=1), None, None, False, json.dumps({"NServiceBus.EnclosedMessageTypes": enclosed}), b"{}")
+    if found:
+        assert [handler.message_type for handler in table.handlers_for(read_message(row))] == found
+    else:
+        with pytest.raises(MessageTypeError, match="no handler for message"):
+            table.handlers_for(read_message(row))
+    assert table.message_types == ["Ns.A", "Ns.Outer+Inner", "Ns.Page`1[[Ns.A, Asm]]"]
 
 
 def test_functions_of_one_path_are_handlers_of_their_own_but_for_one_that_is_registered_again() -> None:

@@ -12,12 +12,14 @@ from functools import lru_cache, partial
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.custom_headers import check_custom_headers
 from sqlqueue_app.messages.delays import check_delay, deliver_at_header
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, new_message_id, outgoing_headers
-from sqlqueue_app.messages.errors import AddressError, MessageTypeError, WireFormatError
+from sqlqueue_app.messages.errors import AddressError, MessageBodyError, MessageTypeError, WireFormatError
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, is_xml, serialize
+from sqlqueue_app.messages.shapes import is_mappable
 from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, resolve_enclosed
 from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
@@ -217,6 +219,7 @@ class Composer:
     ) -> Headers:
         """The headers, and in traces the span, of what is sent to a queue or published under a type."""
         _check_kinds(message_id, time_to_be_received)
+        check_custom_headers(headers)
         chosen_id = message_id or (headers or {}).get(names.MESSAGE_ID) or new_message_id()
         return outgoing_headers(
             message_id=chosen_id,
@@ -237,7 +240,8 @@ class Composer:
     def control(
         self, to: str, headers: Mapping[str, str | None], *, incoming: IncomingMessage | None = None, intent: Intent
     ) -> OutgoingMessage:
-        """A message of headers alone, for the infrastructure: no type, no body. AddressError for a bad address."""
+        """A message of headers alone, for the infrastructure: no type, no body. AddressError for a bad address, WireFormatError."""
+        check_custom_headers(headers)
         content = outgoing_headers(
             message_id=new_message_id(),
             intent=intent,
@@ -269,8 +273,16 @@ class Composer:
         return self._book.canonical(QueueAddress(queue.partition("@")[0], schema, catalog, self._book.dialect))
 
     def payload(self, message: object, body: object) -> object:
-        """What goes into the body: the message object, or the body beside a type name. MessageTypeError if both are given."""
+        """What goes into the body: the message object, or the body beside a type name.
+
+        MessageTypeError if both are given, MessageBodyError for a list beside a type name.
+        """
         if isinstance(message, str):
+            # An array is what no type of .NET is written as, and what no handler is called with.
+            if isinstance(body, (list, tuple)) and not is_mappable(type(body)):
+                raise MessageBodyError(
+                    f"the body of {message!r} is a {type(body).__name__}; expected an object: a dict or a dataclass"
+                )
             return {} if body is None else body
         if body is not None:
             raise MessageTypeError(
@@ -289,7 +301,8 @@ class Composer:
 
         It serves all messages of the type with these headers.
         """
-        content_type = headers.get(names.CONTENT_TYPE)
+        # A content type that is neither JSON nor XML is read as that of the settings, so it is written as that.
+        content_type = CONTENT_TYPES["xml" if is_xml(headers.get(names.CONTENT_TYPE), self.serializer) else "json"]
         # Only XML names the types in the body.
         types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES)) if is_xml(content_type) else ()
         return partial(serialize, names=self.spelling(message), content_type=content_type, types=types)
@@ -330,7 +343,8 @@ def _type_of(message: object) -> tuple[str, str]:
         raise MessageTypeError(f"the message is the class {message.__qualname__}: hand in an object of it")
     if not isinstance(message, str):
         return message_type_name(message), enclosed_types(message)
-    if not message.strip():
-        raise MessageTypeError(f"the message type {message!r} is blank: expected a name such as 'Sales.PlaceOrder'")
+    if not resolve_enclosed(message):
+        what = "names no type" if message.strip() else "is blank"
+        raise MessageTypeError(f"the message type {message!r} {what}: expected a name such as 'Sales.PlaceOrder'")
     known = find_message_type(message)
     return message, enclosed_types(known.cls) if known else message

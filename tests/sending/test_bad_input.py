@@ -68,6 +68,39 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         WireFormatError,
         "header name None is NoneType",
     ),
+    "headers that are no dictionary": (
+        lambda: send(PlaceOrder("1"), headers=[("a", "b")]),  # type: ignore[arg-type]
+        WireFormatError,
+        "headers is list .*expected a dictionary",
+    ),
+    "a header that poisons the row for transports up to 9.0": (
+        lambda: send(PlaceOrder("1"), headers={"__type": "x"}),
+        WireFormatError,
+        "the header name '__type' cannot be used",
+    ),
+    "a time sent of one's own, in another form": (
+        lambda: send(PlaceOrder("1"), headers={"NServiceBus.TimeSent": "2026-11-20T10:11:12Z"}),
+        WireFormatError,
+        r"the header 'NServiceBus\.TimeSent' .*is not like '2026-04-29 21:56:55:590807 Z'",
+    ),
+    "a time sent that is None, many": (
+        lambda: send_many([PlaceOrder("1")], headers={"NServiceBus.TimeSent": None}),
+        WireFormatError,
+        r"messages\[0\]: the header 'NServiceBus\.TimeSent' is None; expected text",
+    ),
+    "types of one's own that are none": (
+        lambda: send(PlaceOrder("1"), headers={"NServiceBus.EnclosedMessageTypes": " ; "}),
+        WireFormatError,
+        "names no message type",
+    ),
+    "a lifetime of one's own, in another form": (
+        lambda: send(PlaceOrder("1"), headers={"NServiceBus.TimeToBeReceived": "20 s"}),
+        WireFormatError,
+        "the duration '20 s' is not like",
+    ),
+    "a type that is none": (lambda: send(";", {}), MessageTypeError, "';' names no type"),
+    "a list as the body": (lambda: send("Sending.A", [{}]), MessageBodyError, "is a list; expected an object: dict or dataclass"),
+    "a list as a body, many": (lambda: send_many("Sending.A", [{}, []]), MessageBodyError, r"bodies\[1\]: .* is a list"),
     "an empty address": (lambda: send(PlaceOrder("1"), to=""), AddressError, "no table"),
     "an address that is no text": (lambda: send(PlaceOrder("1"), to=7), AddressError, "address as text, got 7"),  # type: ignore[arg-type]
     "an address with NUL": (lambda: send(PlaceOrder("1"), to="a\0b"), AddressError, "NUL"),

@@ -280,9 +280,7 @@ class Composer:
         if isinstance(message, str):
             # An array is what no type of .NET is written as, and what no handler is called with.
             if isinstance(body, (list, tuple)) and not is_mappable(type(body)):
-                raise MessageBodyError(
-                    f"the body of {message!r} is a {type(body).__name__}; expected an object: a dict or a dataclass"
-                )
+                raise MessageBodyError(f"the body of {message!r} is a {type(body).__name__}; expected an object: dict or dataclass")
             return {} if body is None else body
         if body is not None:
             raise MessageTypeError(

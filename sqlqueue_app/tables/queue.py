@@ -182,8 +182,11 @@ class QueueTable:
 
     def receive_statement(self, limit: int) -> Rendered:
         """The statement that deletes and returns the next rows, at most `limit`."""
-        texts = {name: f"deleted.{text}" if text != "NULL" else text for name, text in self._correlation_columns().items()}
-        return self.dialect.statement("receive", table=self.qualified, limit=str(limit), **texts)
+        return self.dialect.statement("receive", table=self.qualified, limit=str(limit), **self.deleted_correlation_columns())
+
+    def deleted_correlation_columns(self) -> dict[str, str]:
+        """What stands for the correlation columns in a statement that deletes and returns rows; nothing but on SQL Server."""
+        return {name: f"deleted.{text}" if text != "NULL" else text for name, text in self._correlation_columns().items()}
 
     def _correlation_columns(self) -> dict[str, str]:
         if self.dialect.name != "sqlserver":

@@ -121,7 +121,9 @@ def received_rows(found: Iterable[Sequence[Any]]) -> list[ReceivedRow]:
 
 def _received_row(row: Sequence[Any]) -> ReceivedRow:
     row_id, correlation_id, reply_to_address, expired, headers, body, row_version = row
-    return ReceivedRow(_row_id(row_id), correlation_id, reply_to_address, bool(expired), headers, _bytes(body), int(row_version))
+    return ReceivedRow(
+        row_id_of(row_id), correlation_id, reply_to_address, bool(expired), headers, bytes_of(body), int(row_version)
+    )
 
 
 def peeked_row(row: tuple[Any, ...]) -> PeekedRow:
@@ -129,18 +131,19 @@ def peeked_row(row: tuple[Any, ...]) -> PeekedRow:
     row_version, row_id, correlation_id, reply_to_address, expires, expired, headers, body, length = row
     return PeekedRow(
         int(row_version),
-        _row_id(row_id),
+        row_id_of(row_id),
         correlation_id,
         reply_to_address,
         _instant(expires),
         bool(expired),
         headers,
-        _bytes(body),
+        bytes_of(body),
         length,
     )
 
 
-def _row_id(value: Any) -> uuid.UUID:
+def row_id_of(value: Any) -> uuid.UUID:
+    """The row id of what a driver gives for its column."""
     if isinstance(value, uuid.UUID):
         return value
     try:
@@ -150,7 +153,8 @@ def _row_id(value: Any) -> uuid.UUID:
         return uuid.uuid5(uuid.NAMESPACE_OID, str(value))
 
 
-def _bytes(value: Any) -> bytes | None:
+def bytes_of(value: Any) -> bytes | None:
+    """The bytes of what a driver gives for a body."""
     if value is None or isinstance(value, bytes):
         return value
     # A body that was inserted by hand into SQLite may be text.

@@ -50,6 +50,29 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         [(TABLE, ("READPAST",))],
         ("DELETE FROM", "WHERE ROWVERSION IN ( SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
     ),
+    "look_at": ([(TABLE, READ)], ("SELECT ROWVERSION , HEADERS FROM", "WHERE ROWVERSION IN ( 7 , 8 )")),
+    "take": (
+        RECEIVE_HINTS,
+        (
+            *WRAPPER,
+            "WITH MESSAGE AS ( SELECT * FROM",
+            "WHERE ROWVERSION IN ( 7 , 8 ) )",
+            "DELETE FROM MESSAGE OUTPUT DELETED . ID ,",
+            "DATEDIFF ( MS , GETUTCDATE ( ) , DELETED . EXPIRES )",
+            "DELETED . HEADERS , DELETED . BODY , DELETED . ROWVERSION ;",
+            *RESTORED,
+        ),
+    ),
+    "remove": (
+        RECEIVE_HINTS,
+        (
+            *WRAPPER,
+            "WITH MESSAGE AS ( SELECT ROWVERSION FROM",
+            "WHERE ROWVERSION IN ( 7 , 8 ) )",
+            "DELETE FROM MESSAGE OUTPUT DELETED . ROWVERSION ;",
+            *RESTORED,
+        ),
+    ),
     "next_due": (
         [(TABLE, READ)],
         ("SELECT CASE WHEN", "DATEDIFF ( MS , GETUTCDATE ( ) ,", "SELECT TOP ( 1 ) DUE FROM", "ORDER BY DUE ASC"),
@@ -86,6 +109,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
 }
 CORRELATION = {
     "receive": ["deleted.CorrelationId", "deleted.ReplyToAddress"],
+    "take": ["deleted.CorrelationId", "deleted.ReplyToAddress"],
     "peek": ["CorrelationId", "ReplyToAddress"],
 }
 
@@ -97,6 +121,8 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True) -> str:
         texts |= {"correlation_id": columns[0], "reply_to_address": columns[1]}
     if name == "receive":
         texts["limit"] = "1"
+    if name in ("look_at", "take", "remove"):
+        texts["row_versions"] = "7, 8"
     return SQLSERVER.statement(name, **texts).sql
 
 

@@ -1,0 +1,74 @@
+"""Rows of a queue table that somebody has chosen by their RowVersions: looked at, taken out, removed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from sqlqueue_app.tables.connections import fetch_all
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.rows import bytes_of, row_id_of
+
+# So many numbers stand in one statement at most.
+ROWS_PER_STATEMENT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRow:
+    """A row that was deleted, in full. `lifetime_ms` is what is left of its life by the database's clock; None: for ever."""
+
+    row_version: int
+    id: uuid.UUID
+    correlation_id: str | None
+    reply_to_address: str | None
+    lifetime_ms: int | None
+    headers: str | None
+    body: bytes | None
+
+
+def headers_of_rows(table: QueueTable, row_versions: Iterable[int]) -> dict[int, str | None]:
+    """The header texts of those of the rows that are there, by RowVersion; on SQL Server without rows that somebody holds.
+
+    One statement for a thousand. Takes and locks nothing. Raises DatabaseErrors, QueueNotFound among them.
+    """
+    return {int(number): headers for number, headers in _each(table, "look_at", row_versions)}
+
+
+def take_rows(table: QueueTable, row_versions: Iterable[int]) -> list[TakenRow]:
+    """Delete the rows and return them, oldest first; those that are gone, or that somebody else holds, are left out.
+
+    One statement for a thousand, in the caller's transaction. Bodies are in memory whole: choose few if they are large. Raises
+    DatabaseErrors, QueueNotFound among them.
+    """
+    found = (_taken(row) for row in _each(table, "take", row_versions, **table.deleted_correlation_columns()))
+    return sorted(found, key=lambda row: row.row_version)
+
+
+def remove_rows(table: QueueTable, row_versions: Iterable[int]) -> list[int]:
+    """Delete the rows and return the numbers of those that were there, and that nobody else holds; otherwise as `take_rows`."""
+    return sorted(int(number) for (number,) in _each(table, "remove", row_versions))
+
+
+def _each(table: QueueTable, statement: str, row_versions: Iterable[int], **texts: str) -> Iterator[tuple[Any, ...]]:
+    source = iter(row_versions)
+    while numbers := list(islice(source, ROWS_PER_STATEMENT)):
+        chosen = ", ".join(str(int(number)) for number in numbers)
+        rendered = table.dialect.statement(statement, table=table.qualified, row_versions=chosen, **texts)
+        with table.errors(f"{statement.replace('_', ' ')} {len(numbers)} row(s) of {table.qualified}"):
+            yield from fetch_all(table.connection(), rendered)
+
+
+def _taken(row: Sequence[Any]) -> TakenRow:
+    row_id, correlation_id, reply_to_address, lifetime, headers, body, row_version = row
+    return TakenRow(
+        int(row_version),
+        row_id_of(row_id),
+        correlation_id,
+        reply_to_address,
+        None if lifetime is None else int(lifetime),
+        headers,
+        bytes_of(body),
+    )

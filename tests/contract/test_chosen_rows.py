@@ -1,0 +1,105 @@
+"""Rows that are chosen by their RowVersions: all of each, each once, without waiting for those that somebody holds."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app.messages.errors import QueueNotFound
+from sqlqueue_app.tables import chosen_rows
+from sqlqueue_app.tables.chosen_rows import headers_of_rows, remove_rows, take_rows
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.receive_transaction import receive_transaction
+from tests.contract.tables import address_of, elsewhere, row, rows, server_cases
+from tests.support.databases import QueueDatabase
+
+HOUR_MS = 3_600_000
+
+
+def numbers(queue: QueueTable) -> list[int]:
+    return [each.row_version for each in queue.peek(99)]
+
+
+def test_rows_are_taken_whole(queue: QueueTable) -> None:
+    body = bytes(range(256)) * 300
+    chosen = row(body, '{"a":"\\u00e4"}', correlation_id="c", reply_to_address="Web", time_to_be_received_ms=HOUR_MS)
+    queue.send([row(), chosen, row(b"")])
+    first, second, third = numbers(queue)
+
+    taken, empty = take_rows(queue, [third, second])
+
+    assert (taken.row_version, taken.headers, taken.body) == (second, '{"a":"\\u00e4"}', body)
+    assert taken.lifetime_ms is not None
+    assert HOUR_MS - 600_000 < taken.lifetime_ms <= HOUR_MS
+    assert (empty.row_version, empty.body, empty.lifetime_ms) == (third, b"", None)
+    if queue.dialect.name != "postgresql":
+        assert (str(taken.id), taken.correlation_id, taken.reply_to_address) == (chosen.id, "c", "Web")
+    assert numbers(queue) == [first]
+
+
+def test_what_has_expired_has_less_than_no_life(queue: QueueTable) -> None:
+    queue.send([row(time_to_be_received_ms=-HOUR_MS)])
+
+    (taken,) = take_rows(queue, numbers(queue))
+
+    assert taken.lifetime_ms is not None
+    assert taken.lifetime_ms < -HOUR_MS + 1000
+
+
+def test_rows_that_are_not_there_are_left_out(queue: QueueTable) -> None:
+    queue.send(rows(2))
+    first, second = numbers(queue)
+
+    assert list(headers_of_rows(queue, [first, 999, 2**62])) == [first]
+    assert remove_rows(queue, [999, second, -1]) == [second]
+    assert take_rows(queue, [second]) == []
+    assert take_rows(queue, []) == []
+    assert numbers(queue) == [first]
+
+
+def test_looking_takes_nothing(queue: QueueTable) -> None:
+    queue.send([row(headers='{"n":"1"}'), row(headers='{"n":"2"}')])
+
+    assert list(headers_of_rows(queue, numbers(queue)).values()) == ['{"n":"1"}', '{"n":"2"}']
+    assert len(numbers(queue)) == 2
+
+
+def test_many_rows_take_several_statements(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chosen_rows, "ROWS_PER_STATEMENT", 4)
+    queue.send(rows(10))
+
+    assert [taken.body for taken in take_rows(queue, reversed(numbers(queue)))] == [b"%d" % number for number in range(10)]
+
+
+def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
+    queue.send(rows(3))
+    before = numbers(queue)
+
+    with transaction.atomic(using=queue.alias):
+        assert len(take_rows(queue, before[:2])) == 2
+        assert remove_rows(queue, before[2:]) == before[2:]
+        transaction.set_rollback(True, using=queue.alias)
+
+    assert numbers(queue) == before
+
+
+@pytest.mark.parametrize("case", server_cases(), indirect=True, ids="-".join)
+def test_rows_that_somebody_holds_are_stepped_over(queue: QueueTable) -> None:
+    queue.send(rows(3))
+    first, second, third = numbers(queue)
+    receiving = receive_transaction(queue)
+    receiving.receive()
+
+    assert [taken.row_version for taken in elsewhere(lambda: take_rows(queue, [first, second]))] == [second]
+    assert elsewhere(lambda: remove_rows(queue, [first, third])) == [third]
+
+    receiving.abandon()
+    assert numbers(queue) == [first]
+
+
+def test_a_missing_table_is_said(database: QueueDatabase) -> None:
+    missing = QueueTable(database.alias, address_of(database, "nothing"))
+
+    for work in (headers_of_rows, take_rows, remove_rows):
+        with pytest.raises(QueueNotFound):
+            work(missing, [1])

@@ -84,6 +84,9 @@ RETRY_UNIQUE_MESSAGE_ID: Final = "ServiceControl.Retry.UniqueMessageId"
 RETRY_ACKNOWLEDGEMENT_QUEUE: Final = "ServiceControl.Retry.AcknowledgementQueue"
 RETRY_ACKNOWLEDGEMENT_SENT: Final = "ServiceControl.Retry.AcknowledgementSent"
 RETRY_SUCCESSFUL: Final = "ServiceControl.Retry.Successful"
+RETRY_TO: Final = "ServiceControl.RetryTo"
+TARGET_ENDPOINT_ADDRESS: Final = "ServiceControl.TargetEndpointAddress"
+EDIT_OF: Final = "ServiceControl.EditOf"
 
 # Audit (§6.8).
 PROCESSING_STARTED: Final = "NServiceBus.ProcessingStarted"

@@ -15,6 +15,7 @@ from sqlqueue_app.conf import ConcurrencyModel, Settings
 from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
@@ -113,7 +114,7 @@ def _jobs_for_all(settings: Settings, endpoints: list[Endpoint]) -> list[Backgro
     """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
-    return [Sampling(settings).job(), *recurring, *task_result_jobs(settings)]
+    return [Sampling(settings).job(), FailureIndexing(settings).job(), *recurring, *task_result_jobs(settings)]
 
 
 def _receivers(

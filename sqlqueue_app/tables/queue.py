@@ -147,6 +147,11 @@ class QueueTable:
             rows = fetch_all(self.connection(), statement, limit=limit, after=after, body_limit=body_limit)
         return [peeked_row(row) for row in rows]
 
+    def row_versions(self, limit: int, *, after: int = 0) -> list[int]:
+        """The RowVersions of the first rows after one, ascending; on SQL Server without rows that somebody holds."""
+        with self.errors(f"list the rows of {self.qualified}"):
+            return [int(number) for (number,) in self._read("row_versions", self.connection(), limit=limit, after=after)]
+
     def depth(self, limit: int = EXACT_COUNT_LIMIT) -> Depth:
         """How much is in the queue: exact up to `limit` rows, beyond that an estimate; never a scan of the whole table."""
         connection = self.connection()

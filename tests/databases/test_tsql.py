@@ -39,6 +39,7 @@ RECEIVE_ORDER = (
 EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "receive": (RECEIVE_HINTS, RECEIVE_ORDER),
     "peek": ([(TABLE, READ)], ("SELECT TOP (", "FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
+    "row_versions": ([(TABLE, READ)], ("SELECT TOP (", "ROWVERSION FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
     "count": ([(TABLE, READ)], ("SELECT COUNT", "SELECT TOP (", "ORDER BY ROWVERSION ASC")),
     "count_expiring": (
         [(TABLE, READ)] * 2,

@@ -50,6 +50,14 @@ WHERE seq > CAST(:after AS bigint)
 ORDER BY seq
 LIMIT CAST(:limit AS integer);
 
+-- name: row_versions
+-- The numbers alone of the first rows after one; read from the index.
+SELECT seq
+FROM {table}
+WHERE seq > CAST(:after AS bigint)
+ORDER BY seq
+LIMIT CAST(:limit AS integer);
+
 -- name: count
 SELECT
     count(*),

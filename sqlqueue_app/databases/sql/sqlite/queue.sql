@@ -36,6 +36,14 @@ WHERE RowVersion > :after
 ORDER BY RowVersion
 LIMIT :limit;
 
+-- name: row_versions
+-- The numbers alone of the first rows after one; read from the index.
+SELECT RowVersion
+FROM {table}
+WHERE RowVersion > :after
+ORDER BY RowVersion
+LIMIT :limit;
+
 -- name: count
 SELECT
     count(*),

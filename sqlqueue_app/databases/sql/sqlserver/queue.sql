@@ -49,6 +49,13 @@ FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion > CAST(:after AS bigint)
 ORDER BY RowVersion ASC;
 
+-- name: row_versions
+-- The numbers alone of the first rows after one, without those that somebody holds.
+SELECT TOP (CAST(:limit AS int)) RowVersion
+FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+WHERE RowVersion > CAST(:after AS bigint)
+ORDER BY RowVersion ASC;
+
 -- name: count
 -- Rows, rows with an expiry and expired rows among the first rows of the table; never more than limit rows are read.
 SELECT

@@ -1,0 +1,413 @@
+"""The index of failures follows the error queues: rows that come, late ones too, that are gone, come again, are acknowledged."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.times import format_time
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.operations import failure_index
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.operations.failure_index import FailureIndexing, IndexState, catch_up
+from sqlqueue_app.operations.failure_retention import KEPT
+from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.tables.rows import NewRow
+from tests.operations.filling import install, row, table
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import join_all
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def errors(queue_database: QueueDatabase) -> QueueDatabase:
+    """A database with an empty error queue."""
+    install(queue_database)
+    return queue_database
+
+
+def failed(name: str = "m-1", *, at: datetime = NOW, body: bytes = b"{}", **headers: str | None) -> NewRow:
+    """A row of an error queue; in the names of headers, `_` stands for a dot."""
+    common: dict[str, str | None] = {
+        "NServiceBus.MessageId": name,
+        "NServiceBus.ConversationId": "c-1",
+        "NServiceBus.EnclosedMessageTypes": "Shop.PlaceOrder, Shop",
+        "NServiceBus.TimeSent": format_time(at - timedelta(minutes=1)),
+        "NServiceBus.ProcessingEndpoint": "Sales",
+        "NServiceBus.ProcessingMachine": "mill",
+        "NServiceBus.FailedQ": "Sales@dbo",
+        "NServiceBus.TimeOfFailure": format_time(at),
+        "NServiceBus.ExceptionInfo.ExceptionType": "shop.OutOfStock",
+        "NServiceBus.ExceptionInfo.Message": "no more A-1",
+        "NServiceBus.ExceptionInfo.StackTrace": "shop.OutOfStock: no more A-1\n   at shop.handlers.place() in /shop.py:line 7\n",
+    }
+    changed = {name.replace("_", "."): value for name, value in headers.items()}
+    return row({name: value for name, value in {**common, **changed}.items() if value is not None}, body)
+
+
+def acknowledgement(of: uuid.UUID, **headers: str) -> NewRow:
+    return row(
+        {
+            "ServiceControl.Retry.Successful": format_time(NOW),
+            "ServiceControl.Retry.UniqueMessageId": str(of),
+            "NServiceBus.ControlMessage": "True",
+            **headers,
+        },
+        b"",
+    )
+
+
+def look(limit: int = 500, now: datetime = NOW) -> IndexState:
+    return catch_up(get_settings(), limit=limit, now=now)
+
+
+def only() -> FailedMessage:
+    (found,) = FailedMessage.objects.using(alias()).all()
+    return found
+
+
+def alias() -> str:
+    return get_settings().database
+
+
+def id_of(name: str) -> uuid.UUID:
+    return deterministic_guid(name, "Sales")
+
+
+def statuses() -> dict[str, str]:
+    return {each.message_id: each.get_status_display() for each in FailedMessage.objects.using(alias()).all()}
+
+
+def test_a_failure_is_written_with_what_its_headers_say(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(body=b"12345")])
+
+    assert look() == IndexState(read=1)
+    assert look() == IndexState()
+
+    found = only()
+    assert found.pk == id_of("m-1")
+    assert (found.message_id, found.conversation_id, found.message_type, found.endpoint, found.failed_q, found.queue) == (
+        "m-1", "c-1", "Shop.PlaceOrder", "Sales", "Sales@dbo", "error",
+    )  # fmt: skip
+    assert (found.exception_type, found.exception_message, found.size, found.attempts, found.poison) == (
+        "shop.OutOfStock", "no more A-1", 5, 1, "",
+    )  # fmt: skip
+    assert (found.first_failed_at, found.failed_at, found.sent_at) == (NOW, NOW, NOW - timedelta(minutes=1))
+    assert found.row_version == table(errors, "error").row_versions(1)[0]
+    titles = {each.classifier: each.title for each in FailureGroup.objects.using(alias()).all()}
+    assert titles == {
+        "Exception Type and Stack Trace": "shop.OutOfStock: shop.handlers.place()",
+        "Message Type": "Shop.PlaceOrder",
+        "Endpoint Address": "Sales@dbo",
+        "Endpoint Instance": "0" * 32,
+        "Endpoint Name": "Sales",
+    }
+    assert found.exception_group == deterministic_guid("Exception Type and Stack Trace", "shop.OutOfStock: shop.handlers.place()")
+    assert found.type_group == deterministic_guid("Message Type", "Shop.PlaceOrder")
+
+
+def test_a_look_that_finds_nothing_new_costs_a_few_statements(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(20)])
+    look()
+
+    with CaptureQueriesContext(errors.connection) as queries:
+        assert look() == IndexState()
+
+    assert len(queries) <= 3
+
+
+def test_a_limited_look_says_that_there_is_more(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(7)])
+
+    assert [look(limit=3) for _ in range(3)] == [
+        IndexState(read=3, is_behind=True), IndexState(read=3, is_behind=True), IndexState(read=1),
+    ]  # fmt: skip
+    assert len(statuses()) == 7
+
+
+def test_a_row_that_is_committed_late_is_found(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    queue = table(postgresql_database, "error")
+    slow = connections.create_connection(postgresql_database.alias)
+    try:
+        with slow.cursor() as cursor:
+            cursor.execute("BEGIN")
+            values = [str(uuid.uuid4()), failed("late").headers]
+            cursor.execute(f"INSERT INTO {queue.qualified} (id, headers, body) VALUES (%s, %s, '')", values)
+            queue.send([failed("early")])
+            look()
+            assert statuses() == {"early": "unresolved"}
+            cursor.execute("COMMIT")
+    finally:
+        slow.close()
+
+    assert look() == IndexState(read=1)
+    assert statuses() == {"early": "unresolved", "late": "unresolved"}
+
+
+def test_rows_far_from_the_end_are_compared_in_turn(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_index, "TAIL", 3)
+    monkeypatch.setattr(failure_index, "STRETCH", 4)
+    queue = table(errors, "error")
+    queue.send([failed(f"m-{number}") for number in range(30)])
+    look()
+    numbers = queue.row_versions(100)
+    remove_rows(queue, [numbers[2], numbers[11], numbers[28]])
+    # As if it had been committed late: nobody has seen it.
+    unseen = FailedAttempt.objects.using(alias()).get(row_version=numbers[9])
+    unseen.failure.delete()
+
+    found = IndexState()
+    for _ in range(12):
+        found = found.plus(look())
+
+    assert found == IndexState(read=1, gone=3)
+    gone = {name for name, status in statuses().items() if status == "gone from the error queue"}
+    assert gone == {"m-2", "m-11", "m-28"}
+    assert statuses()["m-9"] == "unresolved"
+    assert not FailedAttempt.objects.using(alias()).filter(row_version__in=[numbers[2], numbers[11], numbers[28]]).exists()
+
+
+def test_a_purged_queue_is_noticed(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(3)])
+    look()
+    table(errors, "error").purge()
+
+    assert look(now=NOW + timedelta(hours=1)) == IndexState(gone=3)
+    assert set(statuses().values()) == {"gone from the error queue"}
+    assert {each.status_at for each in FailedMessage.objects.using(alias()).all()} == {NOW + timedelta(hours=1)}
+
+
+def test_a_copy_of_a_failure_is_no_further_attempt(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed(), failed()])
+    look()
+
+    found = only()
+    first, second = queue.row_versions(10)
+    assert (found.attempts, found.row_version) == (1, second)
+    assert {each.row_version for each in found.history.all()} == {first, second}
+
+    remove_rows(queue, [second])
+    assert look() == IndexState()
+    assert (only().row_version, only().status) == (first, FailureStatus.UNRESOLVED)
+    remove_rows(queue, [first])
+    assert look() == IndexState(gone=1)
+    # The same row again: moved away and back by somebody.
+    queue.send([failed()])
+    assert look() == IndexState(read=1)
+    assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 1)
+
+
+def retry(database: QueueDatabase) -> FailedMessage:
+    """What a retry does to the rows."""
+    found = only()
+    remove_rows(table(database, "error"), [found.row_version or 0])
+    found.history.update(row_version=None)
+    found.row_version, found.status = None, FailureStatus.RETRY_ISSUED
+    found.save(using=alias())
+    return found
+
+
+def test_a_message_that_fails_again_waits_again(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed()])
+    look()
+    retried = retry(errors)
+    assert look() == IndexState()
+    assert only().status == FailureStatus.RETRY_ISSUED
+
+    later = NOW + timedelta(hours=2)
+    again = failed(
+        "whatever",
+        at=later,
+        ServiceControl_Retry_UniqueMessageId=str(retried.pk),
+        NServiceBus_ExceptionInfo_Message="other",
+    )
+    table(errors, "error").send([again])
+    assert look(now=later) == IndexState(read=1)
+
+    found = only()
+    assert (found.status, found.attempts, found.exception_message, found.status_at) == (
+        FailureStatus.UNRESOLVED, 2, "other", later,
+    )  # fmt: skip
+    assert (found.first_failed_at, found.failed_at) == (NOW, later)
+    assert [each.exception_message for each in found.history.order_by("failed_at")] == ["no more A-1", "other"]
+
+
+def test_an_acknowledgement_resolves_and_is_consumed(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed()])
+    look()
+    queue.send([acknowledgement(retry(errors).pk)])
+
+    assert look() == IndexState(resolved=1)
+    assert only().status == FailureStatus.RESOLVED
+    assert queue.row_versions(10) == []
+
+
+def test_service_controls_acknowledgements_are_left_to_it(errors: QueueDatabase) -> None:
+    install(errors, ERROR_QUEUE_OWNER="servicecontrol")
+    queue = table(errors, "error")
+    queue.send([failed()])
+    look()
+    queue.send([acknowledgement(retry(errors).pk)])
+
+    assert look() == IndexState()
+    assert only().status == FailureStatus.RETRY_ISSUED
+    assert len(queue.row_versions(10)) == 1
+
+
+def test_an_acknowledgement_of_nobodys_is_consumed_only_if_it_is_certain(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([acknowledgement(uuid.uuid4()), acknowledgement(uuid.uuid4(), **{"NServiceBus.ControlMessage": "False"})])
+
+    assert look() == IndexState(read=1)
+    assert len(queue.row_versions(10)) == 1
+    assert only().poison.startswith("the header NServiceBus.FailedQ is missing")
+    assert look() == IndexState()
+
+
+def test_an_acknowledgement_of_what_failed_again_changes_nothing(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed()])
+    look()
+    queue.send([acknowledgement(only().pk)])
+
+    assert look() == IndexState()
+    assert only().status == FailureStatus.UNRESOLVED
+    assert len(queue.row_versions(10)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "null", "no json", '{"a": {"b": 1}}', '{"NServiceBus.FailedQ": ""}'])
+def test_what_cannot_be_read_is_kept_apart(errors: QueueDatabase, text: str) -> None:
+    table(errors, "error").send([row(text, b"x"), row(text, b"x")])
+
+    assert look() == IndexState(read=2)
+    found = FailedMessage.objects.using(alias()).all()
+    assert all(each.poison and each.exception_group is None for each in found)
+    assert {each.failed_at for each in found} == {NOW}
+    assert look() == IndexState()
+
+
+def test_hostile_headers_are_written_as_the_columns_can_hold_them(errors: QueueDatabase) -> None:
+    long = "a\0" * 5_000
+    hostile = {
+        "NServiceBus.MessageId": long,
+        "NServiceBus.ConversationId": long,
+        "NServiceBus.EnclosedMessageTypes": long,
+        "NServiceBus.FailedQ": long,
+        "NServiceBus.ProcessingEndpoint": long,
+        "NServiceBus.ExceptionInfo.ExceptionType": long,
+        "NServiceBus.ExceptionInfo.Message": long,
+        "NServiceBus.TimeOfFailure": "never",
+        "NServiceBus.TimeSent": "",
+        "$.diagnostics.hostid": long,
+        "ServiceControl.EditOf": long,
+        "ServiceControl.Retry.UniqueMessageId": long,
+    }
+    table(errors, "error").send([row(json.dumps(hostile))])
+
+    assert look() == IndexState(read=1)
+    assert only().message_id.startswith("a\ufffda")
+
+
+def test_an_archived_message_stays_archived_until_it_fails_anew(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed()])
+    look()
+    FailedMessage.objects.using(alias()).update(status=FailureStatus.ARCHIVED)
+    table(errors, "error").send([failed()])
+    look()
+    assert only().status == FailureStatus.ARCHIVED
+
+    table(errors, "error").send([failed(at=NOW + timedelta(hours=1))])
+    look()
+    assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 2)
+
+
+def test_a_missing_queue_is_named(errors: QueueDatabase) -> None:
+    errors.configure(ENDPOINTS={"Sales": {}, "Billing": {"ERROR_QUEUE": "elsewhere"}})
+    table(errors, "error").send([failed()])
+
+    found = look()
+
+    assert found.read == 1
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith("elsewhere: ")
+
+
+def test_several_error_queues_are_looked_at_in_turn(errors: QueueDatabase) -> None:
+    install(errors, ENDPOINTS={name: {"ERROR_QUEUE": f"error_{name}", "CALLBACKS": False} for name in ("A", "B", "C")})
+    for name in ("A", "B", "C"):
+        table(errors, f"error_{name}").send([failed(f"m-{name}")])
+
+    found = [catch_up(get_settings(), limit=10, now=NOW, queues_at_most=1).read for _ in range(3)]
+
+    assert found == [1, 1, 1]
+    assert {each.queue for each in FailedMessage.objects.using(alias()).all()} == {"error_A", "error_B", "error_C"}
+
+
+def test_processes_that_look_at_once_write_each_failure_once(errors: QueueDatabase) -> None:
+    names = [f"m-{number}" for number in range(60)]
+    table(errors, "error").send([failed(name) for name in names])
+    begin = threading.Barrier(3)
+    problems: list[Any] = []
+
+    def work() -> None:
+        try:
+            begin.wait(60)
+            while (found := look(limit=20)).is_behind or found.problems:
+                problems.extend(found.problems)
+        except Exception as error:  # noqa: BLE001 - the test's own thread tells it
+            problems.append(error)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+
+    assert [each for each in problems if "locked" not in str(each)] == []
+    assert sorted(statuses()) == sorted(names)
+    assert FailedAttempt.objects.using(alias()).count() == 60
+
+
+def test_one_worker_looks_for_all(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(3)])
+    first, second = (FailureIndexing(get_settings(), now=lambda: NOW) for _ in range(2))
+
+    assert (first.index(), second.index()) == (IndexState(read=3), IndexState())
+
+
+def test_what_needs_nobody_is_forgotten_after_a_while(errors: QueueDatabase) -> None:
+    names = {"kept": FailureStatus.UNRESOLVED, "archived": FailureStatus.ARCHIVED, "resolved": FailureStatus.RESOLVED}
+    for name in (*names, "noted"):
+        table(errors, "error").send([failed(name, NServiceBus_EnclosedMessageTypes=f"Shop.{name}")])
+    look()
+    messages = FailedMessage.objects.using(alias())
+    for name, status in {**names, "noted": FailureStatus.GONE}.items():
+        if status in (FailureStatus.RESOLVED, FailureStatus.GONE):
+            remove_rows(table(errors, "error"), [messages.get(message_id=name).row_version or 0])
+            FailedAttempt.objects.using(alias()).filter(failure__message_id=name).update(row_version=None)
+            messages.filter(message_id=name).update(row_version=None)
+        messages.filter(message_id=name).update(status=status)
+    FailureGroup.objects.using(alias()).filter(title="Shop.noted").update(note="why")
+
+    early = NOW + KEPT
+    FailureIndexing(get_settings(), now=lambda: early).index()
+    assert len(statuses()) == 4
+    FailureIndexing(get_settings(), now=lambda: early + timedelta(hours=1)).index()
+
+    assert set(statuses()) == {"kept", "archived"}
+    titles = set(FailureGroup.objects.using(alias()).filter(classifier="Message Type").values_list("title", flat=True))
+    assert titles == {"Shop.kept", "Shop.archived", "Shop.noted"}
+    assert not FailedAttempt.objects.using(alias()).filter(failure__message_id="resolved").exists()

@@ -15,6 +15,7 @@ from sqlqueue_app.conf import ConcurrencyModel, Settings
 from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.operations.bulk.job import bulk_operations_job
 from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.sampling import Sampling
@@ -95,7 +96,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
-        jobs += _jobs_for_all(settings, endpoints)
+        jobs += _jobs_for_all(settings, endpoints, stop)
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -110,11 +111,12 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
     return count.received
 
 
-def _jobs_for_all(settings: Settings, endpoints: list[Endpoint]) -> list[BackgroundJob]:
+def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], stop: StopSignal) -> list[BackgroundJob]:
     """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
-    return [Sampling(settings).job(), FailureIndexing(settings).job(), *recurring, *task_result_jobs(settings)]
+    of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
+    return [*of_all, *recurring, *task_result_jobs(settings)]
 
 
 def _receivers(

@@ -6,6 +6,7 @@ which name the base types of a message.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final
 from xml.parsers import expat
@@ -18,6 +19,13 @@ _DEEPEST: Final = 100
 _SEPARATOR: Final = " "
 _BASE_TYPE: Final = "baseType"
 _WRAPPER: Final = "messages"
+
+# XML 1.0 has no control characters. .NET writes and reads references to them, expat refuses those.
+_BAD_REFERENCE: Final = expat.errors.codes[expat.errors.XML_ERROR_BAD_CHAR_REF]
+_CONTROL: Final = re.compile(rb"&#(?:x0*([0-9A-Fa-f]{1,2})|0*([0-9]{1,2}));")
+_CONTROLS: Final = 0x20
+_FIRST_STAND_IN: Final = 0xF0000
+_CONTROLS_OF: Final = {_FIRST_STAND_IN + code: code for code in range(_CONTROLS)}
 
 
 @dataclass(slots=True)
@@ -63,7 +71,24 @@ def parse_xml(body: bytes) -> Element:
     """The root element; raises MessageBodyError as `messages_in`."""
     if not body:
         raise MessageBodyError("the body is empty; expected an XML document")
-    builder = _Builder()
+    raw = bytes(body)
+    try:
+        try:
+            return _parse(raw, _Builder())
+        except expat.ExpatError as error:
+            if error.code != _BAD_REFERENCE or b"<![CDATA[" in raw:
+                raise
+            return _parse(_CONTROL.sub(_stand_in, raw), _BuilderOfControls())
+    except expat.ExpatError as error:
+        raise MessageBodyError(f"the body is not XML: {error}; it starts with {raw[:20]!r}") from None
+    except MessageBodyError:
+        raise
+    except (LookupError, ValueError) as error:
+        # A ValueError of encodings with characters of several bytes, which expat does not read but for UTF-8 and UTF-16.
+        raise MessageBodyError(f"the body declares an encoding that cannot be read: {str(error)[:200]}") from None
+
+
+def _parse(body: bytes, builder: _Builder) -> Element:
     parser = expat.ParserCreate(namespace_separator=_SEPARATOR)
     parser.buffer_text = True
     parser.StartDoctypeDeclHandler = _refuse_doctype
@@ -71,16 +96,14 @@ def parse_xml(body: bytes) -> Element:
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CharacterDataHandler = builder.text
-    try:
-        parser.Parse(bytes(body), True)
-    except expat.ExpatError as error:
-        raise MessageBodyError(f"the body is not XML: {error}; it starts with {bytes(body[:20])!r}") from None
-    except MessageBodyError:
-        raise
-    except (LookupError, ValueError) as error:
-        # A ValueError of encodings with characters of several bytes, which expat does not read but for UTF-8 and UTF-16.
-        raise MessageBodyError(f"the body declares an encoding that cannot be read: {str(error)[:200]}") from None
+    parser.Parse(body, True)
     return builder.document.children[0]
+
+
+def _stand_in(match: re.Match[bytes]) -> bytes:
+    """A reference to a character of private use, for one to a control character."""
+    code = int(match[1], 16) if match[1] else int(match[2])
+    return match[0] if code >= _CONTROLS or chr(code) in "\t\n\r" else b"&#%d;" % (_FIRST_STAND_IN + code)
 
 
 def _refuse_doctype(*_: object) -> None:
@@ -111,3 +134,10 @@ class _Builder:
 
     def text(self, data: str) -> None:
         self._open[-1].text += data
+
+
+class _BuilderOfControls(_Builder):
+    """Of a document in which characters of private use stand for control characters."""
+
+    def text(self, data: str) -> None:
+        super().text(data.translate(_CONTROLS_OF))

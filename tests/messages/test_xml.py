@@ -246,6 +246,14 @@ def test_what_is_no_element_is_passed_over() -> None:
     assert read('<m:Inner xmlns:m="http://tempuri.net/Shop"><m:Name>x</m:Name></m:Inner>', Inner) == Inner("x")
 
 
+def test_references_to_control_characters_are_read_as_net_writes_them() -> None:
+    body = "<Inner><Name>a&#x1;&#31;&#x0;&#x9;&lt;&#x41;\U000f1234</Name></Inner>"
+    assert read(body, Inner) == Inner("a\1\x1f\0\t<A\U000f1234")
+    for refused in ("&#xD800;", "&#x1;&#xFFFE;", "&#x1;<![CDATA[&#x1;]]>", "\1"):
+        with pytest.raises(MessageBodyError, match="the body is not XML"):
+            read(f"<Inner><Name>{refused}</Name></Inner>", Inner)
+
+
 def test_encodings() -> None:
     text = "<Inner><Name>é</Name></Inner>"
     latin = f'<?xml version="1.0" encoding="iso-8859-1"?>{text}'.encode("latin-1")

@@ -344,7 +344,12 @@ class Endpoint:
             dispatcher=self._dispatcher,
             joined_dispatcher=self._joined,
             error_queue=self._error_queue_of(own_text),
-            auditing=Auditing(self._audit_address(), self._composer, allowed_destinations=self.settings.allowed_destinations),
+            auditing=Auditing(
+                self._audit_address(),
+                self._composer,
+                acknowledges=self.config.acknowledge_retries,
+                allowed_destinations=self.settings.allowed_destinations,
+            ),
             address=own,
             forwarding=Forwarding(self.name, own, own_text, self._destinations(), self._error_queue_of),
             recoverability=self._recoverability(),

@@ -110,6 +110,7 @@ class EndpointSettings:
     deduplicate_for_seconds: float | None = field(default=None, metadata=setting(Seconds(none=True)))
     error_queue: str = field(default="error", metadata=setting(_ADDRESS))
     audit_queue: str | None = field(default=None, metadata=setting(_ADDRESS_OR_NONE))
+    acknowledge_retries: bool = field(default=True, metadata=setting(Flag()))
     service_control_queue: str | None = field(default=None, metadata=setting(_ADDRESS_OR_NONE))
     custom_checks: Mapping[str, CustomCheckSettings] = field(
         default_factory=_empty, metadata=setting(Sections(CustomCheckSettings, Text(), "check"))

@@ -20,18 +20,23 @@ from sqlqueue_app.tables.rows import ReceivedRow
 
 
 class Auditing:
-    """Makes these messages for one endpoint; `queue` is its audit queue, or None. Immutable; shared by all threads."""
+    """Makes these messages for one endpoint; `queue` is its audit queue, or None; `acknowledges` whether it answers to retries.
+
+    Immutable; shared by all threads.
+    """
 
     def __init__(
         self,
         queue: QueueAddress | None,
         composer: Composer,
         *,
+        acknowledges: bool = True,
         allowed_destinations: tuple[str, ...] | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._queue = queue
         self._composer = composer
+        self._acknowledges = acknowledges
         self._allowed = allowed_destinations
         self._now = now
 
@@ -49,7 +54,7 @@ class Auditing:
 
         AddressError for an acknowledgement queue that cannot be read, ConfigurationError for one that is not allowed.
         """
-        retry = incoming.headers.get(names.RETRY_UNIQUE_MESSAGE_ID)
+        retry = incoming.headers.get(names.RETRY_UNIQUE_MESSAGE_ID) if self._acknowledges else None
         acknowledge = incoming.headers.get(names.RETRY_ACKNOWLEDGEMENT_QUEUE) if retry else None
         sent: list[OutgoingMessage] = []
         if self._queue is not None and began is not None:

@@ -61,6 +61,7 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "DEDUPLICATE_FOR": None,
     "ERROR_QUEUE": "error",
     "AUDIT_QUEUE": None,
+    "ACKNOWLEDGE_RETRIES": True,
     "SERVICE_CONTROL_QUEUE": None,
     "CUSTOM_CHECKS": {},
     "PURGE_ON_STARTUP": False,

@@ -144,6 +144,18 @@ def test_a_retry_is_acknowledged_without_an_audit_queue(bench: Bench, counting: 
     assert bench.headers("control")[0]["ServiceControl.Retry.UniqueMessageId"] == "u"
 
 
+def test_a_retry_is_not_acknowledged_where_the_setting_says_so(bench: Bench, counting: Callable[..., None]) -> None:
+    bench.configure(ACKNOWLEDGE_RETRIES=False, AUDIT_QUEUE="audit")
+    bench.install_queues("control")
+    retry = {"ServiceControl.Retry.UniqueMessageId": "u", "ServiceControl.Retry.AcknowledgementQueue": "control"}
+    bench.put_message("Test.Message", {}, **retry)
+    bench.run()
+
+    assert bench.headers("control") == []
+    # so ServiceControl, which reads the copies, does it itself
+    assert "ServiceControl.Retry.AcknowledgementSent" not in bench.headers("audit")[0]
+
+
 def test_an_acknowledgement_that_is_not_allowed_fails_the_message(bench: Bench, counting: Callable[..., None]) -> None:
     bench.install_queues("control")
     bench.database.configure(ALLOWED_DESTINATIONS=["Sales"])

@@ -38,6 +38,12 @@ def number(value: int) -> str:
     return str(number_format(value, decimal_pos=0, force_grouping=True))
 
 
+def rate(value: float) -> str:
+    """A number of things per second."""
+    places = 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2
+    return str(number_format(value, decimal_pos=places, force_grouping=True))
+
+
 def depth_number(depth: Depth) -> Number:
     """How many rows there are; an estimate is marked."""
     if depth.exact:

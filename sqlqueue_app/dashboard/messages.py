@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -11,8 +12,13 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.dashboard.formats import Stamp, size, stamp
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.operations.bodies import BodyKind, DecodedBody
-from sqlqueue_app.operations.browse import LAST_ROW_VERSION, PAGE_SIZES, Flag, MessageDetail, MessageSummary
+from sqlqueue_app.operations.browse import PAGE_SIZES, Flag, MessageDetail, MessageSummary, PageAsked
 from sqlqueue_app.operations.header_groups import GroupName
+from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
+
+# A jump walks the index from its begin: a million rows take a few tenths of a second.
+FARTHEST_JUMP: Final = 1_000_000
+LONGEST_SEARCH: Final = 200
 
 GROUP_TITLES = {
     GroupName.FAILURE: gettext_lazy("Failure"),
@@ -100,21 +106,25 @@ def header_groups(detail: MessageDetail) -> list[tuple[str, tuple[tuple[str, str
     return [(str(GROUP_TITLES[group.name]), group.headers) for group in detail.groups]
 
 
-@dataclass(frozen=True, slots=True)
-class PageRequest:
-    """Which page of a queue was asked for. Anything that cannot be read is page one of the smallest size."""
+def page_asked(query: Mapping[str, str], table: QueueTable) -> PageAsked:
+    """Which page of a queue a query string asks for: by ``after`` or ``before``, by ``at`` (a position), or the ``tail``.
 
-    after: int
-    size: int
+    Anything that cannot be read is page one of the smallest size. A position costs a statement. Raises DatabaseErrors.
+    """
+    size = _whole(query.get("size"))
+    asked = PageAsked(size=size if size in PAGE_SIZES else PAGE_SIZES[0], header=query.get("header", "").strip()[:LONGEST_SEARCH])
+    after, before, at = (_number(query.get(name)) for name in ("after", "before", "at"))
+    if at is not None and at <= FARTHEST_JUMP:
+        found = table.row_version_at(at - 1)
+        return replace(asked, before=LAST_ROW_VERSION) if found is None else replace(asked, after=found - 1)
+    if "tail" in query:
+        return replace(asked, before=LAST_ROW_VERSION)
+    return replace(asked, after=after or 0, before=None if after else before)
 
-    @classmethod
-    def read(cls, query: Mapping[str, str]) -> PageRequest:
-        """From a query string."""
-        wanted = _whole(query.get("size"))
-        after = _whole(query.get("after"))
-        return cls(
-            after if after is not None and 0 < after <= LAST_ROW_VERSION else 0, wanted if wanted in PAGE_SIZES else PAGE_SIZES[0]
-        )
+
+def _number(text: str | None) -> int | None:
+    found = _whole(text)
+    return found if found is not None and 0 < found <= LAST_ROW_VERSION else None
 
 
 def _whole(text: str | None) -> int | None:

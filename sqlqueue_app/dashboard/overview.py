@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.formats import Number, Stamp, bounded_number, depth_number, duration, number, stamp
+from sqlqueue_app.dashboard.formats import Number, Stamp, bounded_number, depth_number, duration, number, rate, stamp
+from sqlqueue_app.operations.delayed_status import DelayedStatus
 from sqlqueue_app.operations.head_age import HeadAge, NoAge
 from sqlqueue_app.operations.instance_status import InstanceState, InstanceStatus
 from sqlqueue_app.operations.known_queues import QueueKind
@@ -63,6 +64,23 @@ class QueueRow:
     age: AgeText | None
     threads: int | None
     problem: QueueProblem | None
+    rates: tuple[float, float] | None = None
+
+    @property
+    def flow(self) -> tuple[str, str] | None:
+        """How many messages come and go each second, as text."""
+        return None if self.rates is None else (rate(self.rates[0]), rate(self.rates[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedRow:
+    """A table of delayed messages. Numbers are None where nothing could be counted."""
+
+    endpoint: str
+    table: str
+    state: State
+    waiting: Number | None
+    overdue: Number | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,8 @@ class Overview:
     """Everything on the page."""
 
     queues: tuple[QueueRow, ...]
+    others: tuple[QueueRow, ...]
+    delayed: tuple[DelayedRow, ...]
     callbacks: tuple[QueueRow, ...]
     callbacks_open: bool
     instances: tuple[InstanceRow, ...]
@@ -105,6 +125,7 @@ KINDS = {
     QueueKind.ERROR: gettext_lazy("error"),
     QueueKind.AUDIT: gettext_lazy("audit"),
     QueueKind.CALLBACK: gettext_lazy("callback"),
+    QueueKind.OTHER: gettext_lazy("other"),
 }
 _INSTANCE_STATES = {
     InstanceState.ALIVE: (Level.OK, gettext_lazy("Alive")),
@@ -128,20 +149,23 @@ _AGE_NOTES = {
 }
 
 
-def overview_of(status: Status, url_of: Callable[[str], str]) -> Overview:
-    """The page of a status; `url_of` gives the address of a queue's page."""
+def overview_of(status: Status, url_of: Callable[[str], str], rates: Mapping[str, tuple[float, float]] | None = None) -> Overview:
+    """The page of a status; `url_of` gives the address of a queue's page, `rates` how many messages come and go each second."""
     alive = {instance.endpoint for instance in status.instances if instance.alive}
     held = {found.name: instance for instance in status.instances if (found := status.callback_of(instance)) is not None}
 
     def row(each: QueueStatus) -> QueueRow:
         found = queue_row(each, url_of, alive, held.get(each.name), threads=status.threads_of(each))
+        found = replace(found, rates=(rates or {}).get(each.name))
         if each.queue.kind is QueueKind.ERROR and found.problem is None and status.error_queue_owner == "servicecontrol":
             return replace(found, state=State(Level.INFO, _("Belongs to ServiceControl")))
         return found
 
     callbacks = tuple(map(row, callback_queues(status)))
     return Overview(
-        queues=tuple(map(row, working_queues(status))),
+        queues=tuple(row(each) for each in working_queues(status) if each.queue.kind is not QueueKind.OTHER),
+        others=tuple(row(each) for each in status.queues if each.queue.kind is QueueKind.OTHER),
+        delayed=tuple(map(_delayed_row, status.delayed)),
         callbacks=callbacks,
         # What needs a look is not hidden: replies that nobody fetches, tables that are missing.
         callbacks_open=any(each.state.level is not Level.OK for each in callbacks),
@@ -176,6 +200,22 @@ def queue_row(
         age=_age(each.head_age),
         threads=threads,
         problem=each.problem,
+    )
+
+
+def _delayed_row(each: DelayedStatus) -> DelayedRow:
+    if each.exists is False:
+        state = State(Level.ERROR, str(_PROBLEM_WORDS[ProblemKind.MISSING]))
+    elif each.waiting is None or each.overdue is None:
+        state = State(Level.ERROR, str(_PROBLEM_WORDS[ProblemKind.UNREADABLE]))
+    else:
+        state = State(Level.WARNING, _("Overdue")) if each.overdue else State(Level.OK, _("OK"))
+    return DelayedRow(
+        endpoint=each.endpoint,
+        table=each.table,
+        state=state,
+        waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
+        overdue=None if each.overdue is None else bounded_number(each.overdue, exact=each.exact),
     )
 
 

@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 
 class PageAdmin(_ModelAdmin):
@@ -96,7 +97,14 @@ class PageAdmin(_ModelAdmin):
         self, request: HttpRequest, template: str, *, title: str, crumbs: tuple[Crumb, ...] = (), **context: Any
     ) -> HttpResponse:
         """A page; `crumbs` follow the one of the model's first page."""
-        return page(self.admin_site, request, template, title=title, crumbs=self.crumbs(*crumbs), opts=self.opts, **context)
+        shared = self.shared(request)
+        return page(self.admin_site, request, template, title=title, crumbs=self.crumbs(*crumbs), **{**shared, **context})
+
+    def shared(self, request: HttpRequest) -> dict[str, Any]:
+        """What the templates of all pages may ask for. `export_query` is the query string without the format of a file."""
+        query = request.GET.copy()
+        query.pop("format", None)
+        return {"opts": self.opts, "may_export": may(request, Power.EXPORT), "export_query": query.urlencode()}
 
     def problem(
         self,
@@ -120,7 +128,7 @@ class PageAdmin(_ModelAdmin):
     def _protected(self, view: View, methods: list[str]) -> Any:
         """The view for logged-in staff with the permission; a database that is away becomes a page of its own."""
 
-        def permitted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def permitted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if not self.has_view_permission(request):
                 raise PermissionDenied
             try:
@@ -130,7 +138,7 @@ class PageAdmin(_ModelAdmin):
 
         checked = self.admin_site.admin_view(require_http_methods(methods)(permitted))
 
-        def reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        def reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             try:
                 response = checked(request, *args, **kwargs)
                 # The admin's menu asks for permissions while it is rendered.

@@ -7,24 +7,36 @@ from functools import partial
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Power, may, reason_of
-from sqlqueue_app.dashboard.messages import PageRequest, body_text, flag_states, header_groups, message_row
+from sqlqueue_app.dashboard.charts import Chart
+from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.messages import FARTHEST_JUMP, body_text, flag_states, header_groups, message_row, page_asked
 from sqlqueue_app.dashboard.overview import overview_of, queue_row, send_command
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.dashboard.paths import path_of, queue_of_path
+from sqlqueue_app.dashboard.periods import PERIODS, Period, period_of
+from sqlqueue_app.dashboard.queue_actions import queue_action_pages, queue_buttons
+from sqlqueue_app.dashboard.queue_charts import queue_charts, recent_rates
+from sqlqueue_app.dashboard.queue_exports import EXPORTED_COLUMNS, MESSAGE_COLUMNS, exported_messages, exported_queues
+from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import Queue
 from sqlqueue_app.operations.browse import PAGE_SIZES, read_message, read_page
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import KnownQueue, known_queues
-from sqlqueue_app.operations.queue_looks import QueueStatus, read_queue
+from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.other_queues import other_queues
+from sqlqueue_app.operations.queue_looks import QueueStatus, listed_tables, read_queue
+from sqlqueue_app.operations.sample_storage import read_samples
 from sqlqueue_app.operations.status import read_status
+from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.queue import queue_table
 
 
@@ -37,53 +49,73 @@ class QueueAdmin(PageAdmin):
             self.looks("", self.changelist_view),
             self.looks("<str:name>/", self.messages_view, "messages"),
             self.looks("<str:name>/<int:row_version>/", self.message_view, "message"),
+            *queue_action_pages(self),
         ]
 
     # --- pages ----------------------------------------------------------------------------------------------------------------
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Every queue, every instance."""
-        return self.page(
-            request,
-            "queues",
-            title=capfirst(str(Queue._meta.verbose_name_plural)),
-            overview=overview_of(read_status(), self._url),
-            **(extra_context or {}),
-        )
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Every queue table of the database, and the tables of delayed messages."""
+        status = read_status(others=True)
+        found = overview_of(status, self._url, recent_rates(status))
+        if wanted_format(request):
+            return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
+        title = capfirst(str(Queue._meta.verbose_name_plural))
+        return self.page(request, "queues", title=title, overview=found, **(extra_context or {}))
 
-    def messages_view(self, request: HttpRequest, name: str) -> HttpResponse:
-        """The messages of one queue, a page at a time."""
-        queue, instances = self._find(name)
+    def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One queue: its charts, its messages a page at a time, what can be done with it."""
+        queue, instances = self.find(name)
         if queue is None:
             return self._unknown_queue(request, name)
         status = read_queue(get_settings(), queue)
         if status.problem is not None and status.problem.stops_work:
             return self._broken_queue(request, status)
-        asked = PageRequest.read(request.GET)
+        table = queue_table(get_settings().database, queue.address)
         try:
-            found = read_page(queue_table(get_settings().database, queue.address), after=asked.after, size=asked.size)
+            found = read_page(table, page_asked(request.GET, table))
         except ConnectionLost:
             raise
         except DatabaseError as error:
             return self._unreadable(request, queue, error)
+        if wanted_format(request):
+            return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
         url_of_message = partial(self._message_url, queue)
         alive = {each.endpoint for each in instances if each.alive}
         holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
+        period = period_of(request)
         return self.page(
             request,
             "messages",
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
             queue=queue_row(status, self._url, alive, holder, threads=threads_on(queue.address.table, instances)),
+            charts=self._charts(queue, period),
+            period=period,
+            periods=PERIODS,
+            buttons=queue_buttons(self, request, queue, holder),
             rows=[message_row(each, url_of_message(each.row_version)) for each in found.messages],
             found=found,
             sizes=PAGE_SIZES,
+            farthest=FARTHEST_JUMP,
             send_command=send_command(queue.name),
         )
 
+    def _charts(self, queue: KnownQueue, period: Period) -> list[Chart]:
+        alias = managed_alias()
+        try:
+            with looking(alias, "read the samples of a queue"):
+                now = database_now(alias)
+                samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            return []  # the tables of `migrate` are missing, which the overview says
+        return queue_charts(samples, period, now) if samples else []
+
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """One message in full."""
-        queue, _instances = self._find(name)
+        queue, _instances = self.find(name)
         if queue is None:
             return self._unknown_queue(request, name)
         try:
@@ -150,9 +182,19 @@ class QueueAdmin(PageAdmin):
 
     # --- small parts ----------------------------------------------------------------------------------------------------------
 
-    def _find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
+    def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
+        """The queue that a part of an address names, one of the settings before any other of the database; and the instances."""
+        settings = get_settings()
         instances, rows, _problem = read_instances()
-        return queue_of_path(name, known_queues(get_settings(), rows)), instances
+        known = known_queues(settings, rows)
+        found = queue_of_path(name, known)
+        if found is None:
+            found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
+        return found, instances
+
+    def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
+        """The address of a page of a queue."""
+        return self.url(page, path_of(queue.name))
 
     def _url(self, name: str) -> str:
         return self.url("messages", path_of(name))

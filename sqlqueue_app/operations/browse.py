@@ -13,12 +13,12 @@ from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.operations.bodies import DecodedBody, decode_body
 from sqlqueue_app.operations.header_groups import HeaderGroup, grouped_headers
 from sqlqueue_app.operations.looking import looking
-from sqlqueue_app.tables.queue import PEEKED_BODY_BYTES, QueueTable
+from sqlqueue_app.tables.queue import LAST_ROW_VERSION, PEEKED_BODY_BYTES, QueueTable
 from sqlqueue_app.tables.rows import PeekedRow
 
 PAGE_SIZES = (25, 50, 100)
-# The largest bigint: no RowVersion lies above it, and the databases refuse a larger number.
-LAST_ROW_VERSION = 2**63 - 1
+# So many messages are looked at for a text in their headers: about a tenth of a second.
+SEARCHED_ROWS = 2_000
 
 
 class Flag(enum.StrEnum):
@@ -56,13 +56,31 @@ class MessageSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class PageAsked:
+    """Which part of a queue to read: the messages after a RowVersion, or the last ones at and before one; `size` of them.
+
+    With `header` those alone whose headers hold the text, in any case: in the header of this name where it is ``Name: text``.
+    """
+
+    after: int = 0
+    before: int | None = None
+    size: int = PAGE_SIZES[0]
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MessagePage:
-    """The messages after a RowVersion, oldest first. `next_after` starts the next page; None: this is the last one."""
+    """Messages of a queue, the oldest first.
+
+    `next_after` starts the next page, None: this is the last one. `previous_before` ends the one before, None: this is the first.
+    `looked_at` is how many messages were looked at for a `header`, None without.
+    """
 
     messages: tuple[MessageSummary, ...]
-    after: int
-    size: int
+    asked: PageAsked
     next_after: int | None
+    previous_before: int | None
+    looked_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +98,58 @@ class MessageDetail:
     next: int | None = None
 
 
-def read_page(table: QueueTable, *, after: int = 0, size: int = PAGE_SIZES[0]) -> MessagePage:
-    """A page of the queue. Takes nothing, locks nothing, waits for nobody; one statement. Raises DatabaseErrors."""
+def read_page(table: QueueTable, asked: PageAsked | None = None) -> MessagePage:
+    """A page of the queue. Takes nothing, locks nothing, waits for nobody; one statement, two for the last page. DatabaseErrors.
+
+    For a `header` it looks at 2,000 messages at most and says where to go on.
+    """
+    asked = asked or PageAsked()
     with looking(table.alias, f"read {table.qualified}"):
-        rows = table.peek(size + 1, after=after, body_limit=0)
-    shown = rows[:size]
-    next_after = shown[-1].row_version if len(rows) > size else None
-    return MessagePage(tuple(summary_of(row) for row in shown), after, size, next_after)
+        if asked.header:
+            return _search(table, asked)
+        if asked.before is not None:
+            return _read_back(table, asked, asked.before)
+        rows = table.peek(asked.size + 1, after=asked.after, body_limit=0)
+    shown = rows[: asked.size]
+    next_after = shown[-1].row_version if len(rows) > asked.size else None
+    first = shown[0].row_version if shown else asked.after + 1
+    return MessagePage(tuple(map(summary_of, shown)), asked, next_after, first - 1 if asked.after else None)
+
+
+def _read_back(table: QueueTable, asked: PageAsked, before: int) -> MessagePage:
+    rows = table.peek_back(asked.size + 1, before=before, body_limit=0)
+    shown = list(reversed(rows[: asked.size]))
+    last = shown[-1].row_version if shown else before
+    previous = shown[0].row_version - 1 if len(rows) > asked.size else None
+    following = table.peek(1, after=last, body_limit=0) if last < LAST_ROW_VERSION else []
+    return MessagePage(tuple(map(summary_of, shown)), asked, last if following else None, previous)
+
+
+def _search(table: QueueTable, asked: PageAsked) -> MessagePage:
+    rows = table.peek(SEARCHED_ROWS + 1, after=asked.after, body_limit=0)
+    window = rows[:SEARCHED_ROWS]
+    found = []
+    for number, row in enumerate(window, start=1):
+        if _holds(row, asked.header):
+            found.append(row)
+            if len(found) == asked.size:
+                window = window[:number]
+                break
+    is_last = len(window) == len(rows)
+    next_after = None if is_last or not window else window[-1].row_version
+    return MessagePage(tuple(map(summary_of, found)), asked, next_after, None, looked_at=len(window))
+
+
+def _holds(row: PeekedRow, wanted: str) -> bool:
+    """Whether the headers of a row hold a text; what cannot be read is searched as it stands."""
+    headers, unreadable = _read(row)
+    name, colon, text = wanted.partition(":")
+    if unreadable is not None or headers is None:
+        return wanted.casefold() in (row.headers or "").casefold()
+    if colon and (known := [value for key, value in headers.items() if key.casefold() == name.strip().casefold()]):
+        return any(text.strip().casefold() in (value or "").casefold() for value in known)
+    folded = wanted.casefold()
+    return any(folded in key.casefold() or folded in (value or "").casefold() for key, value in headers.items())
 
 
 def read_message(table: QueueTable, row_version: int) -> MessageDetail | None:
@@ -98,8 +161,9 @@ def read_message(table: QueueTable, row_version: int) -> MessageDetail | None:
         if not rows or rows[0].row_version != row_version:
             return None
         following = table.peek(1, after=row_version, body_limit=0)
-        before = row_version_before(table, row_version)
-    return detail_of(rows[0], previous=before, following=following[0].row_version if following else None)
+        before = table.peek_back(1, before=row_version - 1, body_limit=0)
+    previous = before[0].row_version if before else None
+    return detail_of(rows[0], previous=previous, following=following[0].row_version if following else None)
 
 
 def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY_BYTES) -> list[MessageDetail]:
@@ -144,37 +208,6 @@ def summary_of(row: PeekedRow) -> MessageSummary:
         unreadable=unreadable,
         failure=message.headers.get(names.EXCEPTION_TYPE),
     )
-
-
-def row_version_before(table: QueueTable, row_version: int) -> int | None:
-    """The RowVersion of the row before, or None.
-
-    A table is only ever peeked forwards. Nearly always the row before has the next lower number: one statement. Across a gap
-    (deleted rows, numbers that a rollback or a restart of the server used up) the look goes back in growing steps, then halves the
-    last one.
-    """
-
-    def first_after(start: int) -> int:
-        rows = table.peek(1, after=start, body_limit=0)
-        return rows[0].row_version if rows else row_version
-
-    empty_from, step = row_version, 1
-    while True:
-        start = max(row_version - 1 - step, 0)
-        found = first_after(start)
-        if found < row_version:
-            break
-        if start == 0:
-            return None
-        empty_from, step = start + 1, step * 4
-    while found + 1 < empty_from:
-        middle = (found + empty_from) // 2
-        later = first_after(middle - 1)
-        if later < empty_from:
-            found = later
-        else:
-            empty_from = middle
-    return found
 
 
 def _read(row: PeekedRow) -> tuple[Headers | None, str | None]:

@@ -20,13 +20,14 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
 class QueueKind(enum.StrEnum):
-    """What a queue is for."""
+    """What a queue is for; OTHER for a table that the settings do not name."""
 
     MAIN = "main"
     SATELLITE = "satellite"
     ERROR = "error"
     AUDIT = "audit"
     CALLBACK = "callback"
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def known_queues(settings: Settings, instances: Iterable[Instance] = ()) -> list
         key = (table, address.schema, address.catalog)
         first = found.get(key)
         if first is None:
-            found[key] = KnownQueue(_name(book, address), address, kind, (endpoint,), instance)
+            found[key] = KnownQueue(name_of_queue(book, address), address, kind, (endpoint,), instance)
         elif endpoint not in first.endpoints:
             found[key] = replace(first, endpoints=(*first.endpoints, endpoint))
     return list(found.values())
@@ -103,7 +104,8 @@ def _callback_queues(settings: Settings, book: AddressBook, instances: Iterable[
                 continue  # the row was written by hand: the instance is shown all the same, without a depth
 
 
-def _name(book: AddressBook, address: QueueAddress) -> str:
+def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
+    """The name of a `KnownQueue` with this address."""
     return address.table if book.of_queue(address.table) == address else str(address)
 
 

@@ -69,7 +69,8 @@ def read_queues(
     Exact up to `limit`, or less where there are more than twenty queues: all together count 200,000 rows at most.
     """
     limit = min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, len(queues))))
-    layouts = _layouts(settings.database, listed)
+    listed = listed_tables(settings.database) if listed is None else listed
+    layouts = {table_key(table.address): table.layout for table in listed if table.layout is not None}
     together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}
     try:
         with looking(settings.database, f"look at {len(together)} queues"):
@@ -89,16 +90,15 @@ def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
     return (catalog and catalog.lower(), schema and schema.lower(), address.table.lower())
 
 
-def _layouts(alias: str, listed: Iterable[ListedTable] | None) -> dict[tuple[str | None, str | None, str], QueueLayout]:
-    if listed is None:
-        try:
-            with looking(alias, "list the tables"):
-                listed = list_tables(alias)
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            listed = []  # catalog views that may not be read: each queue is looked at by itself
-    return {table_key(table.address): table.layout for table in listed if table.layout is not None}
+def listed_tables(alias: str) -> list[ListedTable]:
+    """The tables of the database; none where its catalog may not be read. Raises ConnectionLost."""
+    try:
+        with looking(alias, "list the tables"):
+            return list_tables(alias)
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return []
 
 
 def _look_together(

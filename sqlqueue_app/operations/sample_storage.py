@@ -93,7 +93,7 @@ def _roll_up(alias: str, finer: Resolution, coarser: Resolution, until: datetime
         fine = fine.filter(taken_at__gte=last + timedelta(seconds=coarser.seconds))
     groups: defaultdict[tuple[datetime, str], list[QueueSample]] = defaultdict(list)
     for sample in fine:
-        groups[coarser.begin_of(_instant(sample)), sample.queue].append(sample)
+        groups[coarser.begin_of(instant_of(sample)), sample.queue].append(sample)
     rolled = [
         rolled_up(queue, begin, coarser.seconds, group)
         for (begin, queue), group in sorted(groups.items(), key=lambda each: each[0])
@@ -151,6 +151,7 @@ def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: date
     return found
 
 
-def _instant(sample: QueueSample) -> datetime:
+def instant_of(sample: QueueSample) -> datetime:
+    """The begin of the time of a sample."""
     instant: datetime = sample.taken_at  # type: ignore[assignment]  # never NULL
     return instant

@@ -19,7 +19,8 @@ from sqlqueue_app.operations.delayed_status import DelayedStatus, read_delayed
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking
-from sqlqueue_app.operations.queue_looks import QueueStatus, read_queues, utc_now
+from sqlqueue_app.operations.other_queues import other_queues
+from sqlqueue_app.operations.queue_looks import QueueStatus, listed_tables, read_queues, utc_now
 from sqlqueue_app.operations.queue_problems import QueueProblem
 from sqlqueue_app.operations.schedules import ScheduleStatus, read_schedules
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
@@ -54,13 +55,17 @@ class Status:
 
 
 def read_status(
-    settings: Settings | None = None, *, limit: int = EXACT_COUNT_LIMIT, now: Callable[[], datetime] = utc_now
+    settings: Settings | None = None,
+    *,
+    limit: int = EXACT_COUNT_LIMIT,
+    now: Callable[[], datetime] = utc_now,
+    others: bool = False,
 ) -> Status:
-    """Look at every known queue and every instance.
+    """Look at every known queue and every instance; with `others` also at the queues of the database that the settings do not name.
 
     Two statements find the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
-    that is not found, or is broken, is looked at by itself. One statement for the instances, one for each schedule and each delayed
-    table; on PostgreSQL one for the dead rows of all queues, and one more where those pile up.
+    that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables, one
+    for each schedule; on PostgreSQL one for the dead rows of all queues, and one more where those pile up.
     Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
     for wrong settings.
     """
@@ -68,8 +73,14 @@ def read_status(
     taken_at = now()
     instances, rows, problem = read_instances()
     schedules = () if problem else _read_schedules(settings, taken_at)
-    queues = tuple(read_queues(settings, known_queues(settings, rows), limit=limit, now=taken_at))
-    delayed = read_delayed(settings, limit=limit)
+    listed = listed_tables(settings.database)
+    known = known_queues(settings, rows)
+    if others:
+        known += other_queues(settings, known, listed)
+    queues = tuple(read_queues(settings, known, limit=limit, now=taken_at, listed=listed))
+    delayed = read_delayed(settings, limit=limit, listed=listed)
+    if not others:
+        delayed = tuple(each for each in delayed if each.endpoint in settings.senders)
     queues = _with_dead_rows(settings.database, queues)
     return Status(settings.database, taken_at, queues, instances, problem, schedules, delayed, settings.error_queue_owner)
 

@@ -35,6 +35,8 @@ from sqlqueue_app.tables.writing import chunks_by_table, write_chunks
 # Depth is exact up to here; beyond, an estimate from the two ends of the index.
 EXACT_COUNT_LIMIT = 10_000
 PEEKED_BODY_BYTES = 65_536
+# The largest bigint: no RowVersion lies above it, and the databases refuse a larger number.
+LAST_ROW_VERSION = 2**63 - 1
 # From so many rows on a COPY is faster than an INSERT; beyond ROWS_PER_COPY it gains nothing more.
 COPY_FROM_ROWS = 50
 ROWS_PER_COPY = 500
@@ -151,6 +153,19 @@ class QueueTable:
         """The RowVersions of the first rows after one, ascending; on SQL Server without rows that somebody holds."""
         with self.errors(f"list the rows of {self.qualified}"):
             return [int(number) for (number,) in self._read("row_versions", self.connection(), limit=limit, after=after)]
+
+    def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
+        """The last rows at and before a RowVersion, the newest first, as `peek`."""
+        statement = self.dialect.statement("peek_back", table=self.qualified, **self._correlation_columns())
+        with self.errors(f"peek into {self.qualified}"):
+            rows = fetch_all(self.connection(), statement, limit=limit, before=before, body_limit=body_limit)
+        return [peeked_row(row) for row in rows]
+
+    def row_version_at(self, position: int) -> int | None:
+        """The RowVersion of the row at a position, counted from 0; None beyond the end. Walks the index that far."""
+        with self.errors(f"look for message {position} of {self.qualified}"):
+            found = self._read("row_version_at", self.connection(), position=position)
+        return int(found[0][0]) if found else None
 
     def depth(self, limit: int = EXACT_COUNT_LIMIT) -> Depth:
         """How much is in the queue: exact up to `limit` rows, beyond that an estimate; never a scan of the whole table."""

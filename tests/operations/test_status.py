@@ -109,9 +109,9 @@ def test_many_queues_cost_few_statements(queue_database: QueueDatabase) -> None:
     with CaptureQueriesContext(queue_database.connection) as long:
         read_status(limit=5)
 
-    # Two to find the tables, one look at all queues, one for the instances, one for each of two delayed tables.
+    # Two to find the tables, one look at all queues, one for the instances, one for the delayed tables.
     dead_rows = queue_database.vendor == "postgresql"
-    assert len(first) == 2 + 1 + 1 + 2 + dead_rows
+    assert len(first) == 2 + 1 + 1 + 1 + dead_rows
     assert len(long) == len(first) + 1, "the expiries of long queues"
 
 

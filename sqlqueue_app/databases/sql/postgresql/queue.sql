@@ -58,6 +58,27 @@ WHERE seq > CAST(:after AS bigint)
 ORDER BY seq
 LIMIT CAST(:limit AS integer);
 
+-- name: peek_back
+-- The rows at and before a number, the last first.
+SELECT
+    seq,
+    id,
+    NULL,
+    NULL,
+    expires,
+    CASE WHEN expires <= (clock_timestamp() AT TIME ZONE 'UTC') THEN 1 ELSE 0 END,
+    headers,
+    substring(body FROM 1 FOR CAST(:body_limit AS integer)),
+    length(body)
+FROM {table}
+WHERE seq <= CAST(:before AS bigint)
+ORDER BY seq DESC
+LIMIT CAST(:limit AS integer);
+
+-- name: row_version_at
+-- The number of the row at a position, counted from 0.
+SELECT seq FROM {table} ORDER BY seq OFFSET CAST(:position AS bigint) LIMIT 1;
+
 -- name: count
 SELECT
     count(*),

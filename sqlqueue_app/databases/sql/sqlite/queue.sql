@@ -44,6 +44,27 @@ WHERE RowVersion > :after
 ORDER BY RowVersion
 LIMIT :limit;
 
+-- name: peek_back
+-- The rows at and before a number, the last first.
+SELECT
+    RowVersion,
+    Id,
+    CorrelationId,
+    ReplyToAddress,
+    CAST(Expires AS text),
+    CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
+    Headers,
+    CASE length(Body) WHEN 0 THEN x'' ELSE substr(Body, 1, :body_limit) END,
+    length(Body)
+FROM {table}
+WHERE RowVersion <= :before
+ORDER BY RowVersion DESC
+LIMIT :limit;
+
+-- name: row_version_at
+-- The number of the row at a position, counted from 0.
+SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT 1 OFFSET :position;
+
 -- name: count
 SELECT
     count(*),

@@ -56,6 +56,28 @@ FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion > CAST(:after AS bigint)
 ORDER BY RowVersion ASC;
 
+-- name: peek_back
+-- The rows at and before a number, the last first.
+SELECT TOP (CAST(:limit AS int))
+    RowVersion,
+    Id,
+    {correlation_id},
+    {reply_to_address},
+    Expires,
+    CASE WHEN Expires <= GETUTCDATE() THEN 1 ELSE 0 END,
+    Headers,
+    SUBSTRING(Body, 1, CAST(:body_limit AS int)),
+    DATALENGTH(Body)
+FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+WHERE RowVersion <= CAST(:before AS bigint)
+ORDER BY RowVersion DESC;
+
+-- name: row_version_at
+-- The number of the row at a position, counted from 0.
+SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+ORDER BY RowVersion ASC
+OFFSET CAST(:position AS bigint) ROWS FETCH NEXT 1 ROWS ONLY;
+
 -- name: count
 -- Rows, rows with an expiry and expired rows among the first rows of the table; never more than limit rows are read.
 SELECT

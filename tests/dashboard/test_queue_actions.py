@@ -1,0 +1,107 @@
+"""Purging, removing, saving: confirmed, done once, recorded; refused to those who may not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import timedelta
+
+import pytest
+
+from sqlqueue_app.models import Instance, OperatorAction
+from tests.dashboard.pages import OVERVIEW, Markup, client_of
+from tests.operations.filling import count, install, instance, message, row, table
+from tests.support.databases import QueueDatabase
+
+SALES = f"{OVERVIEW}Sales/"
+CONFIRMED = {"confirmed": "1"}
+
+
+@pytest.fixture
+def filled(queue_database: QueueDatabase) -> QueueDatabase:
+    install(queue_database)
+    table(queue_database, "Sales").send([message(), message(), message(lifetime_ms=-1000)])
+    return queue_database
+
+
+def recorded() -> list[tuple[str, str, str, str, int]]:
+    return [(each.user_name, each.action, each.target, each.result, each.count) for each in OperatorAction.objects.order_by("id")]
+
+
+def test_a_purge_asks_for_the_name_and_says_how_many(filled: QueueDatabase) -> None:
+    client = client_of("admin")
+    page = client.get(f"{SALES}purge/").content.decode()
+    assert "Messages 3" in Markup(page).text()
+    assert Markup(page).inline == []
+    assert client.post(f"{SALES}purge/").status_code == 200, "not confirmed"
+    wrong = client.post(f"{SALES}purge/", {**CONFIRMED, "typed": "sales"})
+    assert wrong.status_code == 400
+    assert "Type “Sales” to confirm." in Markup(wrong.content.decode()).text()
+    assert count(filled, "Sales") == 3
+
+    done = client.post(f"{SALES}purge/", {**CONFIRMED, "typed": "Sales"}, follow=True)
+    assert "3 messages were deleted." in Markup(done.content.decode()).text()
+    assert count(filled, "Sales") == 0
+    assert recorded() == [("admin", "purge", "Sales", "done", 3)]
+
+
+def test_expired_messages_alone_are_purged(filled: QueueDatabase) -> None:
+    answer = client_of("admin").post(f"{SALES}purge-expired/", CONFIRMED, follow=True)
+    assert "1 expired messages were deleted." in Markup(answer.content.decode()).text()
+    assert count(filled, "Sales") == 2
+    assert recorded() == [("admin", "purge_expired", "Sales", "done", 1)]
+
+
+@pytest.mark.parametrize("page", ["purge", "purge-expired", "remove"])
+@pytest.mark.parametrize("kind", ["viewer", "reader", "writer"])
+def test_who_may_not_is_refused_and_recorded(filled: QueueDatabase, kind: str, page: str) -> None:
+    client = client_of(kind)
+    assert client.get(f"{SALES}{page}/").status_code == 403
+    assert recorded() == []
+    assert client.post(f"{SALES}{page}/", {**CONFIRMED, "typed": "Sales"}).status_code == 403
+    ((who, _action, target, result, number),) = recorded()
+    assert (who, target, result, number) == (kind, "Sales", "denied", 0)
+    assert count(filled, "Sales") == 3
+
+
+def test_what_somebody_may_not_do_is_shown_with_the_reason(filled: QueueDatabase) -> None:
+    markup = Markup(client_of("reader").get(SALES).content.decode())
+    assert len([each for each in markup.find("button") if "disabled" in each]) == 3
+    assert "You need the permission “Can purge queues, and remove callback queues”." in markup.text()
+    assert not any("purge" in link for link in markup.links)
+
+
+def test_the_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) -> None:
+    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(hours=1))
+    install(filled, ENDPOINTS={"Sales": {"INSTANCE": "there", "CALLBACK_QUEUES": 1}})
+    install(filled)
+    page = f"{OVERVIEW}Sales.there/remove/"
+    answer = client_of("admin").post(page, {**CONFIRMED, "typed": "Sales.there"}, follow=True)
+    assert "The queue Sales.there was removed." in Markup(answer.content.decode()).text()
+    assert not Instance.objects.filter(callback_queue="Sales.there").exists()
+    assert not table(filled, "Sales.there").exists()
+
+
+def test_the_queue_of_a_living_process_stays(filled: QueueDatabase) -> None:
+    instance()
+    page = f"{OVERVIEW}Sales.here/"
+    assert "A process that lives has leased it." in Markup(client_of("admin").get(page).content.decode()).text()
+    answer = client_of("admin").post(f"{page}remove/", {**CONFIRMED, "typed": "Sales.here"})
+    assert answer.status_code == 409
+    assert table(filled, "Sales.here").exists()
+
+
+def test_all_messages_are_saved_with_their_bodies(filled: QueueDatabase) -> None:
+    odd = row("not json", b"\x00\xff" * 70_000)
+    table(filled, "Sales").send([odd])
+    answer = client_of("writer").get(f"{SALES}save/")
+    lines = [json.loads(line) for line in answer.getvalue().splitlines()]
+    assert len(lines) == 4
+    assert lines[3]["headers"] == "not json"
+    assert base64.b64decode(lines[3]["body_base64"]) == b"\x00\xff" * 70_000
+    assert client_of("reader").get(f"{SALES}save/").status_code == 403
+
+
+@pytest.mark.parametrize("page", ["purge", "purge-expired", "remove", "save"])
+def test_an_unknown_queue_is_not_found(filled: QueueDatabase, page: str) -> None:
+    assert client_of("admin").get(f"{OVERVIEW}nothing/{page}/").status_code == 404

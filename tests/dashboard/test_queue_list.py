@@ -1,0 +1,108 @@
+"""The list of queues: every queue table of the database, delayed tables, rates, and the list as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import QueueSample
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.tables.well_known import delayed_address
+from tests.contract.tables import make_table, row
+from tests.dashboard.pages import OVERVIEW, Markup, client_of
+from tests.operations.filling import install, message, table
+from tests.support.databases import QueueDatabase
+
+SECOND = timedelta(seconds=1)
+
+
+def page_of(kind: str = "viewer") -> Markup:
+    return Markup(client_of(kind).get(OVERVIEW).content.decode())
+
+
+def text_of(response: Any) -> str:
+    return str(response.getvalue().decode("utf-8-sig"))
+
+
+def test_queues_of_others_are_listed_and_have_pages(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    made = make_table(queue_database, name="Left/over")
+    made.send([row(b"{}")])
+
+    found = page_of().find("tr", **{"data-queue": "Left/over"})
+    assert len(found) == 1
+    text = page_of().text()
+    assert "Other queues of the database" in text
+    (link,) = [url for url in page_of().links if "Left" in url]
+    answer = client_of("viewer").get(link)
+    assert answer.status_code == 200
+    assert "Left/over" in Markup(answer.content.decode()).text()
+
+
+def test_delayed_messages_are_counted_and_the_overdue_are_said(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    delayed = DelayedTable(queue_database.alias, delayed_address(address_book_of(get_settings()), "Sales"))
+    delayed.insert([NewRow("1", "{}", b"", delay_ms=3_600_000)])
+    assert "Overdue 1" not in page_of().text()
+    delayed.insert([NewRow("2", "{}", b"", due=datetime(2026, 1, 1, tzinfo=UTC))])
+    text = page_of().text()
+    assert "Delayed messages" in text
+    assert "Sales Overdue" in text
+
+
+def test_the_rates_of_the_last_minute_stand_beside_the_queue(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    now = datetime.now(UTC).replace(microsecond=0)
+    common = {"queue": "Sales", "seconds": 10, "samples": 1, "most_waiting": 0, "exact": True}
+    for age, waiting, written in ((50, 100, 1000), (0, 40, 1250)):
+        QueueSample.objects.create(taken_at=now - age * SECOND, waiting=waiting, written=written, **common)
+    # 250 messages in 50 seconds came, and 60 more went
+    assert "5.0 / 6.2" in page_of().text()
+
+
+def test_the_list_as_csv_and_json(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={"=cmd()": {"CALLBACKS": False}, "Sales": {"CALLBACKS": False}})
+    table(sqlite_database, "Sales").send([message() for _ in range(3)])
+
+    answer = client_of("writer").get(f"{OVERVIEW}?format=json")
+    assert answer["Content-Type"] == "application/json"
+    found = {each["queue"]: each for each in json.loads(text_of(answer))}
+    assert (found["Sales"]["kind"], found["Sales"]["messages"], found["Sales"]["exact"]) == ("main", 3, True)
+    answer = client_of("writer").get(f"{OVERVIEW}?format=csv")
+    rows = list(csv.DictReader(io.StringIO(text_of(answer))))
+    assert {each["queue"] for each in rows} == {"Sales", "'=cmd()", "error"}
+    assert answer["Content-Disposition"] == 'attachment; filename="queues.csv"'
+
+
+@pytest.mark.parametrize("asked", ["csv", "json"])
+@pytest.mark.parametrize("page", ["", "Sales/"])
+def test_a_file_needs_the_permission_to_export(sqlite_database: QueueDatabase, page: str, asked: str) -> None:
+    install(sqlite_database)
+    assert client_of("reader").get(f"{OVERVIEW}{page}?format={asked}").status_code == 403
+    assert "format=csv" not in client_of("reader").get(f"{OVERVIEW}{page}").content.decode()
+    assert "format=csv" in client_of("writer").get(f"{OVERVIEW}{page}").content.decode()
+
+
+@pytest.mark.parametrize("asked", ["xml", "", "csv%00", "[]"])
+def test_another_format_is_the_page(sqlite_database: QueueDatabase, asked: str) -> None:
+    install(sqlite_database)
+    assert client_of("writer").get(f"{OVERVIEW}?format={asked}").status_code == 200
+
+
+def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": {f"Sales.{number}": {} for number in range(200)}}})
+    client = client_of("viewer")
+    client.get(OVERVIEW)
+    with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
+        assert client.get(OVERVIEW).status_code == 200
+    assert len(queues) + len(managed) <= 15

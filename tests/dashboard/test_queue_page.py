@@ -1,0 +1,107 @@
+"""One queue: where to look in it, what is searched, its charts."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sqlqueue_app.models import QueueSample
+from sqlqueue_app.operations import browse
+from tests.dashboard.pages import OVERVIEW, Markup, client_of
+from tests.operations.filling import install, message, table
+from tests.support.databases import QueueDatabase
+
+SALES = f"{OVERVIEW}Sales/"
+
+
+def shown(query: str) -> tuple[list[int], str]:
+    """The numbers of the messages on the page, and its text."""
+    answer = client_of("viewer").get(f"{SALES}?{query}")
+    assert answer.status_code == 200
+    html = answer.content.decode()
+    return [int(found) for found in re.findall(r'data-row-version="(\d+)"', html)], Markup(html).text()
+
+
+@pytest.fixture
+def numbers(queue_database: QueueDatabase) -> list[int]:
+    """The numbers of 60 messages; every seventh is for the tenant Zoë."""
+    install(queue_database)
+    sales = table(queue_database, "Sales")
+    sales.send(message(headers={"Tenant": "Zoë/1" if number % 7 == 0 else "Bob"}) for number in range(60))
+    return [each.row_version for each in sales.peek(100, body_limit=0)]
+
+
+def test_head_tail_and_a_position(numbers: list[int]) -> None:
+    assert shown("")[0] == numbers[:25]
+    assert shown("tail=1")[0] == numbers[-25:]
+    assert shown("at=31")[0] == numbers[30:55]
+    assert shown("at=999999")[0] == numbers[-25:]
+
+
+def test_pages_lead_there_and_back(numbers: list[int]) -> None:
+    client = client_of("viewer")
+
+    def follow(page: str, rel: str) -> str:
+        found = re.search(rf'href="\?([^"]*)" rel="{rel}"', client.get(page).content.decode())
+        assert found is not None
+        return f"{SALES}?{found[1].replace('&amp;', '&')}"
+
+    second = follow(SALES, "next")
+    assert shown(second.partition("?")[2])[0] == numbers[25:50]
+    assert shown(follow(second, "prev").partition("?")[2])[0] == numbers[:25]
+    last = follow(second, "last")
+    assert shown(last.partition("?")[2])[0] == numbers[-25:]
+    assert shown(follow(last, "prev").partition("?")[2])[0] == numbers[10:35]
+
+
+@pytest.mark.parametrize("wanted", ["Zoë/1", "tenant:zoë", "Tenant: Zoë", "zoë"])
+def test_messages_are_found_by_their_headers(numbers: list[int], wanted: str) -> None:
+    found, text = shown(f"header={wanted}")
+    assert found == numbers[::7]
+    assert "9 of 60 messages that were looked at hold it." in text
+
+
+def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse, "SEARCHED_ROWS", 40)
+    found, text = shown("header=Zoë")
+    assert found == numbers[:40:7]
+    assert "6 of 40 messages" in text
+    assert "Go on from there" in text
+    assert shown(f"header=Zoë&after={numbers[39]}")[0] == numbers[42::7]
+    assert "None of the messages that were looked at." in shown("header=nobody")[1]
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["at=-1", "at=x", "after=99999999999999999999", "before=0", "before=-3", "size=7", "header=%00", "header=%F0%9F",
+     "tail=&at=&size=",      "period=nothing", "period=30d", "after=1&before=2&at=3&tail=4", "header=" + "x" * 5000],
+)  # fmt: skip
+def test_any_query_string_is_a_page(numbers: list[int], query: str) -> None:
+    shown(query)
+
+
+def test_charts_show_what_was_sampled_in_words_too(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    now = datetime.now(UTC).replace(microsecond=0)
+    for number in range(30):
+        QueueSample.objects.create(
+            queue="Sales",
+            taken_at=now - timedelta(seconds=10 * (30 - number)),
+            seconds=10,
+            samples=1,
+            waiting=number,
+            most_waiting=number,
+            head_age_seconds=90.0,
+            exact=True,
+            written=1000 + 20 * number,
+        )
+    markup = Markup(client_of("viewer").get(f"{SALES}?period=5m").content.decode())
+    assert "messages: now 29, between 0 and 29, 14 in the mean." in markup.text() or "15 in the mean" in markup.text()
+    assert "in: now 2.0, between 2.0 and 2.0" in markup.text()
+    assert "out: now 1.9" in markup.text()
+    assert "age of the first: now 1 min 30 s" in markup.text()
+    assert len([path for path in markup.find("path") if (path.get("d") or "").count("L") > 20]) == 4
+    assert markup.inline == []
+    assert "Nothing was counted in this time" in Markup(client_of("viewer").get(f"{OVERVIEW}error/").content.decode()).text()

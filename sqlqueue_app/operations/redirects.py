@@ -48,10 +48,9 @@ def make_redirect(
     alias = managed_alias()
     if source == target:
         raise RedirectRefused(_("%(queue)s cannot be redirected to itself.") % {"queue": source})
-    if not queue_table(settings.database, book.parse(target)).exists():
-        raise RedirectRefused(_("The queue %(queue)s does not exist.") % {"queue": target})
     with transaction.atomic(using=alias):
         _refuse_chains(alias, source, target)
+        _refuse_missing(settings, book, target)
         at = now() if now is not None else database_now(alias)
         made = Redirect(id=redirect_id(source), from_address=source, to_address=target, created_by=by[:255], created_at=at)
         try:
@@ -69,10 +68,9 @@ def change_redirect(settings: Settings, redirect: Redirect, to_address: str) -> 
     alias = managed_alias()
     if target == redirect.from_address:
         raise RedirectRefused(_("%(queue)s cannot be redirected to itself.") % {"queue": target})
-    if not queue_table(settings.database, book.parse(target)).exists():
-        raise RedirectRefused(_("The queue %(queue)s does not exist.") % {"queue": target})
     with transaction.atomic(using=alias):
         _refuse_chains(alias, redirect.from_address, target)
+        _refuse_missing(settings, book, target)
         if not Redirect.objects.using(alias).filter(pk=redirect.pk).update(to_address=target):
             raise RedirectRefused(_("The redirect has been removed meanwhile."))
 
@@ -101,3 +99,8 @@ def _refuse_chains(alias: str, source: str, target: str) -> None:
     if redirects.filter(to_address=source).exists():
         text = _("Other retries are redirected to %(queue)s: change those redirects first.")
         raise RedirectRefused(text % {"queue": source})
+
+
+def _refuse_missing(settings: Settings, book: AddressBook, target: str) -> None:
+    if not queue_table(settings.database, book.parse(target)).exists():
+        raise RedirectRefused(_("The queue %(queue)s does not exist.") % {"queue": target})

@@ -33,7 +33,9 @@ _TEXTS: Final = {
     Reason.STATUS: gettext_lazy("Its status is: %(detail)s."),
     Reason.NOT_THERE: gettext_lazy("It is not in the error queue any more, or somebody else is at work on it."),
     Reason.POISON: gettext_lazy("Its headers cannot be read."),
-    Reason.NO_FAILED_QUEUE: gettext_lazy("It does not say in which queue it failed: it has no header NServiceBus.FailedQ."),
+    Reason.NO_FAILED_QUEUE: gettext_lazy(
+        "It does not say in which queue it failed: it has no header NServiceBus.FailedQ, or none of its headers can be read."
+    ),
     Reason.BAD_ADDRESS: gettext_lazy("The address of the queue in which it failed cannot be read: %(detail)s"),
     Reason.NO_QUEUE: gettext_lazy("The queue %(detail)s does not exist: make it, or redirect retries to another one."),
     Reason.ERROR_QUEUE: gettext_lazy("It would go back to an error queue: %(detail)s."),

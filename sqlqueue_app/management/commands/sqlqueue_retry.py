@@ -1,0 +1,170 @@
+"""`manage.py sqlqueue_retry`: failed messages go back to the queues in which they failed, also with no worker alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from django.core.management.base import CommandError, CommandParser
+
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
+from sqlqueue_app.management.queue_arguments import terminal_text
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import ActionResult, Operation, OperationState
+from sqlqueue_app.operations.actions import command_actor, record_action
+from sqlqueue_app.operations.bulk.kinds import not_ours
+from sqlqueue_app.operations.bulk.outcome import reason_in_words
+from sqlqueue_app.operations.bulk.preview import Preview, preview
+from sqlqueue_app.operations.bulk.requesting import run_operation
+from sqlqueue_app.operations.bulk.retrying import RETRIABLE
+from sqlqueue_app.operations.failure_lookup import is_group, messages_called, read_all_failures
+from sqlqueue_app.operations.failure_selection import FailureSelection
+
+_INTERRUPTED = 130
+
+
+class Command(SqlQueueCommand):
+    """Thin: the bulk operation `retry` does it, in this process."""
+
+    help = (
+        "Send failed messages back to the queues in which they failed, or where a redirect says. What cannot be sent stays in the "
+        "error queue, and the reason is printed. Exit code 0: all were sent; 1: some were not; 130: cancelled by Control-C."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Which messages, and how to print."""
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument("--message", metavar="ID", help="the message of this message id or unique message id")
+        which.add_argument("--group", metavar="ID", help="the messages of this group that have not been retried, by its id")
+        which.add_argument("--all", action="store_true", help="every failed message that has not been retried or archived")
+        parser.add_argument("--dry-run", action="store_true", help="only say how many would be sent, and why not the others")
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Look into the error queues, then retry, or say what would be retried."""
+        settings = get_settings()
+        if reason := not_ours(settings):
+            raise ConfigurationError(reason)
+        problems = read_all_failures(settings)
+        for problem in problems:
+            self.stderr.write(f"warning: {terminal_text(problem)}")
+        selection = self._selection(options)
+        if options["dry_run"]:
+            self._say_preview(preview(settings, "retry", selection), options["format"])
+            return
+        if not selection.or_statuses(*RETRIABLE).queryset().exists():
+            self._say_nothing(options["format"])
+            return
+        self._retry(settings, selection, options["format"])
+
+    def _selection(self, options: dict[str, Any]) -> FailureSelection:
+        if options["message"] is not None:
+            found = messages_called(options["message"])
+            if not found:
+                raise ConfigurationError(f"there is no failed message with the id {options['message']!r} in the error queues")
+            selection = FailureSelection(ids=tuple(found))
+            # The same id may be that of a message which failed at two endpoints: what can be retried is meant.
+            retriable = replace(selection, statuses=RETRIABLE)
+            return retriable if retriable.queryset().exists() else selection
+        if options["group"] is not None:
+            group = _group(options["group"])
+            if group is None:
+                raise ConfigurationError(f"there is no group of failures with the id {options['group']!r}: see the admin")
+            return FailureSelection(group=group)
+        return FailureSelection()
+
+    def _retry(self, settings: Settings, selection: FailureSelection, form: str) -> None:
+        operation = run_operation(settings, "retry", selection, actor=command_actor(), progress=self._progress)
+        left = operation.skipped + operation.failed
+        done = operation.state == OperationState.COMPLETED
+        record_action(
+            command_actor(),
+            "retry",
+            operation.description,
+            result=ActionResult.DONE if done else ActionResult.FAILED,
+            count=operation.done,
+            reason=operation.error or ("" if done else str(operation.state)),
+            operation=operation,
+        )
+        if form == "json":
+            self.write_json(_document(operation))
+        else:
+            for line in _lines(operation):
+                self.stdout.write(line)
+        if operation.state == OperationState.CANCELLED:
+            raise CommandError(f"cancelled: {operation.done} messages were retried before", returncode=_INTERRUPTED)
+        if left or not done:
+            raise CommandError(
+                operation.error or f"{left} of {operation.total} messages were not retried, and stay where they are", returncode=1
+            )
+
+    def _progress(self, operation: Operation) -> None:
+        so_far = operation.done + operation.skipped + operation.failed
+        self.write_progress(so_far, max(operation.total, so_far), "messages")
+
+    def _say_nothing(self, form: str) -> None:
+        if form == "json":
+            self.write_json(
+                {"dry_run": False, "operation": None, "total": 0, "retried": 0, "skipped": 0, "failed": 0, "reasons": []}
+            )
+        else:
+            self.stdout.write("there is nothing to retry")
+
+    def _say_preview(self, found: Preview, form: str) -> None:
+        if form == "json":
+            reasons = [
+                {
+                    "what": "skipped",
+                    "reason": str(reason),
+                    "detail": detail,
+                    "count": count,
+                    "text": reason_in_words(reason, detail),
+                }
+                for (reason, detail), count in found.reasons.most_common()
+            ]
+            document = {"dry_run": True, "total": found.total, "eligible": found.eligible, "not_eligible": found.not_eligible}
+            self.write_json({**document, "targets": dict(found.targets), "reasons": reasons})
+            return
+        self.stdout.write(f"{_messages(found.eligible)} would be retried")
+        for target, count in found.targets.most_common():
+            self.stdout.write(f"  {count:,} to {terminal_text(target)}")
+        if found.not_eligible:
+            self.stdout.write(f"{_messages(found.not_eligible)} would not be")
+        for text, count in found.in_words():
+            self.stdout.write(f"  {count:,}: {terminal_text(text)}")
+
+
+def _group(text: str) -> UUID | None:
+    try:
+        group = UUID(text)
+    except ValueError:
+        return None
+    return group if is_group(group) else None
+
+
+def _messages(count: int) -> str:
+    return f"{count:,} message" if count == 1 else f"{count:,} messages"
+
+
+def _document(operation: Operation) -> dict[str, Any]:
+    """The keys are documented in docs/reference/commands.md and do not change."""
+    reasons = [{**entry, "text": reason_in_words(entry["reason"], entry["detail"])} for entry in operation.log]
+    return {
+        "dry_run": False,
+        "operation": str(operation.pk),
+        "state": str(operation.state),
+        "total": operation.total,
+        "retried": operation.done,
+        "skipped": operation.skipped,
+        "failed": operation.failed,
+        "reasons": reasons,
+    }
+
+
+def _lines(operation: Operation) -> Iterator[str]:
+    yield f"{_messages(operation.done)} retried"
+    for entry in operation.log:
+        yield f"  {entry['what']} {entry['count']:,}: {terminal_text(reason_in_words(entry['reason'], entry['detail']))}"

@@ -1,0 +1,159 @@
+"""`sqlqueue_retry`: failed messages go back, at once and with no worker alive, and what happened is said."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
+from tests.commands.running import refused, run
+from tests.operations.failing import fail, failed_row, install_sales
+from tests.operations.filling import count, table
+from tests.support.databases import QueueDatabase
+
+
+@pytest.fixture
+def shop(queue_database: QueueDatabase) -> QueueDatabase:
+    install_sales(queue_database)
+    return queue_database
+
+
+def retry(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("sqlqueue_retry", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def retry_json(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(retry(*arguments, "--format", "json"))
+    return found
+
+
+def test_all_that_nobody_has_looked_at_goes_back(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row() for _ in range(3)])
+
+    assert retry("--all") == "3 messages retried\n"
+
+    assert (count(shop, "Sales"), count(shop, "error")) == (3, 0)
+    action = OperatorAction.objects.get()
+    assert (action.action, action.count, action.result, action.target) == ("retry", 3, ActionResult.DONE, "status unresolved")
+    assert action.operation == Operation.objects.get()
+
+
+def test_one_by_its_message_id_or_its_unique_id(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row("m-1"), failed_row(), failed_row()])
+
+    assert retry_json("--message", "m-1") == {
+        "dry_run": False,
+        "operation": str(Operation.objects.get().pk),
+        "state": "completed",
+        "total": 1,
+        "retried": 1,
+        "skipped": 0,
+        "failed": 0,
+        "reasons": [],
+    }
+    unique = FailedMessage.objects.filter(status=FailureStatus.UNRESOLVED)[0].pk
+    retry("--message", str(unique).upper())
+
+    sent = [json.loads(row.headers or "") for row in table(shop, "Sales").peek(9)]
+    assert sent[0][names.MESSAGE_ID] == "m-1"
+    assert sent[1][names.RETRY_UNIQUE_MESSAGE_ID] == str(unique)
+    assert count(shop, "error") == 1
+
+
+def test_a_group(shop: QueueDatabase) -> None:
+    other = failed_row(more={names.ENCLOSED_MESSAGE_TYPES: "Shop.Cancel"})
+    first, *_ = fail(shop, [failed_row(), failed_row(), other])
+
+    assert retry("--group", str(first.type_group)) == "2 messages retried\n"
+    assert retry("--group", str(first.type_group)) == "there is nothing to retry\n"
+    assert count(shop, "error") == 1
+
+
+def test_a_dry_run_changes_nothing(shop: QueueDatabase) -> None:
+    rows = [failed_row(), failed_row(), failed_row(failed_q="Nowhere"), failed_row(failed_q=None)]
+    table(shop, "error").send(rows)
+
+    found = retry_json("--all", "--dry-run")
+
+    assert (found["dry_run"], found["total"], found["eligible"], found["not_eligible"]) == (True, 4, 2, 2)
+    assert list(found["targets"].values()) == [2]
+    assert {each["reason"]: each["count"] for each in found["reasons"]} == {"no queue": 1, "no failed queue": 1}
+    text = retry("--all", "--dry-run").splitlines()
+    assert text[0] == "2 messages would be retried"
+    assert "2 messages would not be" in text
+    assert count(shop, "error") == 4
+    assert not Operation.objects.exists()
+    assert not OperatorAction.objects.exists()
+
+
+def test_what_stays_is_said_with_the_reason(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row(), failed_row(failed_q="Nowhere")])
+    out = io.StringIO()
+
+    with pytest.raises(CommandError, match="1 of 2 messages were not retried") as caught:
+        call_command("sqlqueue_retry", "--all", stdout=out)
+
+    assert caught.value.returncode == 1
+    first, second = out.getvalue().splitlines()
+    assert first == "1 message retried"
+    assert "skipped 1: The queue " in second
+    assert "Nowhere" in second
+    assert count(shop, "error") == 1
+
+
+def test_what_is_retried_already_is_said(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row("m-1")])
+    retry("--message", "m-1")
+    out = io.StringIO()
+
+    with pytest.raises(CommandError, match="were not retried"):
+        call_command("sqlqueue_retry", "--message", "m-1", stdout=out)
+
+    assert "Its status is: retry issued." in out.getvalue()
+    assert count(shop, "Sales") == 1
+
+
+def test_nothing_to_retry_is_no_error(shop: QueueDatabase) -> None:
+    assert retry("--all") == "there is nothing to retry\n"
+    assert retry_json("--all")["total"] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--message", "nothing"], ["--group", "nothing"], ["--group", str(uuid.uuid4())], ["--message", ""]]
+)
+def test_an_unknown_id_is_one_line(shop: QueueDatabase, arguments: list[str]) -> None:
+    with pytest.raises(CommandError, match="there is no") as caught:
+        retry(*arguments)
+    assert caught.value.returncode == 2
+
+
+def test_it_says_what_to_do(sqlite_database: QueueDatabase) -> None:
+    install_sales(sqlite_database)
+
+    assert "one of the arguments --message --group --all is required" in refused(run(sqlite_database, "sqlqueue_retry"))
+
+
+def test_the_error_queue_of_servicecontrol_is_left_alone(sqlite_database: QueueDatabase) -> None:
+    install_sales(sqlite_database, ERROR_QUEUE_OWNER="servicecontrol")
+    table(sqlite_database, "error").send([failed_row()])
+
+    assert "ServiceControl" in refused(run(sqlite_database, "sqlqueue_retry", "--all"))
+    assert count(sqlite_database, "error") == 1
+
+
+def test_it_works_as_a_process_without_a_worker(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row(), failed_row(failed_q="Nowhere")])
+
+    ran = run(shop, "sqlqueue_retry", "--all", "--format", "json")
+
+    assert ran.code == 1
+    assert json.loads(ran.out)["retried"] == 1
+    assert ran.err.splitlines() == ["CommandError: 1 of 2 messages were not retried, and stay where they are"]

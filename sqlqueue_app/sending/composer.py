@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import typing
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from sqlqueue_app.messages.errors import AddressError, MessageBodyError, Message
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, is_xml, serialize
-from sqlqueue_app.messages.shapes import is_mappable
+from sqlqueue_app.messages.shapes import PASCAL, is_mappable
+from sqlqueue_app.messages.typed_dicts import pascal_keys
 from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, resolve_enclosed
 from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
 from sqlqueue_app.sending.routing import Routes
@@ -303,7 +305,12 @@ class Composer:
         content_type = CONTENT_TYPES["xml" if is_xml(headers.get(names.CONTENT_TYPE), self.serializer) else "json"]
         # Only XML names the types in the body.
         types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES)) if is_xml(content_type) else ()
-        return partial(serialize, names=self.spelling(message), content_type=content_type, types=types)
+        spelling = self.spelling(message)
+        write = partial(serialize, names=spelling, content_type=content_type, types=types)
+        known = find_message_type(message) if spelling == PASCAL and isinstance(message, str) else None
+        if known is None or not typing.is_typeddict(known.cls):
+            return write
+        return lambda payload: write(pascal_keys(payload, known.cls))
 
     def spelling(self, message: object) -> str:
         """How the names of its members are written."""

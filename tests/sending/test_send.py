@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app import send
+from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.envelope import VERSION
+from sqlqueue_app.messages.errors import MessageBodyError
 from tests.messages.golden import rows as golden_rows
 from tests.sending.conftest import Desk
 from tests.sending.types import AsIs, Pair, Pascal, PlaceOrder
@@ -277,3 +278,16 @@ def test_sending_from_elsewhere_is_seen_by_others_at_once(desk: Desk) -> None:
 
     desk.database.connection.close()
     assert len(desk.rows()) == 1
+
+
+def test_keys_that_a_typed_dict_declares_are_members_and_others_are_data(sqlite_desk: Desk) -> None:
+    price = {"unit_price": Decimal("1.50"), "not_declared": 1}
+    body = {"order_id": "42", "lines": [price], "by_name": {"a_b": price}, "any_data": {"c_d": 1}}
+    send("Sending.Keys", body, to="Sales")
+    send_many("Sending.Keys", [body], to="Sales")
+
+    written = {"UnitPrice": 1.5, "not_declared": 1}
+    wanted = {"OrderId": "42", "Lines": [written], "ByName": {"a_b": written}, "AnyData": {"c_d": 1}}
+    assert sqlite_desk.bodies() == [wanted, wanted]
+    with pytest.raises(MessageBodyError, match="two members would both be written as 'OrderId'"):
+        send("Sending.Keys", {"order_id": "42", "OrderId": "43"}, to="Sales")

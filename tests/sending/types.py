@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from sqlqueue_app.messages.types import message_type
 
@@ -44,6 +44,22 @@ class Pair(NamedTuple):
 
     name: str
     value: int
+
+
+class Line(TypedDict):
+    """A part of an order in a dictionary."""
+
+    unit_price: Decimal
+
+
+@message_type("Sending.Keys", names="pascal")
+class Keys(TypedDict, total=False):
+    """An order in a dictionary."""
+
+    order_id: str
+    lines: list[Line] | None
+    by_name: dict[str, Line]
+    any_data: object
 
 
 @dataclass

@@ -6,6 +6,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
+# One process of pytest more than there are processors, for tests wait for servers, processes and threads; six at most, for a container
+# may see more processors than it is given.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 6 ? n + 1 : 6)))
+PARALLEL := --numprocesses $(WORKERS)
 
 # Stamps: newer than what they were made from means that the environment is up to date.
 CREATED := $(VENV)/.created
@@ -22,8 +26,10 @@ demo: $(RUNTIME) ## set up the demo shop, start its site and worker, print where
 
 test: lint types checks ## lint, types, Django's checks, then all tests (also on the newest Django if a Python >= 3.12 is found)
 	@.ci/next-django find
-	$(RUN) -m pytest $(PYTEST)
-	@.ci/next-django run $(PYTEST)
+	@# many tests start Python: it need not compile the code each time, also where PYTHONDONTWRITEBYTECODE is set
+	-@$(RUN) -m compileall -q sqlqueue_app project tests benchmarks
+	$(RUN) -m pytest $(PARALLEL) $(PYTEST)
+	@.ci/next-django run $(PARALLEL) $(PYTEST)
 
 lint: $(TOOLS) ## ruff: rules and format
 	$(RUN) -m ruff check .

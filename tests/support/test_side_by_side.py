@@ -1,0 +1,28 @@
+"""Tests are shared out, and their reports come through from one process of pytest to another."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.databases import ROOT
+from tests.support.side_by_side import WHOLE_MODULES, encodable, scope
+
+
+def test_half_characters_of_a_report_are_escaped() -> None:
+    report = {"sections": [("log", "a \ud800 b"), ("out", "ä")], "\udfff": None, "duration": 0.5}
+
+    assert encodable(report) == {"sections": [("log", "a \\ud800 b"), ("out", "ä")], "\\udfff": None, "duration": 0.5}
+
+
+def test_the_reports_of_a_run_pass_through_it(pytestconfig: pytest.Config) -> None:
+    report = pytest.TestReport("a", ("a.py", 1, "a"), {}, "passed", None, "call", [("log", "\ud800")])
+
+    sent = pytestconfig.hook.pytest_report_to_serializable(config=pytestconfig, report=report)
+
+    assert ("log", "\\ud800") in sent["sections"]
+
+
+def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any() -> None:
+    assert [module for module in WHOLE_MODULES if not (ROOT / module).is_file()] == []
+    assert scope("tests/docs/test_examples.py::test_a[b::c]") == "tests/docs/test_examples.py"
+    assert scope("tests/docs/test_links.py::test_a[b]") == "tests/docs/test_links.py::test_a[b]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,19 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from project.processes import Ended, Line, Programs, name_of_exit
+from project import processes
+from project.processes import HOST, Ended, Line, Programs, name_of_exit
 from tests.demo.running import SECONDS, environment, manage
 from tests.support import waiting
 from tests.support.databases import ROOT
+from tests.support.ports import free_port
 
 DEMO = [sys.executable, "-m", "project.demo"]
+
+
+def on_own_port() -> list[str]:
+    """Arguments for a demo that starts its site: other tests, and people, have demos on the first free port meanwhile."""
+    return ["--port", str(free_port())]
 
 
 @contextmanager
 def demo(var: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The demo, running; whatever happens in the test, it is told to stop."""
     process = subprocess.Popen(
-        [*DEMO, *arguments],
+        [*DEMO, *on_own_port(), *arguments],
         cwd=ROOT,
         env=environment(var),
         stdout=subprocess.PIPE,
@@ -61,8 +69,9 @@ def is_gone(pid: int) -> bool:
 
 def test_it_checks_itself(tmp_path: Path) -> None:
     answer = subprocess.run(
-        [*DEMO, "--check"], cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200
-    )
+        [*DEMO, *on_own_port(), "--check"],
+        cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
 
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "check: orders came all the way" in answer.stdout
@@ -74,7 +83,7 @@ def test_it_checks_itself(tmp_path: Path) -> None:
 def test_it_runs_in_every_model_and_mode(tmp_path: Path, model: str, mode: str) -> None:
     """The fourth mode, and with it the defaults, is that of the test above."""
     answer = subprocess.run(
-        [*DEMO, "--check", "--model", model, "--mode", mode],
+        [*DEMO, *on_own_port(), "--check", "--model", model, "--mode", mode],
         cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
 
@@ -175,6 +184,14 @@ def test_a_program_that_ends_is_reported_after_its_lines() -> None:
 
     assert events == [Line("short", "one"), Line("short", "two"), Ended("short", 3)]
     assert programs.stop() == []
+
+
+def test_a_port_that_somebody_listens_on_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((HOST, free_port())) as taken:
+        ports = (taken.getsockname()[1], free_port())
+        monkeypatch.setattr(processes, "PORTS", ports)
+
+        assert processes.free_port() == ports[1]
 
 
 def test_exit_codes_in_words() -> None:

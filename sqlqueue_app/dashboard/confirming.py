@@ -14,7 +14,7 @@ from sqlqueue_app.dashboard.access import Power, actor_of, may, reason_of
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.messages.errors import SqlQueueError
-from sqlqueue_app.models import ActionResult, Operation
+from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.operations.actions import record_action
 
 CONFIRMED = "confirmed"
@@ -36,6 +36,7 @@ class Confirmation:
 
     `facts` are pairs of a label and a text: on what, how many. `hidden` are fields of the form that come back as they are. With
     `typed` that text must be typed in. `fields` are further questions: see `Field`. `blocked` says why it cannot be done now.
+    `changes` are shown as lines that go and lines that come.
     """
 
     action: str
@@ -56,6 +57,15 @@ class Confirmation:
     is_dangerous: bool = False
     crumbs: tuple[Crumb, ...] = ()
     errors: Sequence[str] = ()
+    changes: Sequence[Change] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A line of a difference: `sign` is ``+`` or ``-``, or empty for one that is the same."""
+
+    sign: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +93,9 @@ def confirm(pages: PageAdmin, request: HttpRequest, asked: Confirmation) -> Http
     The action is done where POST carries the field `confirmed`; any other request shows the page. An error of ours that the action
     raises is shown on the page again, and recorded as failed.
     """
-    confirmed = request.method == "POST" and CONFIRMED in request.POST
-    if not may(request, asked.power):
-        if confirmed:
-            _record(request, asked, ActionResult.DENIED, 0, reason_of(asked.power))
-        raise PermissionDenied(reason_of(asked.power))
-    if not confirmed:
-        return _page(pages, request, asked)
+    if not (request.method == "POST" and CONFIRMED in request.POST):
+        return ask(pages, request, asked)
+    _check(request, asked)
     if asked.blocked:
         return _page(pages, request, asked, status=409)
     if asked.typed and request.POST.get("typed", "").strip() != asked.typed:
@@ -101,9 +107,32 @@ def confirm(pages: PageAdmin, request: HttpRequest, asked: Confirmation) -> Http
     except (SqlQueueError, ValueError) as error:
         _record(request, asked, ActionResult.FAILED, 0, str(error))
         return _page(pages, request, asked, [str(error)], status=409)
-    _record(request, asked, ActionResult.REQUESTED if done.operation else ActionResult.DONE, done.count, "", done.operation)
-    messages.success(request, done.message)
+    result = _result_of(done.operation)
+    _record(request, asked, result, done.count, done.operation.error if done.operation else "", done.operation)
+    tell = messages.error if result == ActionResult.FAILED else messages.success
+    tell(request, done.message)
     return HttpResponseRedirect(done.url)
+
+
+def ask(pages: PageAdmin, request: HttpRequest, asked: Confirmation, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
+    """Show the page, and act in no case: for a first of two pages. Who lacks the power gets 403 as by `confirm`."""
+    _check(request, asked)
+    return _page(pages, request, asked, errors, status)
+
+
+def _check(request: HttpRequest, asked: Confirmation) -> None:
+    if may(request, asked.power):
+        return
+    if request.method == "POST" and CONFIRMED in request.POST:
+        _record(request, asked, ActionResult.DENIED, 0, reason_of(asked.power))
+    raise PermissionDenied(reason_of(asked.power))
+
+
+def _result_of(operation: Operation | None) -> ActionResult:
+    """What an action is that has begun an operation, which may have ended already."""
+    if operation is None or operation.state == OperationState.COMPLETED:
+        return ActionResult.DONE
+    return ActionResult.REQUESTED if operation.state in (OperationState.WAITING, OperationState.RUNNING) else ActionResult.FAILED
 
 
 def _record(

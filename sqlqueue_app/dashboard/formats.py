@@ -87,3 +87,8 @@ def stamp(instant: datetime) -> Stamp:
         time=date_format(local, "H:i:s"),
         utc=f"{utc:%Y-%m-%d %H:%M:%S} UTC",
     )
+
+
+def stamp_of(instant: datetime | None) -> Stamp | None:
+    """The same for a column that may be empty."""
+    return None if instant is None else stamp(instant)

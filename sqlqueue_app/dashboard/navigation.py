@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.text import capfirst
 
-from sqlqueue_app.models import Dashboard, Endpoint, FailedMessage, Operation, OperatorAction, Queue
+from sqlqueue_app.models import Dashboard, Endpoint, FailedMessage, Operation, OperatorAction, Queue, Redirect
 
-PARTS: Final[tuple[type[Model], ...]] = (Dashboard, Queue, Endpoint, FailedMessage, Operation, OperatorAction)
+PARTS: Final[tuple[type[Model], ...]] = (Dashboard, Queue, Endpoint, FailedMessage, Redirect, Operation, OperatorAction)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from django.contrib.admin import AdminSite
 
+from sqlqueue_app.dashboard.action_admin import ActionAdmin
 from sqlqueue_app.dashboard.instance_admin import InstanceAdmin
+from sqlqueue_app.dashboard.operation_admin import OperationAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
-from sqlqueue_app.models import Instance, Queue
+from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
+from sqlqueue_app.models import Instance, Operation, OperatorAction, Queue, Redirect
+
+ADMINS: Final = (
+    (Queue, QueueAdmin),
+    (Instance, InstanceAdmin),
+    (Redirect, RedirectAdmin),
+    (Operation, OperationAdmin),
+    (OperatorAction, ActionAdmin),
+)
 
 
 def register(site: AdminSite) -> None:
-    """Register queues and instances on a site; harmless where they are registered already.
+    """Register all pages on a site; harmless where they are registered already.
 
     The default site has them by itself. A project with further sites calls this for each.
     """
-    for model, model_admin in ((Queue, QueueAdmin), (Instance, InstanceAdmin)):
+    for model, model_admin in ADMINS:
         if not site.is_registered(model):
             site.register(model, model_admin)

@@ -62,8 +62,10 @@ class FailureSelection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing is said but, maybe, the status."""
-        return self == FailureSelection(statuses=self.statuses)
+        """Whether nothing is said but, maybe, the status: also with patterns and texts that every message fits."""
+        if self.ids or self.group is not None or self.since is not None or self.until is not None or _words(self.text):
+            return False
+        return not any(getattr(self, name).strip("*") for name in _TEXTS if name != "text")
 
     def or_statuses(self, *statuses: FailureStatus) -> Self:
         """The same with these statuses, unless some are said or messages are chosen one by one."""

@@ -88,6 +88,16 @@ def test_what_is_said_must_apply(queue_database: QueueDatabase, said: dict[str, 
     assert [found.pk for found in FailureSelection(**said).queryset()] == [meant.pk]
 
 
+@pytest.mark.parametrize("said", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}])
+def test_what_every_message_fits_is_everything(said: dict[str, Any]) -> None:
+    assert FailureSelection(statuses=(FailureStatus.UNRESOLVED,), **said).is_everything
+
+
+@pytest.mark.parametrize("said", [{"text": "x"}, {"endpoint": "S*"}, {"group": GROUP}, {"ids": (GROUP,)}, {"until": FAILED_AT}])
+def test_what_narrows_is_not_everything(said: dict[str, Any]) -> None:
+    assert not FailureSelection(**said).is_everything
+
+
 def test_everything_said_at_once_is_a_statement_that_every_database_takes(queue_database: QueueDatabase) -> None:
     failure()
 

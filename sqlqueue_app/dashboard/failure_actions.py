@@ -1,0 +1,191 @@
+"""What operators do with failed messages: each action has a page that says what it would do, and confirms it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.urls import URLPattern
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, may
+from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
+from sqlqueue_app.dashboard.edit_pages import edit_view
+from sqlqueue_app.dashboard.formats import number
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.models import FailureStatus, Operation, OperationState
+from sqlqueue_app.operations.bulk.engine import OPEN
+from sqlqueue_app.operations.bulk.kinds import KINDS, FailureKind, OperationRefused, not_ours
+from sqlqueue_app.operations.bulk.preview import Preview, preview
+from sqlqueue_app.operations.bulk.requesting import request_operation
+from sqlqueue_app.operations.failure_selection import FailureSelection
+
+_REASONS_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the page of a kind says."""
+
+    title: str | Promise
+    text: str | Promise
+    eligible: str | Promise
+    nothing: str | Promise
+    is_dangerous: bool = False
+
+
+_WORDS: Final = {
+    "retry": _Words(
+        gettext_lazy("Retry failed messages"),
+        gettext_lazy("They go back to the queues in which they failed, or where a redirect says, and leave the error queue."),
+        gettext_lazy("Will be retried"),
+        gettext_lazy("None of these messages can be retried."),
+    ),
+    "archive": _Words(
+        gettext_lazy("Archive failed messages"),
+        gettext_lazy("They stay in the error queue, and are not counted as failed any more. They can be brought back."),
+        gettext_lazy("Will be archived"),
+        gettext_lazy("None of these messages can be archived."),
+    ),
+    "unarchive": _Words(
+        gettext_lazy("Bring back archived messages"),
+        gettext_lazy("They count as failed again, and can be retried."),
+        gettext_lazy("Will be brought back"),
+        gettext_lazy("None of these messages is archived."),
+    ),
+    "complete": _Words(
+        gettext_lazy("Mark retried messages as resolved"),
+        gettext_lazy("For messages that were retried and whose endpoint does not tell that it has handled them."),
+        gettext_lazy("Will be resolved"),
+        gettext_lazy("None of these messages waits for the result of a retry."),
+    ),
+    "delete": _Words(
+        gettext_lazy("Delete failed messages"),
+        gettext_lazy("They are deleted from the error queue for good, and cannot be brought back."),
+        gettext_lazy("Will be deleted"),
+        gettext_lazy("None of these messages can be deleted."),
+        is_dangerous=True,
+    ),
+}
+
+
+def failure_action_pages(admin: PageAdmin) -> list[URLPattern]:
+    """The pages `retry`, `archive`, `unarchive`, `complete`, `delete` and `edit`; each takes a selection from its query or form."""
+    pages = [admin.acts(f"{kind.name}/", partial(_act, admin, kind), kind.name) for kind in KINDS.values()]
+    return [*pages, admin.acts("edit/", partial(edit_view, admin), "edit")]
+
+
+def failure_buttons(request: HttpRequest, admin: PageAdmin, selection: FailureSelection) -> list[Button]:
+    """What can be done with a selection, by the statuses that it has; for one chosen message by its own. At most one statement."""
+    statuses = _statuses(selection)
+    refused = not_ours(get_settings())
+    query = selection.to_query()
+    found = []
+    for kind in KINDS.values():
+        if statuses.isdisjoint(kind.statuses):
+            continue
+        reason = refused if kind.takes else ""
+        url = f"{admin.url(kind.name)}?{query}"
+        is_dangerous = _WORDS[kind.name].is_dangerous
+        found.append(button(request, Power(kind.permission), str(kind.label), url, dangerous=is_dangerous, reason=reason))
+    if len(selection.ids) == 1 and FailureStatus.UNRESOLVED in statuses:
+        reason = refused or ("" if may(request, Power.VIEW_BODY) else _("You may not see the bodies of messages."))
+        found.insert(1, button(request, Power.EDIT, _("Edit and retry"), f"{admin.url('edit')}?{query}", reason=reason))
+    return found
+
+
+def selection_of(request: HttpRequest) -> FailureSelection:
+    """The selection that the address and the form of a request say; the form goes before the address."""
+    query: QueryDict = request.GET.copy()
+    for name in request.POST if request.method == "POST" else ():
+        query.setlist(name, request.POST.getlist(name))
+    return FailureSelection.from_query(query)
+
+
+def _statuses(selection: FailureSelection) -> set[int]:
+    if len(selection.ids) == 1:
+        return set(selection.queryset().values_list("status", flat=True))
+    return set(selection.statuses or FailureStatus)
+
+
+def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpResponse:
+    settings, selection = get_settings(), selection_of(request)
+    words = _WORDS[kind.name]
+    back_url = f"{admin.url()}?{selection.to_query()}".removesuffix("?")
+    found, blocked = Preview(), ""
+    if may(request, Power(kind.permission)):
+        found, blocked = _look(settings, kind, selection)
+    label = str(kind.label)
+    return confirm(
+        admin,
+        request,
+        Confirmation(
+            action=kind.name,
+            power=Power(kind.permission),
+            target=selection.in_words(),
+            title=str(words.title),
+            text=str(words.text),
+            submit=f"{label} ({number(found.eligible)})",
+            perform=lambda: _perform(admin, request, kind, selection, back_url),
+            back_url=back_url,
+            count=found.eligible,
+            facts=_facts(found, words, selection),
+            hidden=selection.to_fields(),
+            typed=_to_type(kind, selection, found),
+            blocked=blocked,
+            is_dangerous=words.is_dangerous,
+        ),
+    )
+
+
+def _look(settings: Settings, kind: FailureKind, selection: FailureSelection) -> tuple[Preview, str]:
+    """The dry run, and why the action cannot be done, if it cannot."""
+    try:
+        kind.check(settings)
+        found = preview(settings, kind.name, selection)
+    except OperationRefused as error:
+        return Preview(), str(error)
+    if found.total == 0:
+        return found, _("There is no such message.")
+    return found, "" if found.eligible else str(_WORDS[kind.name].nothing)
+
+
+def _facts(found: Preview, words: _Words, selection: FailureSelection) -> Sequence[tuple[str, str]]:
+    facts = [(_("Messages"), selection.in_words()), (str(words.eligible), number(found.eligible))]
+    facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in found.targets.most_common(_REASONS_SHOWN)]
+    if found.not_eligible:
+        facts.append((_("Will stay as they are"), number(found.not_eligible)))
+    return [*facts, *((reason, number(count)) for reason, count in found.in_words()[:_REASONS_SHOWN])]
+
+
+def _to_type(kind: FailureKind, selection: FailureSelection, found: Preview) -> str:
+    """What must be typed: for everything, and for deleting more than one, how many there are."""
+    if selection.is_everything or (_WORDS[kind.name].is_dangerous and found.eligible > 1):
+        return str(found.eligible)
+    return ""
+
+
+def _perform(admin: PageAdmin, request: HttpRequest, kind: FailureKind, selection: FailureSelection, back_url: str) -> Done:
+    operation = request_operation(get_settings(), kind.name, selection, actor=actor_of(request))
+    page = admin.url_of(Operation, "operation", operation.pk) or back_url
+    done = operation.state == OperationState.COMPLETED and not operation.skipped and not operation.failed
+    count = operation.total if operation.state in OPEN else operation.done
+    return Done(_said(operation), back_url if done else page, count, operation)
+
+
+def _said(operation: Operation) -> str:
+    if operation.state in OPEN:
+        return _("The operation has begun: a worker goes on with it.")
+    done = ngettext("Done with %(count)s message.", "Done with %(count)s messages.", operation.done)
+    text = done % {"count": number(operation.done)}
+    left = operation.skipped + operation.failed
+    if left:
+        stayed = ngettext("%(count)s stayed as it was.", "%(count)s stayed as they were.", left)
+        text = f"{text} {stayed % {'count': number(left)}}"
+    return f"{text} {operation.error}".strip()

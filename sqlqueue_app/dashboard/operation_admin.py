@@ -1,0 +1,236 @@
+"""The pages of bulk operations in the admin: the list, one with its progress, cancelling it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.dashboard.access import Button, Power, button
+from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
+from sqlqueue_app.dashboard.formats import Stamp, duration, number, stamp_of
+from sqlqueue_app.dashboard.overview import Level, State
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import Operation, OperationState
+from sqlqueue_app.operations.bulk.engine import OPEN
+from sqlqueue_app.operations.bulk.kinds import KINDS
+from sqlqueue_app.operations.bulk.outcome import reason_in_words
+from sqlqueue_app.operations.bulk.requesting import cancel_operation, is_worker_alive
+from sqlqueue_app.tables.clock import database_now
+
+PAGE_SIZE: Final = 50
+WORKER_COMMAND: Final = "python manage.py run_sqlqueue_worker"
+_STATES: Final = {
+    OperationState.WAITING: (Level.INFO, gettext_lazy("waiting")),
+    OperationState.RUNNING: (Level.INFO, gettext_lazy("running")),
+    OperationState.CANCELLED: (Level.WARNING, gettext_lazy("cancelled")),
+    OperationState.FAILED: (Level.ERROR, gettext_lazy("failed")),
+    OperationState.COMPLETED: (Level.OK, gettext_lazy("completed")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """An operation as the pages show it. `rate` and `left` are empty where they cannot be said."""
+
+    operation: Operation
+    url: str
+    kind: str
+    state: State
+    is_open: bool
+    looked_at: int
+    most: int
+    percent: str
+    requested: Stamp | None
+    started: Stamp | None
+    finished: Stamp | None
+    rate: str = ""
+    left: str = ""
+    took: str = ""
+
+
+class OperationAdmin(PageAdmin):
+    """The pages about bulk operations, for people with the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The list, one operation, cancelling."""
+        return [
+            self.looks("", self.changelist_view),
+            self.looks("<uuid:pk>/", self.operation_view, "operation"),
+            self.acts("<uuid:pk>/cancel/", self.cancel_view, "cancel"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The operations, the newest first."""
+        now = database_now(managed_alias())
+        found = Operation.objects.using(managed_alias()).order_by("-requested_at", "-pk")
+        asked = request.GET.get("state", "")
+        if asked in OperationState.values:
+            found = found.filter(state=asked)
+        else:
+            asked = ""
+        before = _uuid(request.GET.get("before", ""))
+        last = None if before is None else Operation.objects.using(managed_alias()).filter(pk=before).first()
+        if last is not None:
+            found = found.filter(Q(requested_at__lt=last.requested_at) | Q(requested_at=last.requested_at, pk__lt=last.pk))
+        rows = list(found[: PAGE_SIZE + 1])
+        shown = [self._row(each, now) for each in rows[:PAGE_SIZE]]
+        return self.page(
+            request,
+            "operations",
+            title=capfirst(str(Operation._meta.verbose_name_plural)),
+            rows=shown,
+            states=[("", _("all")), *((value, str(_STATES[OperationState(value)][1])) for value in OperationState.values)],
+            asked=asked,
+            is_first=last is None,
+            next_before=shown[-1].operation.pk if len(rows) > PAGE_SIZE else None,
+            no_worker=self._no_worker(shown),
+            worker_command=WORKER_COMMAND,
+            **(extra_context or {}),
+        )
+
+    def operation_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """One operation: how far it is, what was skipped and why, who has asked for it."""
+        operation = Operation.objects.using(managed_alias()).filter(pk=pk).first()
+        if operation is None:
+            return self._unknown(request)
+        row = self._row(operation, database_now(managed_alias()))
+        return self.page(
+            request,
+            "operation",
+            title=_("%(kind)s: %(on)s") % {"kind": row.kind, "on": operation.description},
+            crumbs=(Crumb(_name(row)),),
+            row=row,
+            reasons=_reasons(operation.log),
+            buttons=self._buttons(request, operation),
+            no_worker=self._no_worker([row]),
+            worker_command=WORKER_COMMAND,
+        )
+
+    def cancel_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """Asks, then ends the operation before its next batch."""
+        operation = Operation.objects.using(managed_alias()).filter(pk=pk).first()
+        if operation is None:
+            return self._unknown(request)
+        row = self._row(operation, database_now(managed_alias()))
+        back_url = self.url("operation", pk)
+        return confirm(
+            self,
+            request,
+            Confirmation(
+                action="cancel",
+                power=_power_of(operation),
+                target=f"{row.kind}: {operation.description}",
+                title=_("Cancel the operation"),
+                text=_("It ends before its next batch. What is done stays done; the rest stays as it is."),
+                submit=_("Cancel the operation"),
+                perform=lambda: self._cancel(operation, back_url),
+                back_url=back_url,
+                facts=((_("Operation"), f"{row.kind}: {operation.description}"), (_("Done so far"), number(operation.done))),
+                blocked="" if row.is_open else _("The operation has ended: there is nothing to cancel."),
+                is_dangerous=True,
+                crumbs=(Crumb(_name(row), back_url),),
+            ),
+        )
+
+    def _cancel(self, operation: Operation, back_url: str) -> Done:
+        if not cancel_operation(operation.pk):
+            raise ConfigurationError(_("The operation has ended: there is nothing to cancel."))
+        left = max(0, operation.total - operation.done - operation.skipped - operation.failed)
+        return Done(_("The operation will end before its next batch."), back_url, left)
+
+    def _row(self, operation: Operation, now: datetime) -> OperationRow:
+        state = OperationState(operation.state)
+        level, word = _STATES[state]
+        text = str(word)
+        if state in OPEN and operation.cancel_requested:
+            level, text = Level.WARNING, _("being cancelled")
+        kind = KINDS.get(operation.kind)
+        looked_at = operation.done + operation.skipped + operation.failed
+        most = max(operation.total, looked_at, 1)
+        return OperationRow(
+            operation,
+            self.url("operation", operation.pk),
+            str(kind.label) if kind is not None else operation.kind,
+            State(level, text),
+            state in OPEN,
+            looked_at,
+            most,
+            f"{looked_at * 100 // most}%",
+            stamp_of(operation.requested_at),
+            stamp_of(operation.started_at),
+            stamp_of(operation.finished_at),
+            *_speed(operation, looked_at, now),
+        )
+
+    def _buttons(self, request: HttpRequest, operation: Operation) -> list[Button]:
+        reason = "" if OperationState(operation.state) in OPEN else _("It has ended.")
+        if not reason and operation.cancel_requested:
+            reason = _("It is being cancelled.")
+        url = self.url("cancel", operation.pk)
+        return [button(request, _power_of(operation), _("Cancel the operation"), url, dangerous=True, reason=reason)]
+
+    def _no_worker(self, rows: Sequence[OperationRow]) -> bool:
+        return any(row.is_open for row in rows) and not is_worker_alive()
+
+    def _unknown(self, request: HttpRequest) -> HttpResponse:
+        text = _("There is no such operation: it may be of another database, or have been deleted.")
+        title = _("Operation not found")
+        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
+
+
+def _name(row: OperationRow) -> str:
+    at = row.requested
+    return row.kind if at is None else f"{row.kind} {at.date} {at.time}"
+
+
+def _power_of(operation: Operation) -> Power:
+    """The power that its kind takes; that of settings for a kind that this version does not know."""
+    kind = KINDS.get(operation.kind)
+    return Power.SETTINGS if kind is None else Power(kind.permission)
+
+
+def _reasons(log: object) -> list[tuple[str, str, str]]:
+    """The entries of the log: what, why, how many."""
+    words = {"skipped": _("stayed as they were"), "failed": _("failed")}
+    entries = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
+    return [
+        (
+            words.get(str(entry.get("what")), str(entry.get("what"))),
+            reason_in_words(str(entry.get("reason")), str(entry.get("detail") or "")),
+            number(entry["count"]) if isinstance(entry.get("count"), int) else "",
+        )
+        for entry in entries
+    ]
+
+
+def _speed(operation: Operation, looked_at: int, now: datetime) -> tuple[str, str, str]:
+    """How many a second, how long it will take still, how long it has taken."""
+    if operation.started_at is None:
+        return "", "", ""
+    end = operation.finished_at or now
+    took = max(end - operation.started_at, timedelta(seconds=1))
+    rate = looked_at / took.total_seconds()
+    text = _("%(count)s per second") % {"count": number(round(rate))} if rate >= 1 else ""
+    if operation.finished_at is not None or not looked_at:
+        return text, "", duration(took)
+    return text, duration(timedelta(seconds=max(0, operation.total - looked_at) / rate)), duration(took)
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,162 @@
+"""The pages of redirects in the admin: where retries go instead of the queues in which messages failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Button, Power, actor_of, button
+from sqlqueue_app.dashboard.confirming import Confirmation, Done, Field, confirm
+from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.errors import AddressError
+from sqlqueue_app.models import Redirect
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.operations.redirects import change_redirect, make_redirect, remove_redirect
+from sqlqueue_app.tables.queue import queue_table
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectRow:
+    """A redirect as the page shows it; `is_missing`: its target does not exist any more."""
+
+    redirect: Redirect
+    made: Stamp | None
+    used: str
+    is_missing: bool
+    buttons: list[Button]
+
+
+class RedirectAdmin(PageAdmin):
+    """The pages about redirects, for people with the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The list, making one, changing and removing one."""
+        return [
+            self.looks("", self.changelist_view),
+            self.acts("make/", self.make_view, "make"),
+            self.acts("<uuid:pk>/change/", self.change_redirect_view, "edit"),
+            self.acts("<uuid:pk>/remove/", self.remove_view, "remove"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Every redirect; there are few."""
+        found = Redirect.objects.using(managed_alias()).order_by("from_address")
+        exist: dict[str, bool] = {}
+        rows = []
+        for each in found[:500]:
+            if each.to_address not in exist:
+                exist[each.to_address] = _exists(each.to_address)
+            rows.append(self._row(request, each, is_missing=not exist[each.to_address]))
+        return self.page(
+            request,
+            "redirects",
+            title=capfirst(str(Redirect._meta.verbose_name_plural)),
+            rows=rows,
+            buttons=[button(request, Power.REDIRECT, _("Make a redirect"), self.url("make"))],
+            **(extra_context or {}),
+        )
+
+    def make_view(self, request: HttpRequest) -> HttpResponse:
+        """Asks for both queues, and makes the redirect."""
+        source, target = _typed(request, "from"), _typed(request, "to")
+
+        def perform() -> Done:
+            made = make_redirect(get_settings(), source, target, by=actor_of(request).name)
+            said = _("Retries to %(from)s go to %(to)s now.") % {"from": made.from_address, "to": made.to_address}
+            return Done(said, self.url())
+
+        fields = (
+            Field(
+                "from",
+                _("Queue in which messages failed"),
+                source,
+                help=_("Its address, as messages have it in NServiceBus.FailedQ."),
+            ),
+            Field("to", _("Queue that retries go to"), target),
+        )
+        said = f"{source} → {target}" if source or target else ""
+        return self._confirm(request, "make redirect", said, _("Make a redirect"), perform, _("Make the redirect"), fields=fields)
+
+    def change_redirect_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """Asks for another target."""
+        redirect = Redirect.objects.using(managed_alias()).filter(pk=pk).first()
+        if redirect is None:
+            return self._unknown(request)
+        target = _typed(request, "to") or redirect.to_address
+
+        def perform() -> Done:
+            change_redirect(get_settings(), redirect, target)
+            return Done(_("Retries to %(from)s go to %(to)s now.") % {"from": redirect.from_address, "to": target}, self.url())
+
+        fields = (Field("to", _("Queue that retries go to"), target),)
+        said = f"{redirect.from_address} → {target}"
+        facts = ((_("Queue in which messages failed"), redirect.from_address),)
+        title, submit = _("Change a redirect"), _("Change the redirect")
+        return self._confirm(request, "change redirect", said, title, perform, submit, fields=fields, facts=facts)
+
+    def remove_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
+        """Asks, then removes it: retries go to where the messages failed again."""
+        redirect = Redirect.objects.using(managed_alias()).filter(pk=pk).first()
+        if redirect is None:
+            return self._unknown(request)
+
+        def perform() -> Done:
+            remove_redirect(redirect)
+            return Done(_("The redirect is removed."), self.url())
+
+        said = f"{redirect.from_address} → {redirect.to_address}"
+        facts = ((_("From"), redirect.from_address), (_("To"), redirect.to_address))
+        title, submit = _("Remove a redirect"), _("Remove the redirect")
+        return self._confirm(request, "remove redirect", said, title, perform, submit, facts=facts, is_dangerous=True)
+
+    def _confirm(
+        self, request: HttpRequest, action: str, target: str, title: str, perform: Any, submit: str, **more: Any
+    ) -> HttpResponse:
+        text = _("A redirect is used when a failed message is retried, and for nothing else.")
+        asked = Confirmation(
+            action=action,
+            power=Power.REDIRECT,
+            target=target,
+            title=title,
+            text=text,
+            submit=submit,
+            perform=perform,
+            back_url=self.url(),
+            **more,
+        )
+        return confirm(self, request, asked)
+
+    def _row(self, request: HttpRequest, redirect: Redirect, *, is_missing: bool) -> RedirectRow:
+        buttons = [
+            button(request, Power.REDIRECT, _("Change"), self.url("edit", redirect.pk)),
+            button(request, Power.REDIRECT, _("Remove"), self.url("remove", redirect.pk), dangerous=True),
+        ]
+        return RedirectRow(redirect, stamp_of(redirect.created_at), number(redirect.used), is_missing, buttons)
+
+    def _unknown(self, request: HttpRequest) -> HttpResponse:
+        title = _("Redirect not found")
+        text = _("There is no such redirect: it was removed.")
+        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
+
+
+def _typed(request: HttpRequest, name: str) -> str:
+    source = request.POST if request.method == "POST" else request.GET
+    return source.get(name, "").strip().replace("\x00", "")
+
+
+def _exists(address: str) -> bool:
+    settings = get_settings()
+    try:
+        return queue_table(settings.database, address_book_of(settings).parse(address)).exists()
+    except AddressError:
+        return False

@@ -1,0 +1,270 @@
+"""Acting on failed messages in the admin: a page says what will happen, and it happens once, with a record of who did it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from functools import partial
+from urllib.parse import urlencode
+
+import pytest
+from django.contrib.auth.models import Permission, User
+
+from sqlqueue_app.dashboard import failure_actions
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
+from sqlqueue_app.operations.bulk.requesting import request_operation
+from tests.dashboard.failure_site import FAILURES
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.failing import fail, failed_row, install_sales, statuses
+from tests.operations.filling import count, table
+from tests.support.databases import QueueDatabase
+
+pytestmark = pytest.mark.urls("tests.dashboard.failure_site")
+
+ACTIONS = ("retry", "archive", "unarchive", "complete", "delete", "edit")
+JSON = {names.CONTENT_TYPE: "application/json"}
+
+
+@pytest.fixture
+def shop(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install_sales(sqlite_database)
+    return sqlite_database
+
+
+def ids(*failures: FailedMessage) -> str:
+    return urlencode([("ids", each.pk) for each in failures])
+
+
+def form_of(html: str) -> dict[str, str]:
+    """The hidden fields of the form, and its button."""
+    hidden = Markup(html).find("input", type="hidden")
+    return {str(each["name"]): str(each["value"]) for each in hidden if each["name"] != "csrfmiddlewaretoken"} | {"confirmed": "1"}
+
+
+def test_the_page_says_what_would_happen_and_does_nothing(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row(), failed_row(), failed_row(failed_q="Nowhere")])
+
+    html = client_of("writer").get(f"{FAILURES}retry/?{ids(*failures)}").content.decode()
+
+    text = Markup(html).text()
+    assert "Messages 3 chosen messages Will be retried 2 to Sales 2 Will stay as they are 1" in text
+    assert "Nowhere" in text
+    assert "Retry (2)" in text
+    assert Markup(html).inline == []
+    assert count(shop, "error") == 3
+    assert not OperatorAction.objects.exists()
+
+
+def test_confirmed_it_is_done_and_recorded(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row(), failed_row()])
+    client = client_of("writer")
+    page = f"{FAILURES}retry/?endpoint=Sales"
+    FailedMessage.objects.update(endpoint="Sales")
+
+    answer = client.post(page, form_of(client.get(page).content.decode()))
+
+    assert answer.status_code == 302
+    assert answer["Location"] == f"{FAILURES}?endpoint=Sales"
+    assert statuses(*failures) == ["RETRY_ISSUED", "RETRY_ISSUED"]
+    assert (count(shop, "Sales"), count(shop, "error")) == (2, 0)
+    action = OperatorAction.objects.get()
+    assert (action.user_name, action.action, action.count, action.result) == ("writer", "retry", 2, ActionResult.DONE)
+    assert (action.permission, action.target, action.address) == ("retry", "endpoint Sales", "127.0.0.1")
+    operation = Operation.objects.get()
+    assert action.operation == operation
+    assert (operation.user_name, operation.user_key) == ("writer", str(User.objects.get(username="writer").pk))
+
+
+def test_what_stayed_is_on_the_page_of_the_operation(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row(), failed_row(failed_q="Nowhere")])
+    client = client_of("writer")
+
+    answer = client.post(f"{FAILURES}retry/?{ids(*failures)}", {"confirmed": "1"})
+
+    operation = Operation.objects.get()
+    assert answer["Location"] == f"/admin/sqlqueue_app/operation/{operation.pk}/"
+    text = Markup(client.get(answer["Location"]).content.decode()).text()
+    assert "Done with 1 message. 1 stayed as it was." in text
+    assert "Nowhere" in text
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("kind", ["viewer", "reader"])
+def test_who_may_only_look_may_not_act(shop: QueueDatabase, kind: str, action: str) -> None:
+    failures = fail(shop, [failed_row(more=JSON)])
+    client = client_of(kind)
+    page = f"{FAILURES}{action}/?{ids(*failures)}"
+
+    assert client.get(page).status_code == 403
+    assert client.post(page, {"confirmed": "1", "seen": "1", "headers": "{}", "body": "{}"}).status_code == 403
+
+    denied = OperatorAction.objects.get()
+    assert (denied.result, denied.user_name, denied.action) == (ActionResult.DENIED, kind, action)
+    assert statuses(*failures) == ["UNRESOLVED"]
+    assert count(shop, "error") == 1
+    buttons = client.get(f"{FAILURES}?{ids(*failures)}").content.decode().splitlines()
+    assert all("You " in line for line in buttons)
+
+
+def test_each_power_is_one_permission(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row()])
+    client = client_of("viewer")
+    user = User.objects.get(username="viewer")
+    for action, codename in (("retry", "retry"), ("archive", "archive"), ("delete", "delete_message")):
+        page = f"{FAILURES}{action}/?{ids(*failures)}"
+        assert client.get(page).status_code == 403
+        user.user_permissions.add(Permission.objects.get(codename=codename))
+        assert client.get(page).status_code == 200
+
+
+def test_buttons_follow_the_status(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row(more=JSON) for _ in range(4)])
+    for failure, status in zip(
+        failures[1:], (FailureStatus.ARCHIVED, FailureStatus.RETRY_ISSUED, FailureStatus.RESOLVED), strict=True
+    ):
+        FailedMessage.objects.filter(pk=failure.pk).update(status=status)
+    client = client_of("writer")
+
+    def labels(query: str) -> list[str]:
+        return [line.split("|")[0] for line in client.get(f"{FAILURES}?{query}").content.decode().splitlines()]
+
+    assert [labels(ids(each)) for each in failures] == [
+        ["Retry", "Edit and retry", "Archive", "Delete"],
+        ["Unarchive", "Delete"],
+        ["Mark as resolved"],
+        [],
+    ]
+    assert labels("") == ["Retry", "Archive", "Unarchive", "Mark as resolved", "Delete"]
+    assert labels("statuses=archived") == ["Unarchive", "Delete"]
+
+
+def test_everything_is_typed(shop: QueueDatabase) -> None:
+    fail(shop, [failed_row(), failed_row()])
+    client = client_of("writer")
+
+    assert client.post(f"{FAILURES}retry/", {"confirmed": "1"}).status_code == 400
+    assert client.post(f"{FAILURES}retry/", {"confirmed": "1", "typed": "3"}).status_code == 400
+    assert client.post(f"{FAILURES}retry/", {"confirmed": "1", "typed": "2"}).status_code == 302
+    assert count(shop, "Sales") == 2
+
+
+def test_a_form_without_a_checked_box_does_nothing(shop: QueueDatabase) -> None:
+    fail(shop, [failed_row()])
+    client = client_of("writer")
+
+    for sent in ({"only": "ids"}, {"only": "ids", "confirmed": "1", "typed": "1"}):
+        answer = client.post(f"{FAILURES}delete/", sent)
+        assert "No message is chosen." in answer.content.decode()
+    assert count(shop, "error") == 1
+
+
+@pytest.mark.parametrize(
+    "query", ["ids=x", "group=%00", "statuses=nonsense&ids=", f"ids={uuid.uuid4()}", "since=9999999", "text=%22"]
+)
+@pytest.mark.parametrize("action", ACTIONS)
+def test_odd_addresses_are_pages(shop: QueueDatabase, action: str, query: str) -> None:
+    fail(shop, [failed_row()])
+    client = client_of("superuser")
+
+    assert client.get(f"{FAILURES}{action}/?{query}").status_code in (200, 400, 409)
+    assert client.post(f"{FAILURES}{action}/?{query}", {"confirmed": "1"}).status_code in (200, 400, 409)
+    assert count(shop, "error") == 1
+
+
+def test_a_large_operation_is_requested(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_actions, "request_operation", partial(request_operation, batch=2))
+    fail(shop, [failed_row() for _ in range(5)])
+    client = client_of("writer")
+
+    answer = client.post(f"{FAILURES}retry/?statuses=unresolved&message_type=PlaceOrder", {"confirmed": "1"})
+
+    operation = Operation.objects.get()
+    assert OperatorAction.objects.get().result == ActionResult.REQUESTED
+    html = client.get(answer["Location"]).content.decode()
+    markup = Markup(html)
+    (progress,) = markup.find("progress")
+    assert (progress["value"], progress["max"]) == ("2", "5")
+    assert "No worker is alive" in markup.text()
+    assert "run_sqlqueue_worker" in markup.text()
+    assert operation.done == 2
+
+
+def test_with_the_error_queue_of_servicecontrol_the_pages_say_why(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row(more=JSON)])
+    shop.configure(ERROR_QUEUE_OWNER="servicecontrol")
+    client = client_of("writer")
+
+    for action in ("retry", "delete", "edit"):
+        answer = client.post(f"{FAILURES}{action}/?{ids(*failures)}", {"confirmed": "1"})
+        assert answer.status_code == 409
+        assert "belongs to ServiceControl" in answer.content.decode()
+    assert client.post(f"{FAILURES}archive/?{ids(*failures)}", {"confirmed": "1"}).status_code == 302
+    assert count(shop, "error") == 1
+
+
+# --- edit and retry -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_is_typed_seen_and_sent(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row(body=b'{"order": "<1>", "b": 2}', more={**JSON, "Custom": "old"})])
+    client = client_of("writer")
+    page = f"{FAILURES}edit/?{ids(failure)}"
+    form = client.get(page).content.decode()
+    assert "{&quot;order&quot;: &quot;&lt;1&gt;&quot;, &quot;b&quot;: 2}</textarea>" in form
+    assert Markup(form).inline == []
+
+    typed = {"headers": json.dumps({**JSON, "Custom": "new", names.REPLY_TO_ADDRESS: "x"}), "body": '{"order": "7",\r\n "b": 2}'}
+    seen = client.post(page, {**form_of(form), **typed}).content.decode()
+    text = Markup(seen).text()
+    assert 'removed: − "order": "<1>",' in text
+    assert 'added: + "order": "7",' in text
+    assert "NServiceBus.ReplyToAddress" in text
+    assert count(shop, "error") == 1
+
+    answer = client.post(page, form_of(seen))
+
+    assert answer.status_code == 302
+    (row,) = table(shop, "Sales").peek(9)
+    assert row.body == b'{"order": "7",\n "b": 2}'
+    assert json.loads(row.headers or "")["Custom"] == "new"
+    assert statuses(failure) == ["RESOLVED"]
+    action = OperatorAction.objects.get()
+    assert (action.action, action.result, action.permission) == ("edit", ActionResult.DONE, "edit_message")
+
+
+def test_a_mistake_in_an_edit_keeps_what_was_typed(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row(more=JSON)])
+    client = client_of("writer")
+    page = f"{FAILURES}edit/?{ids(failure)}"
+
+    answer = client.post(page, {"headers": '{"NServiceBus.MessageId": "x"}', "body": "my text", "confirmed": "1", "seen": "1"})
+
+    assert answer.status_code == 400
+    assert "cannot be changed: NServiceBus.MessageId" in answer.content.decode()
+    assert "my text" in answer.content.decode()
+    assert count(shop, "error") == 1
+
+
+def test_an_edit_of_what_has_failed_again_is_refused(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row(more=JSON)])
+    client = client_of("writer")
+    typed = {"headers": json.dumps(JSON), "body": "{}", "seen": "1", "confirmed": "1", "row_version": "99"}
+
+    answer = client.post(f"{FAILURES}edit/?{ids(failure)}", typed)
+
+    assert answer.status_code == 409
+    assert "failed again meanwhile" in answer.content.decode()
+    assert OperatorAction.objects.get().result == ActionResult.FAILED
+
+
+def test_bodies_have_a_permission_of_their_own(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row(body=b'{"secret": 1}', more=JSON)])
+    client = client_of("viewer")
+    user = User.objects.get(username="viewer")
+    user.user_permissions.add(Permission.objects.get(codename="edit_message"))
+
+    answer = client.get(f"{FAILURES}edit/?{ids(failure)}")
+
+    assert answer.status_code == 403
+    assert "secret" not in answer.content.decode()

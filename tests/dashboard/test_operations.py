@@ -1,0 +1,255 @@
+"""The pages of operations, actions and redirects."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.databases.ddl import TableKind
+from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.models import ActionResult, Operation, OperationState, OperatorAction, Redirect
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.tables.installation import install_tables
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.failing import install_sales
+from tests.operations.filling import HOSTILE, instance
+from tests.support.databases import QueueDatabase
+
+OPERATIONS, ACTIONS, REDIRECTS = (f"/admin/sqlqueue_app/{name}/" for name in ("operation", "operatoraction", "redirect"))
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def shop(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install_sales(sqlite_database)
+    return sqlite_database
+
+
+def operation(**fields: Any) -> Operation:
+    known = {
+        "id": uuid.uuid4(),
+        "kind": "retry",
+        "requested_at": AT,
+        "description": f"group {HOSTILE}",
+        "total": 4000,
+        "user_name": "anna",
+    }
+    return Operation.objects.create(**{**known, **fields})
+
+
+def action(**fields: Any) -> OperatorAction:
+    known = {"at": AT, "user_name": "anna", "action": "retry", "target": HOSTILE, "result": ActionResult.DONE}
+    return OperatorAction.objects.create(**{**known, **fields})
+
+
+def running(**fields: Any) -> Operation:
+    known = {"state": OperationState.RUNNING, "started_at": AT, "done": 900, "skipped": 90, "failed": 10}
+    return operation(**{**known, **fields})
+
+
+@pytest.mark.parametrize("page", [OPERATIONS, ACTIONS, REDIRECTS])
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200), ("superuser", 200)])
+def test_the_permission_decides(shop: QueueDatabase, page: str, kind: str, status: int) -> None:
+    assert client_of(kind).get(page).status_code == status
+    assert client_of(kind).post(page).status_code == (405 if status == 200 else status if status == 302 else 405)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("", "state=running", "state=nonsense", "before=x", f"before={uuid.uuid4()}", "before=1", "format=pdf", "%00=%ff"),
+        *("since=2026-99-99", "user=%00&action=x", "since=0001-01-01&until=9999-12-31", "result=denied&result=x"),
+        "before=99999999999999999999",
+    ],
+)
+@pytest.mark.parametrize("page", [OPERATIONS, ACTIONS, REDIRECTS])
+def test_query_strings_of_any_shape_give_a_page(shop: QueueDatabase, page: str, query: str) -> None:
+    operation()
+    action()
+
+    assert client_of("viewer").get(f"{page}?{query}").status_code == 200
+
+
+def test_an_operation_shows_how_far_it_is(shop: QueueDatabase) -> None:
+    log = [
+        {"what": "skipped", "reason": "no queue", "detail": '"Gone"', "count": 90},
+        {"what": "failed", "reason": "of another version", "detail": "x", "count": 10},
+        "nonsense",
+    ]
+    row = running(log=log, worker="host 1 abc")
+    instance(threads={"Sales": 2})
+
+    html = client_of("viewer").get(f"{OPERATIONS}{row.pk}/").content.decode()
+
+    markup = Markup(html)
+    (progress,) = markup.find("progress")
+    assert (progress["value"], progress["max"]) == ("1000", "4000")
+    text = markup.text()
+    assert "25%" in text
+    assert "Requested by anna" in text
+    assert 'The queue "Gone" does not exist' in text
+    assert "of another version x" in text
+    assert "Time left, at this rate" in text
+    assert "No worker is alive" not in text
+    assert "You need the permission" in text
+    assert markup.inline == []
+    assert "<script>alert" not in html
+
+
+@pytest.mark.parametrize("state", OperationState.values)
+def test_every_state_has_a_word(shop: QueueDatabase, state: str) -> None:
+    row = operation(state=state, error="what ended it", finished_at=AT, started_at=AT - timedelta(hours=3))
+
+    text = Markup(client_of("viewer").get(f"{OPERATIONS}{row.pk}/").content.decode()).text()
+
+    assert f"State {state}" in text
+    assert "what ended it" in text
+
+
+def test_operations_come_in_pages(shop: QueueDatabase) -> None:
+    rows = [operation(requested_at=AT + timedelta(minutes=each // 2)) for each in range(120)]
+    client = client_of("viewer")
+    seen: list[str] = []
+    url = OPERATIONS
+    while url:
+        markup = Markup(client.get(url).content.decode())
+        seen += [str(each["data-key"]) for each in markup.find("tr") if each.get("data-key")]
+        found = markup.find("a", rel="next")
+        url = OPERATIONS + str(found[0]["href"]) if found else ""
+
+    assert len(seen) == 120
+    assert set(seen) == {str(each.pk) for each in rows}
+    assert len(client.get(f"{OPERATIONS}?state=failed").content) < len(client.get(OPERATIONS).content)
+
+
+def test_an_operation_is_cancelled_by_who_may_do_it(shop: QueueDatabase) -> None:
+    row = running()
+    page = f"{OPERATIONS}{row.pk}/cancel/"
+    assert client_of("reader").post(page, {"confirmed": "1"}).status_code == 403
+    client = client_of("writer")
+    assert "Done so far 900" in Markup(client.get(page).content.decode()).text()
+
+    assert client.post(page, {"confirmed": "1"}).status_code == 302
+
+    row.refresh_from_db()
+    assert row.cancel_requested
+    assert [each.result for each in OperatorAction.objects.order_by("pk")] == [ActionResult.DENIED, ActionResult.DONE]
+    assert "being cancelled" in client.get(f"{OPERATIONS}{row.pk}/").content.decode()
+
+
+def test_what_has_ended_cannot_be_cancelled(shop: QueueDatabase) -> None:
+    row = operation(state=OperationState.COMPLETED)
+
+    answer = client_of("writer").post(f"{OPERATIONS}{row.pk}/cancel/", {"confirmed": "1"})
+
+    assert answer.status_code == 409
+    assert client_of("writer").get(f"{OPERATIONS}{uuid.uuid4()}/cancel/").status_code == 404
+    assert client_of("writer").get(f"{OPERATIONS}{uuid.uuid4()}/").status_code == 404
+
+
+def test_actions_are_filtered(shop: QueueDatabase) -> None:
+    row = operation()
+    action(operation=row, user_name="anna")
+    action(user_name="ben", action="purge", result=ActionResult.DENIED, reason="may not", at=AT + timedelta(days=1))
+    client = client_of("viewer")
+
+    def shown(query: str) -> str:
+        return Markup(client.get(f"{ACTIONS}?{query}").content.decode()).text()
+
+    assert all(
+        "anna" in shown(query) and "ben" not in shown(query)
+        for query in ("user=anna", "action=retry", "result=done", "until=2026-11-21")
+    )
+    assert all("ben" in shown(query) and "anna" not in shown(query) for query in ("user=ben", "result=denied", "since=2026-11-22"))
+    html = client.get(ACTIONS).content.decode()
+    assert f"{OPERATIONS}{row.pk}/" in Markup(html).links
+    assert Markup(html).inline == []
+    assert "<script>alert" not in html
+
+
+def test_actions_come_in_pages(shop: QueueDatabase) -> None:
+    OperatorAction.objects.bulk_create(
+        OperatorAction(at=AT, user_name="anna", action="retry", result=ActionResult.DONE) for _ in range(150)
+    )
+    client = client_of("viewer")
+    markup = Markup(client.get(f"{ACTIONS}?user=anna").content.decode())
+    (link,) = markup.find("a", rel="next")
+    rest = Markup(client.get(ACTIONS + str(link["href"])).content.decode())
+
+    keys = [each["data-key"] for page in (markup, rest) for each in page.find("tr") if each.get("data-key")]
+    assert len(keys) == len(set(keys)) == 150
+
+
+def test_actions_are_files_for_who_may_export(shop: QueueDatabase) -> None:
+    action(target="=1+1", count=5)
+    assert client_of("viewer").get(f"{ACTIONS}?format=csv").status_code == 403
+    client = client_of("writer")
+
+    answer = client.get(f"{ACTIONS}?format=csv")
+    (line,) = csv.DictReader(io.StringIO(answer.getvalue().decode("utf-8-sig")))
+    assert (line["who"], line["on"], line["count"]) == ("anna", "'=1+1", "5")
+    (document,) = json.loads(client.get(f"{ACTIONS}?format=json&user=anna").getvalue())
+    assert document["on"] == "=1+1"
+
+
+def test_redirects_are_made_changed_and_removed(shop: QueueDatabase) -> None:
+    book = address_book_of(get_settings())
+    install_tables(shop.alias, [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in ("A", "B")])
+    client = client_of("admin")
+    assert client.get(f"{REDIRECTS}make/").status_code == 200
+
+    assert client.post(f"{REDIRECTS}make/", {"from": "Gone", "to": "A", "confirmed": "1"}).status_code == 302
+    refused = client.post(f"{REDIRECTS}make/", {"from": "Gone", "to": "B", "confirmed": "1"})
+    assert refused.status_code == 409
+    assert "already" in refused.content.decode()
+    assert 'value="Gone"' in refused.content.decode()
+    redirect = Redirect.objects.get()
+    assert (redirect.created_by, redirect.to_address) == ("admin", "A")
+    assert client.post(f"{REDIRECTS}{redirect.pk}/change/", {"to": "B", "confirmed": "1"}).status_code == 302
+    assert "B" in Markup(client.get(REDIRECTS).content.decode()).text()
+    Redirect.objects.update(to_address="Dropped")
+    assert "does not exist" in client.get(REDIRECTS).content.decode()
+    assert client.post(f"{REDIRECTS}{redirect.pk}/remove/", {"confirmed": "1"}).status_code == 302
+    assert not Redirect.objects.exists()
+    assert client.get(f"{REDIRECTS}{redirect.pk}/remove/").status_code == 404
+    assert client.get(f"{REDIRECTS}{redirect.pk}/change/").status_code == 404
+    assert [each.result for each in OperatorAction.objects.order_by("pk")] == ["done", "failed", "done", "done"]
+
+
+@pytest.mark.parametrize("kind", ["viewer", "writer"])
+def test_redirects_take_their_permission(shop: QueueDatabase, kind: str) -> None:
+    client = client_of(kind)
+
+    assert client.post(f"{REDIRECTS}make/", {"from": "Gone", "to": "Sales", "confirmed": "1"}).status_code == 403
+    assert not Redirect.objects.exists()
+    assert OperatorAction.objects.get().result == ActionResult.DENIED
+    assert "You need the permission" in client.get(REDIRECTS).content.decode()
+
+
+@pytest.mark.parametrize("page", [OPERATIONS, ACTIONS, REDIRECTS])
+def test_a_page_takes_few_statements(shop: QueueDatabase, page: str) -> None:
+    for number in range(60):
+        operation(state=OperationState.RUNNING)
+        action()
+        Redirect.objects.create(id=uuid.uuid4(), from_address=f"q{number}", to_address="Sales", created_at=AT)
+    client = client_of("superuser")
+
+    with CaptureQueriesContext(connections[shop.alias]) as asked:
+        assert client.get(page).status_code == 200
+
+    assert len(asked) <= 15
+
+
+def test_the_parts_are_in_the_row_of_links(shop: QueueDatabase) -> None:
+    links = Markup(client_of("viewer").get(OPERATIONS).content.decode()).links
+
+    assert {OPERATIONS, ACTIONS, REDIRECTS} <= set(links)

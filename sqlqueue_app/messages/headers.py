@@ -153,16 +153,19 @@ def write_headers(headers: Mapping[str, str | None]) -> str:
     ``None``: readers of 9.1 take every other value for poison.
     """
     for name, value in headers.items():
-        if not isinstance(name, str):
-            raise WireFormatError(f"the header name {name!r} is {type(name).__name__}; expected str")
-        if value is not None and not isinstance(value, str):
-            raise WireFormatError(
-                f"the header {name!r} is {type(value).__name__} ({value!r}); expected str or None: convert it first"
-            )
+        check_kinds(name, value)
     text = _encode(dict(headers))
     if "\\ud" in text:
         text = _encode(_without_half_pairs(dict(headers)))
     return text.replace("/", "\\/")
+
+
+def check_kinds(name: object, value: object) -> None:
+    """Raise :class:`WireFormatError` for a name that is no text and a value that is neither text nor ``None``."""
+    if not isinstance(name, str):
+        raise WireFormatError(f"the header name {name!r} is {type(name).__name__}; expected str")
+    if value is not None and not isinstance(value, str):
+        raise WireFormatError(f"the header {name!r} is {type(value).__name__} ({value!r}); expected str or None: convert it first")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

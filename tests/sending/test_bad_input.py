@@ -78,6 +78,16 @@ CASES: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         WireFormatError,
         "the header name '__type' cannot be used",
     ),
+    "a header that would send the message on": (
+        lambda: send(PlaceOrder("1"), headers={"NServiceBus.SqlServer.ForwardDestination": "Billing"}),
+        WireFormatError,
+        "say where it goes by to=",
+    ),
+    "an intent that nobody knows": (
+        lambda: send(PlaceOrder("1"), headers={"NServiceBus.MessageIntent": "Whatever"}),
+        WireFormatError,
+        "the intent 'Whatever' is unknown; expected Send, Publish",
+    ),
     "a time sent of one's own, in another form": (
         lambda: send(PlaceOrder("1"), headers={"NServiceBus.TimeSent": "2026-11-20T10:11:12Z"}),
         WireFormatError,

@@ -38,6 +38,11 @@ def number(value: int) -> str:
     return str(number_format(value, decimal_pos=0, force_grouping=True))
 
 
+def whole(value: float) -> str:
+    """A mean of counts, rounded."""
+    return number(round(value))
+
+
 def rate(value: float) -> str:
     """A number of things per second."""
     places = 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2
@@ -74,6 +79,15 @@ def duration(value: timedelta) -> str:
     negative, parts = two_units(value)
     text = " ".join(names[unit] % {"n": number(amount)} for amount, unit in parts)
     return f"\N{MINUS SIGN}{text}" if negative else text
+
+
+def precise_duration(value: timedelta) -> str:
+    """As `duration`, but milliseconds for less than ten seconds."""
+    if abs(value) >= timedelta(seconds=10):
+        return duration(value)
+    milliseconds = value / timedelta(milliseconds=1)
+    text = number_format(abs(milliseconds), decimal_pos=0 if abs(milliseconds) >= 10 else 1, force_grouping=True)
+    return f"{chr(0x2212) if milliseconds < 0 else ''}{text} {_('ms')}"
 
 
 def stamp(instant: datetime) -> Stamp:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.formats import Stamp, size, stamp
+from sqlqueue_app.dashboard.formats import Stamp, precise_duration, size, stamp
 from sqlqueue_app.dashboard.overview import Level, State
+from sqlqueue_app.messages import headers as names
 from sqlqueue_app.operations.bodies import BodyKind, DecodedBody
 from sqlqueue_app.operations.browse import PAGE_SIZES, Flag, MessageDetail, MessageSummary, PageAsked
 from sqlqueue_app.operations.header_groups import GroupName
+from sqlqueue_app.operations.message_times import message_times
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
 
 # A jump walks the index from its begin: a million rows take a few tenths of a second.
@@ -101,9 +104,47 @@ def body_text(body: DecodedBody) -> BodyText:
     return BodyText(body.text, str(_BODY_KINDS[body.kind]), size(body.size), cut, body.kind is BodyKind.HEX)
 
 
-def header_groups(detail: MessageDetail) -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:
-    """The groups of headers under their titles."""
-    return [(str(GROUP_TITLES[group.name]), group.headers) for group in detail.groups]
+def header_groups(detail: MessageDetail, wanted: str = "") -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:
+    """The groups of headers under their titles; those headers alone that hold a text in name or value, where one is `wanted`."""
+    folded = wanted.strip().casefold()
+    found = []
+    for group in detail.groups:
+        held = tuple(each for each in group.headers if folded in each[0].casefold() or folded in (each[1] or "").casefold())
+        if held:
+            found.append((str(GROUP_TITLES[group.name]), held))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FailureText:
+    """What went wrong, by the headers of a failed message."""
+
+    title: str
+    message: str
+    trace: str
+    failed_queue: str
+
+
+def failure_text(detail: MessageDetail) -> FailureText | None:
+    """The failure of a message in an error queue; None for any other."""
+    headers = detail.headers or {}
+    kind = headers.get(names.EXCEPTION_TYPE)
+    if not kind and names.FAILED_QUEUE not in headers:
+        return None
+    return FailureText(
+        title=kind or _("unknown"),
+        message=headers.get(names.EXCEPTION_MESSAGE) or "",
+        trace=headers.get(names.EXCEPTION_STACK_TRACE) or "",
+        failed_queue=headers.get(names.FAILED_QUEUE) or "",
+    )
+
+
+def time_texts(detail: MessageDetail) -> list[tuple[str, str, bool]]:
+    """What the headers say of the times: a label, a duration, and whether it is negative, because clocks differ."""
+    times = message_times(detail.headers or {})
+    critical = _("Until it failed") if times.failed else _("Critical time")
+    found = ((_("Delivery time"), times.delivery), (_("Processing time"), times.processing), (critical, times.critical))
+    return [(label, precise_duration(value), value < timedelta()) for label, value in found if value is not None]
 
 
 def page_asked(query: Mapping[str, str], table: QueueTable) -> PageAsked:

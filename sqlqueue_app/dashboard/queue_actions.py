@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
@@ -22,7 +22,7 @@ from sqlqueue_app.operations.callback_queues import GoneCallbackQueue, gone_call
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
 from sqlqueue_app.operations.purging import purge_expired, purge_queue
-from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.queue import QueueTable
 
 if TYPE_CHECKING:
     from sqlqueue_app.dashboard.queue_admin import QueueAdmin
@@ -56,19 +56,12 @@ def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, ho
     return found
 
 
-def _found(pages: QueueAdmin, name: str) -> tuple[KnownQueue, QueueTable]:
-    queue, _instances = pages.find(name)
-    if queue is None:
-        raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
-    return queue, queue_table(get_settings().database, queue.address)
-
-
 def _crumbs(pages: QueueAdmin, queue: KnownQueue) -> tuple[Crumb, ...]:
     return (Crumb(queue.name, pages.queue_url(queue)),)
 
 
 def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = _found(pages, name)
+    queue, table = pages.found(name)
     depth = table.depth()
 
     def purge() -> Done:
@@ -98,7 +91,7 @@ def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpRespo
 
 
 def _purge_expired_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = _found(pages, name)
+    queue, table = pages.found(name)
     depth = table.depth()
 
     def purge() -> Done:
@@ -124,7 +117,7 @@ def _purge_expired_view(pages: QueueAdmin, request: HttpRequest, name: str) -> H
 
 
 def _remove_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = _found(pages, name)
+    queue, table = pages.found(name)
     gone = _gone(queue)
 
     def remove() -> Done:
@@ -166,7 +159,7 @@ def _save_view(pages: QueueAdmin, request: HttpRequest, name: str) -> Any:
     for power in (Power.EXPORT, Power.VIEW_BODY):
         if not may(request, power):
             raise PermissionDenied(reason_of(power))
-    table = _found(pages, name)[1]
+    table = pages.found(name)[1]
     table.layout()  # an error of the table is a page, and not half a file
     response = StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson")
     response["Content-Disposition"] = 'attachment; filename="messages.ndjson"'

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -16,7 +16,17 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Power, may, reason_of
 from sqlqueue_app.dashboard.charts import Chart
 from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.messages import FARTHEST_JUMP, body_text, flag_states, header_groups, message_row, page_asked
+from sqlqueue_app.dashboard.message_actions import message_action_pages, message_buttons
+from sqlqueue_app.dashboard.messages import (
+    FARTHEST_JUMP,
+    body_text,
+    failure_text,
+    flag_states,
+    header_groups,
+    message_row,
+    page_asked,
+    time_texts,
+)
 from sqlqueue_app.dashboard.overview import overview_of, queue_row, send_command
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
@@ -37,7 +47,7 @@ from sqlqueue_app.operations.queue_looks import QueueStatus, listed_tables, read
 from sqlqueue_app.operations.sample_storage import read_samples
 from sqlqueue_app.operations.status import read_status
 from sqlqueue_app.tables.clock import database_now
-from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
 class QueueAdmin(PageAdmin):
@@ -50,6 +60,7 @@ class QueueAdmin(PageAdmin):
             self.looks("<str:name>/", self.messages_view, "messages"),
             self.looks("<str:name>/<int:row_version>/", self.message_view, "message"),
             *queue_action_pages(self),
+            *message_action_pages(self),
         ]
 
     # --- pages ----------------------------------------------------------------------------------------------------------------
@@ -80,7 +91,7 @@ class QueueAdmin(PageAdmin):
             return self._unreadable(request, queue, error)
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
-        url_of_message = partial(self._message_url, queue)
+        url_of_message = partial(self.message_url, queue)
         alive = {each.endpoint for each in instances if each.alive}
         holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
         period = period_of(request)
@@ -119,7 +130,8 @@ class QueueAdmin(PageAdmin):
         if queue is None:
             return self._unknown_queue(request, name)
         try:
-            found = read_message(queue_table(get_settings().database, queue.address), row_version)
+            table = queue_table(get_settings().database, queue.address)
+            found = read_message(table, row_version, as_hex="hex" in request.GET)
         except ConnectionLost:
             raise
         except DatabaseError as error:
@@ -136,15 +148,19 @@ class QueueAdmin(PageAdmin):
                 Crumb(f"#{row_version}"),
             ),
             row=message_row(summary, request.path),
-            table=queue_table(get_settings().database, queue.address).qualified,
+            table=table.qualified,
             message=found,
             flags=flag_states(summary),
-            groups=header_groups(found),
+            groups=header_groups(found, request.GET.get("header", "")),
+            header=request.GET.get("header", ""),
+            times=time_texts(found),
+            failure=failure_text(found),
+            buttons=message_buttons(self, request, queue, row_version),
             body=body_text(found.body) if may(request, Power.VIEW_BODY) else None,
             body_refused=reason_of(Power.VIEW_BODY),
             queue_url=self._url(queue.name),
-            previous_url=self._message_url(queue, found.previous),
-            next_url=self._message_url(queue, found.next),
+            previous_url=self._neighbour_url(queue, found.previous),
+            next_url=self._neighbour_url(queue, found.next),
         )
 
     # --- what can be wrong ----------------------------------------------------------------------------------------------------
@@ -192,6 +208,13 @@ class QueueAdmin(PageAdmin):
             found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
         return found, instances
 
+    def found(self, name: str) -> tuple[KnownQueue, QueueTable]:
+        """The queue that a part of an address names, and its table; Http404 if there is none."""
+        queue = self.find(name)[0]
+        if queue is None:
+            raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
+        return queue, queue_table(get_settings().database, queue.address)
+
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
         """The address of a page of a queue."""
         return self.url(page, path_of(queue.name))
@@ -199,5 +222,9 @@ class QueueAdmin(PageAdmin):
     def _url(self, name: str) -> str:
         return self.url("messages", path_of(name))
 
-    def _message_url(self, queue: KnownQueue, row_version: int | None) -> str:
-        return "" if row_version is None else self.url("message", path_of(queue.name), row_version)
+    def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
+        """The address of a page of a message."""
+        return self.url(page, path_of(queue.name), row_version)
+
+    def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
+        return "" if row_version is None else self.message_url(queue, row_version)

@@ -9,7 +9,7 @@ from typing import Final
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart, rates
-from sqlqueue_app.dashboard.formats import duration, number, rate
+from sqlqueue_app.dashboard.formats import duration, rate, whole
 from sqlqueue_app.dashboard.periods import Period
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
@@ -39,7 +39,7 @@ def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) 
         depth.append(series(_("expired"), [(instant_of(each), float(each.expired)) for each in samples]))
     if any(each.overdue for each in samples):
         depth.append(series(_("overdue"), [(instant_of(each), float(each.overdue)) for each in samples]))
-    charts = [line_chart(_("Messages"), depth, begin=begin, end=now, step=step, text_of=_whole)]
+    charts = [line_chart(_("Messages"), depth, begin=begin, end=now, step=step, text_of=whole)]
     came, went = in_and_out(samples)
     if came:
         flow = [series(_("in"), came), series(_("out"), went)]
@@ -86,10 +86,6 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
         if came and went and came[0][1] is not None and went[0][1] is not None:
             found[name] = (came[0][1], went[0][1])
     return found
-
-
-def _whole(value: float) -> str:
-    return number(round(value))
 
 
 def _seconds(value: float) -> str:

@@ -47,17 +47,19 @@ class DecodedBody:
         return self.shown_bytes < self.size
 
 
-def decode_body(body: bytes | None, size: int | None, content_type: str | None) -> DecodedBody:
+def decode_body(body: bytes | None, size: int | None, content_type: str | None, *, as_hex: bool = False) -> DecodedBody:
     """The body, of which `body` is the beginning and `size` the length in bytes. Never raises.
 
     Only a whole body is indented: a part of JSON or XML is shown as text. What is not laid out to the letter otherwise (a name that
-    comes twice, a document type) is shown as text, too, so that nothing is hidden.
+    comes twice, a document type) is shown as text, too, so that nothing is hidden. With `as_hex` any body is shown as its bytes.
     """
     if body is None:
         return DecodedBody(BodyKind.NULL, "", 0, 0)
     total = max(size or 0, len(body))
     if not body:
         return DecodedBody(BodyKind.EMPTY, "", total, 0)
+    if as_hex:
+        return DecodedBody(BodyKind.HEX, hex_dump(body), total, len(body))
     kind, text = _decode(body, content_type, whole=len(body) == total)
     return DecodedBody(kind, text, total, len(body))
 

@@ -19,6 +19,8 @@ from sqlqueue_app.tables.rows import PeekedRow
 PAGE_SIZES = (25, 50, 100)
 # So many messages are looked at for a text in their headers: about a tenth of a second.
 SEARCHED_ROWS = 2_000
+# The largest length that the databases take for a part of a column.
+LARGEST_BODY = 2**31 - 1
 
 
 class Flag(enum.StrEnum):
@@ -152,8 +154,11 @@ def _holds(row: PeekedRow, wanted: str) -> bool:
     return any(folded in key.casefold() or folded in (value or "").casefold() for key, value in headers.items())
 
 
-def read_message(table: QueueTable, row_version: int) -> MessageDetail | None:
-    """One message with its neighbours, or None if it is gone or never was. The body is cut at 64 KiB. Raises DatabaseErrors."""
+def read_message(table: QueueTable, row_version: int, *, as_hex: bool = False) -> MessageDetail | None:
+    """One message with its neighbours, or None if it is gone or never was. The body is cut at 64 KiB. Raises DatabaseErrors.
+
+    `as_hex`: the body as bytes, whatever it is.
+    """
     if not 0 < row_version <= LAST_ROW_VERSION:
         return None
     with looking(table.alias, f"read {table.qualified}"):
@@ -163,7 +168,16 @@ def read_message(table: QueueTable, row_version: int) -> MessageDetail | None:
         following = table.peek(1, after=row_version, body_limit=0)
         before = table.peek_back(1, before=row_version - 1, body_limit=0)
     previous = before[0].row_version if before else None
-    return detail_of(rows[0], previous=previous, following=following[0].row_version if following else None)
+    return detail_of(rows[0], as_hex=as_hex, previous=previous, following=following[0].row_version if following else None)
+
+
+def read_body(table: QueueTable, row_version: int, limit: int = LARGEST_BODY) -> bytes | None:
+    """The body of one message, whole up to the limit; None if the message is gone, or its body NULL. Raises DatabaseErrors."""
+    if not 0 < row_version <= LAST_ROW_VERSION:
+        return None
+    with looking(table.alias, f"read {table.qualified}"):
+        rows = table.peek(1, after=row_version - 1, body_limit=limit)
+    return rows[0].body if rows and rows[0].row_version == row_version else None
 
 
 def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY_BYTES) -> list[MessageDetail]:
@@ -172,7 +186,7 @@ def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY
         return [detail_of(row) for row in table.peek(limit, body_limit=body_limit)]
 
 
-def detail_of(row: PeekedRow, *, previous: int | None = None, following: int | None = None) -> MessageDetail:
+def detail_of(row: PeekedRow, *, as_hex: bool = False, previous: int | None = None, following: int | None = None) -> MessageDetail:
     """What a peeked row says."""
     headers, _ = _read(row)
     content_type = headers.get(names.CONTENT_TYPE) if headers else None
@@ -181,7 +195,7 @@ def detail_of(row: PeekedRow, *, previous: int | None = None, following: int | N
         headers=headers,
         groups=grouped_headers(headers or {}),
         headers_text=row.headers,
-        body=decode_body(row.body, row.body_length, content_type),
+        body=decode_body(row.body, row.body_length, content_type, as_hex=as_hex),
         correlation_id=row.correlation_id,
         reply_to_address=row.reply_to_address,
         previous=previous,

@@ -1,0 +1,109 @@
+"""The overview: what needs a person first, the numbers with their scope, how it went, what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.dashboard.attention import Links, concerns, tiles
+from sqlqueue_app.dashboard.charts import Chart, Series, line_chart
+from sqlqueue_app.dashboard.formats import stamp, whole
+from sqlqueue_app.dashboard.overview import overview_of
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.paths import path_of
+from sqlqueue_app.dashboard.periods import PERIODS, Period, period_of
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import (
+    Endpoint,
+    FailedMessage,
+    FailureStatus,
+    Operation,
+    OperationState,
+    OperatorAction,
+    Queue,
+    QueueSample,
+)
+from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
+from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.sample_storage import instant_of, read_samples, resolution_for
+from sqlqueue_app.operations.status import Status, read_status
+from sqlqueue_app.tables.clock import database_now
+
+_ACTIONS_SHOWN = 10
+
+
+class DashboardAdmin(PageAdmin):
+    """The overview, for people with the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The one page."""
+        return [self.looks("", self.overview_view)]
+
+    def overview_view(self, request: HttpRequest) -> HttpResponse:
+        """The overview."""
+        status = read_status()
+        links = Links(
+            queues=self.url_of(Queue),
+            queue_of=lambda name: self.url_of(Queue, "messages", path_of(name)),
+            endpoints=self.url_of(Endpoint) or self.url_of(Queue),
+            failures=self.url_of(FailedMessage) or self.url_of(Queue),
+            operations=self.url_of(Operation),
+        )
+        overview = overview_of(status, links.queue_of)
+        failed, running, actions, charts = self._read(status, period_of(request))
+        return self.page(
+            request,
+            "dashboard",
+            title=capfirst(str(self.opts.verbose_name)),
+            overview=overview,
+            tiles=tiles(status, links, failed=failed, running=running),
+            concerns=concerns(status, overview, links),
+            charts=charts,
+            period=period_of(request),
+            periods=PERIODS,
+            actions=actions,
+            actions_url=self.url_of(OperatorAction),
+        )
+
+    def _read(self, status: Status, period: Period) -> tuple[int | None, int, list[tuple[OperatorAction, object]], list[Chart]]:
+        """Unresolved failures, running operations, the last actions, charts; nothing of it where the managed tables are missing."""
+        alias = managed_alias()
+        try:
+            with looking(alias, "read the tables of the dashboard"):
+                failed = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED).count()
+                open_states = (OperationState.WAITING, OperationState.RUNNING)
+                running = Operation.objects.using(alias).filter(state__in=open_states).count()
+                rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_ACTIONS_SHOWN])
+                now = database_now(alias)
+                wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
+                samples = read_samples(alias, [queue.name for queue in wanted], period.length, now)
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            return None, 0, [], []
+        return failed, running, [(row, stamp(row.at)) for row in rows if row.at], _charts(wanted, samples, period, now)
+
+
+def _charts(queues: Sequence[KnownQueue], samples: dict[str, list[QueueSample]], period: Period, now: datetime) -> list[Chart]:
+    """How much waited in the queues of endpoints, and in the error queues."""
+    begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
+    found = []
+    for title, kinds in (
+        (_("Waiting in main queues and satellites"), (QueueKind.MAIN, QueueKind.SATELLITE)),
+        (_("In the error queues"), (QueueKind.ERROR,)),
+    ):
+        totals: dict[datetime, float] = {}
+        for queue in queues:
+            if queue.kind in kinds:
+                for sample in samples[queue.name]:
+                    totals[instant_of(sample)] = totals.get(instant_of(sample), 0.0) + sample.waiting
+        if totals:
+            series = Series(_("messages"), sorted(totals.items()))
+            found.append(line_chart(title, [series], begin=begin, end=now, step=step, text_of=whole))
+    return found

@@ -1,0 +1,130 @@
+"""The overview: what needs a person first, each number with its scope, how it went, what was done."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import FailedMessage, FailureStatus, OperatorAction, QueueSample
+from sqlqueue_app.operations.actions import Actor, record_action
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.tables.well_known import delayed_address
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.filling import HOSTILE, install, instance, message, table
+from tests.support.databases import QueueDatabase
+
+DASHBOARD = "/admin/sqlqueue_app/dashboard/"
+
+
+def page(kind: str = "viewer") -> Markup:
+    answer = client_of(kind).get(DASHBOARD)
+    assert answer.status_code == 200
+    return Markup(answer.content.decode())
+
+
+def test_nothing_needs_anybody_where_all_is_well(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance()
+    found = page()
+    assert "Nothing: all queues are there, and what waits has somebody who receives it." in found.text()
+    assert found.inline == []
+
+
+def test_what_needs_a_person_comes_first_and_the_worst_before_the_rest(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance(name="there", host="there", callback_queue=None, silent=timedelta(minutes=5))
+    table(queue_database, "Sales").send([message(age=timedelta(hours=2)) for _ in range(3)])
+    table(queue_database, "error").send([message()])
+    delayed = DelayedTable(queue_database.alias, delayed_address(address_book_of(get_settings()), "Sales"))
+    delayed.insert([NewRow("1", "{}", b"", due=datetime(2026, 1, 1, tzinfo=UTC))])
+    with queue_database.connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {table(queue_database, 'Sales.Priority').qualified}")
+
+    text = page().text().partition("What needs you first")[2].partition(" Now ")[0]
+
+    order = [
+        "The process of Sales on there is dead: nothing was heard of it for 5 min",
+        "Sales.Priority:",
+        "Queue Sales: No live worker; messages: 3, the first is 2 h",
+        "Queue error: Failed messages; messages: 1",
+        "1 delayed messages of Sales are overdue: no worker moves them.",
+    ]
+    places = [text.find(phrase) for phrase in order]
+    assert -1 not in places, text
+    assert places == sorted(places)
+
+
+def test_each_number_says_what_it_counts(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    now = datetime.now(UTC)
+    for number, status in enumerate((FailureStatus.UNRESOLVED, FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED)):
+        FailedMessage.objects.create(
+            id=f"00000000-0000-0000-0000-00000000000{number}", status=status, status_at=now, queue="error", message_id=str(number),
+            first_failed_at=now, failed_at=now,
+        )  # fmt: skip
+    table(queue_database, "Sales").send([message(), message(lifetime_ms=-1000)])
+    text = page().text()
+    assert "Failed messages 2 unresolved, in the error queues" in text
+    assert "Waiting 2 in main queues and satellites" in text
+    assert "Expired 1 over their time and not purged yet, in all queues" in text
+    assert "Instances 0 alive; 0 dead" in text
+
+
+def test_charts_add_up_the_queues(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    now = datetime.now(UTC).replace(microsecond=0)
+    for queue in ("Sales", "Sales.Priority", "error"):
+        for number in range(3):
+            QueueSample.objects.create(
+                queue=queue, taken_at=now - timedelta(seconds=10 * number), seconds=10, waiting=20, most_waiting=20
+            )
+    text = page().text()
+    assert "Waiting in main queues and satellites" in text
+    assert "messages: now 40, between 40 and 40" in text
+    assert "messages: now 20, between 20 and 20" in text
+
+
+def test_the_last_actions_are_shown(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    for number in range(12):
+        record_action(Actor(HOSTILE), f"purge {number}", HOSTILE)
+    found = page()
+    assert "purge 11" in found.text()
+    assert "purge 1 " not in found.text()
+    assert HOSTILE not in client_of("viewer").get(DASHBOARD).content.decode()
+    assert OperatorAction.objects.count() == 12
+
+
+def test_an_error_queue_of_servicecontrol_is_no_concern(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ERROR_QUEUE_OWNER="servicecontrol")
+    table(sqlite_database, "error").send([message()])
+    text = page().text()
+    assert "Queue error" not in text
+    assert "in the error queues, which belong to ServiceControl" in text
+
+
+@pytest.mark.parametrize("query", ["period=nothing", "period=30d", "x=%00"])
+def test_any_query_string_is_a_page(sqlite_database: QueueDatabase, query: str) -> None:
+    install(sqlite_database)
+    assert client_of("viewer").get(f"{DASHBOARD}?{query}").status_code == 200
+
+
+def test_it_costs_few_statements(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    client = client_of("viewer")
+    client.get(DASHBOARD)
+    with CaptureQueriesContext(postgresql_database.connection) as own:
+        client.get(DASHBOARD)
+    assert len(own) <= 15
+
+
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200)])
+def test_the_permission_decides(sqlite_database: QueueDatabase, kind: str, status: int) -> None:
+    install(sqlite_database)
+    assert client_of(kind).get(DASHBOARD).status_code == status
+    assert client_of(kind).post(DASHBOARD).status_code == {302: 302, 403: 405, 200: 405}[status]

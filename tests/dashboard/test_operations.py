@@ -66,7 +66,16 @@ def test_the_permission_decides(shop: QueueDatabase, page: str, kind: str, statu
 @pytest.mark.parametrize(
     "query",
     [
-        *("", "state=running", "state=nonsense", "before=x", f"before={uuid.uuid4()}", "before=1", "format=pdf", "%00=%ff"),
+        *(
+            "",
+            "state=running",
+            "state=nonsense",
+            "before=x",
+            "before=3c3c90ba-3dda-41bb-b5ab-460449a8f80e",
+            "before=1",
+            "format=pdf",
+            "%00=%ff",
+        ),
         *("since=2026-99-99", "user=%00&action=x", "since=0001-01-01&until=9999-12-31", "result=denied&result=x"),
         "before=99999999999999999999",
     ],
@@ -152,8 +161,8 @@ def test_what_has_ended_cannot_be_cancelled(shop: QueueDatabase) -> None:
     answer = client_of("writer").post(f"{OPERATIONS}{row.pk}/cancel/", {"confirmed": "1"})
 
     assert answer.status_code == 409
-    assert client_of("writer").get(f"{OPERATIONS}{uuid.uuid4()}/cancel/").status_code == 404
-    assert client_of("writer").get(f"{OPERATIONS}{uuid.uuid4()}/").status_code == 404
+    assert client_of("writer").get(f"{OPERATIONS}3c3c90ba-3dda-41bb-b5ab-460449a8f80e/cancel/").status_code == 404
+    assert client_of("writer").get(f"{OPERATIONS}3c3c90ba-3dda-41bb-b5ab-460449a8f80e/").status_code == 404
 
 
 def test_actions_are_filtered(shop: QueueDatabase) -> None:

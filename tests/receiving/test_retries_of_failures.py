@@ -1,0 +1,105 @@
+"""The whole way of a failed message: it fails, is retried, is handled, and its endpoint tells so; or it fails again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus
+from sqlqueue_app.operations.actions import Actor
+from sqlqueue_app.operations.bulk.requesting import request_operation
+from sqlqueue_app.operations.editing import edit_and_retry, read_editable
+from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.tables.clock import database_now
+from tests.receiving.conftest import Bench, Calls
+
+
+@pytest.fixture
+def flaky(calls: Calls) -> list[bool]:
+    """A handler of `Test.Message` that fails while the list holds something."""
+    broken = [True]
+
+    def handle(message: Any, context: Any) -> None:
+        calls.add(message)
+        if broken:
+            raise LookupError("not yet")
+
+    handles("Test.Message")(handle)
+    return broken
+
+
+def indexed() -> FailedMessage:
+    catch_up(get_settings(), limit=1_000, now=database_now(managed_alias()))
+    return FailedMessage.objects.get()
+
+
+def retry(failure: FailedMessage) -> None:
+    request_operation(get_settings(), "retry", FailureSelection(ids=(failure.pk,)), actor=Actor("anna"))
+
+
+def test_a_retry_that_is_handled_is_acknowledged_and_resolved(bench: Bench, calls: Calls, flaky: list[bool]) -> None:
+    bench.put_message("Test.Message", {"n": 1})
+    bench.run()
+    failure = indexed()
+    flaky.clear()
+
+    retry(failure)
+    assert indexed().status == FailureStatus.RETRY_ISSUED
+    bench.run()
+
+    assert indexed().status == FailureStatus.RESOLVED
+    assert calls.seen == [{"n": 1}, {"n": 1}]
+    assert bench.rows("error") == []  # the acknowledgement was taken
+    assert bench.rows("Sales") == []
+
+
+def test_a_retry_that_fails_again_is_the_same_failure(bench: Bench, flaky: list[bool]) -> None:
+    bench.put_message("Test.Message", {"n": 1})
+    bench.run()
+    failure = indexed()
+
+    retry(failure)
+    bench.run()
+
+    again = indexed()
+    assert (again.pk, again.status, again.attempts) == (failure.pk, FailureStatus.UNRESOLVED, 2)
+    flaky.clear()
+    retry(again)
+    bench.run()
+    assert indexed().status == FailureStatus.RESOLVED
+
+
+def test_an_edited_message_is_handled_as_it_was_edited(bench: Bench, calls: Calls, flaky: list[bool]) -> None:
+    bench.put_message("Test.Message", {"n": 1})
+    bench.run()
+    failure = indexed()
+    editable = read_editable(get_settings(), failure.pk)
+    flaky.clear()
+
+    edit_and_retry(get_settings(), failure.pk, row_version=failure.row_version or 0, headers=editable.headers, body='{"n": 2}')
+    bench.run()
+
+    assert calls.seen == [{"n": 1}, {"n": 2}]
+    assert indexed().status == FailureStatus.RESOLVED
+    assert bench.rows("error") == []
+
+
+def test_an_edited_message_that_fails_is_another_failure(bench: Bench, flaky: list[bool]) -> None:
+    bench.put_message("Test.Message", {"n": 1})
+    bench.run()
+    failure = indexed()
+    editable = read_editable(get_settings(), failure.pk)
+
+    edit_and_retry(get_settings(), failure.pk, row_version=failure.row_version or 0, headers=editable.headers, body='{"n": 2}')
+    bench.run()
+    catch_up(get_settings(), limit=1_000, now=database_now(managed_alias()))
+
+    copy = FailedMessage.objects.exclude(pk=failure.pk).get()
+    assert (copy.edit_of, copy.status) == (failure.pk, FailureStatus.UNRESOLVED)
+    failure.refresh_from_db()
+    assert failure.status == FailureStatus.RESOLVED

@@ -87,7 +87,9 @@ def _form(editable: Editable, back_url: str, headers: str, body: str) -> Confirm
 
 
 def _preview(request: HttpRequest, editable: Editable, back_url: str, headers: Headers, typed: tuple[str, str]) -> Confirmation:
-    after = Editable(editable.failure, headers, editable.locked, typed[1])
+    # Their order means nothing: that of before, so that it is no difference.
+    ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}
+    after = Editable(editable.failure, ordered, editable.locked, typed[1])
     changes = (*_changes(editable.headers_text, after.headers_text), *_changes(*_bodies(editable, after)))
     sensitive = sorted(name for name in SENSITIVE if editable.headers.get(name) != headers.get(name))
     warning = _("These headers decide where replies go, or how the message is handled: %(names)s")

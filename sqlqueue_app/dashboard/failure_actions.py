@@ -136,6 +136,7 @@ def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpRespo
             back_url=back_url,
             count=found.eligible,
             facts=_facts(found, words, selection),
+            warnings=_warnings(found),
             hidden=selection.to_fields(),
             typed=_to_type(kind, selection, found),
             blocked=blocked,
@@ -161,7 +162,16 @@ def _facts(found: Preview, words: _Words, selection: FailureSelection) -> Sequen
     facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in found.targets.most_common(_REASONS_SHOWN)]
     if found.not_eligible:
         facts.append((_("Will stay as they are"), number(found.not_eligible)))
-    return [*facts, *((reason, number(count)) for reason, count in found.in_words()[:_REASONS_SHOWN])]
+    return facts
+
+
+def _warnings(found: Preview) -> list[str]:
+    """Why nothing is done with some, each with how many."""
+    return [
+        ngettext("%(count)s message: %(reason)s", "%(count)s messages: %(reason)s", count)
+        % {"count": number(count), "reason": reason}
+        for reason, count in found.in_words()[:_REASONS_SHOWN]
+    ]
 
 
 def _to_type(kind: FailureKind, selection: FailureSelection, found: Preview) -> str:

@@ -53,6 +53,7 @@ class OperationRow:
     looked_at: int
     most: int
     percent: str
+    so_far: str
     requested: Stamp | None
     started: Stamp | None
     finished: Stamp | None
@@ -113,6 +114,12 @@ class OperationAdmin(PageAdmin):
             title=_("%(kind)s: %(on)s") % {"kind": row.kind, "on": operation.description},
             crumbs=(Crumb(_name(row)),),
             row=row,
+            numbers=[
+                (_("Messages when it was asked for"), operation.total, number(operation.total)),
+                (_("Done"), operation.done, number(operation.done)),
+                (_("Stayed as they were"), operation.skipped, number(operation.skipped)),
+                (_("Failed"), operation.failed, number(operation.failed)),
+            ],
             reasons=_reasons(operation.log),
             buttons=self._buttons(request, operation),
             no_worker=self._no_worker([row]),
@@ -169,6 +176,7 @@ class OperationAdmin(PageAdmin):
             looked_at,
             most,
             f"{looked_at * 100 // most}%",
+            _("%(done)s of %(total)s") % {"done": number(looked_at), "total": number(operation.total)},
             stamp_of(operation.requested_at),
             stamp_of(operation.started_at),
             stamp_of(operation.finished_at),

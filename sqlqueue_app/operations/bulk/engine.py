@@ -34,6 +34,9 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, dial
 logger = logging.getLogger("sqlqueue.operations")
 
 BATCH: Final = 1_000
+# The first is smaller, so that somebody who looks sees soon that it goes on.
+FIRST_BATCH: Final = 250
+_GROWTH: Final = 4
 # A batch takes a second or so; somebody who is silent for so long has been killed, or his database is away.
 LEASE_SECONDS: Final = 20.0
 OPEN: Final = (OperationState.WAITING, OperationState.RUNNING)
@@ -61,7 +64,7 @@ class OperationRunner:
         self.worker = f"{platform.node() or 'unknown'} {os.getpid()} {uuid.uuid4().hex[:8]}"[-255:]
         self._settings = settings
         self.now = now or partial(database_now, self.alias)
-        self._most = self._size = batch
+        self._most, self._size = batch, min(batch, FIRST_BATCH)
         self.lease = lease
 
     # --- the lease ------------------------------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ class OperationRunner:
                 self._size = max(1, self._size // 10)
                 return self._rows(operation_id).get()
             return self._step_over(operation_id, error)
-        self._size = min(self._most, self._size * 10)
+        self._size = min(self._most, self._size * _GROWTH)
         return row
 
     def _batch(self, operation_id: uuid.UUID) -> Operation:

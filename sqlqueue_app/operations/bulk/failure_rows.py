@@ -13,6 +13,7 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason
 from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.tables.connections import connection_of
 
 # So many bytes of bodies are in memory at once at most; one larger message goes alone.
 BYTES_PER_BATCH: Final = 32 * 1024 * 1024
@@ -82,6 +83,17 @@ def by_queue(rows: Iterable[tuple[str, int | None]]) -> dict[str, list[int]]:
 def set_status(ids: Sequence[UUID], status: FailureStatus, now: datetime, **fields: object) -> int:
     """Write a status, and other columns, of messages that are locked; how many there were."""
     return FailedMessage.objects.using(managed_alias()).filter(pk__in=ids).update(status=status, status_at=now, **fields)
+
+
+def write_columns(failures: Sequence[FailedMessage], columns: Sequence[str]) -> None:
+    """Write these columns of messages that are locked, each with its own values."""
+    alias = managed_alias()
+    messages = FailedMessage.objects.using(alias)
+    if connection_of(alias).features.supports_update_conflicts_with_target:
+        # Four times as fast as bulk_update, which writes a CASE with a branch for each. The rows are there, so none is inserted.
+        messages.bulk_create(failures, update_conflicts=True, unique_fields=["id"], update_fields=columns)
+    else:
+        messages.bulk_update(failures, columns)
 
 
 def rows_are_gone(rows: Iterable[tuple[str, int]]) -> None:

@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Final
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import columns_of, complete_headers, new_message_id
@@ -18,7 +17,7 @@ from sqlqueue_app.messages.errors import AddressError, WireFormatError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
-from sqlqueue_app.operations.bulk.failure_rows import by_queue, lock, older_rows, rows_are_gone, set_status
+from sqlqueue_app.operations.bulk.failure_rows import by_queue, lock, older_rows, rows_are_gone, write_columns
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason, Why
 from sqlqueue_app.operations.redirects import count_use
 from sqlqueue_app.operations.retry_targets import RetryTargets, Target
@@ -28,6 +27,7 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow
 
 RETRIABLE: Final = (FailureStatus.UNRESOLVED,)
+_WRITTEN: Final = ("status", "status_at", "row_version", "retried_to", "retry_row_id")
 # What the failure has added (operations reference 3.3.3): headers whose names begin so.
 _OF_THE_FAILURE: Final = (
     names.DELAYED_RETRIES,
@@ -158,16 +158,14 @@ class RetryBatch:
 
     def _send(self, taken: list[tuple[_Sendable, TakenRow]]) -> None:
         row_ids = self._dispatcher.dispatch_rows((self._row(each, row) for each, row in taken), begun=True)
-        changed = []
         turned: Counter[Redirect] = Counter()
         for (each, _), row_id in zip(taken, row_ids, strict=True):
-            each.failure.retry_row_id = row_id
-            each.failure.retried_to = each.target.text
-            changed.append(each.failure)
+            failure = each.failure
+            failure.status, failure.status_at, failure.row_version = FailureStatus.RETRY_ISSUED, self._now, None
+            failure.retried_to, failure.retry_row_id = each.target.text, row_id
             if each.target.redirect is not None:
                 turned[each.target.redirect] += 1
-        FailedMessage.objects.using(managed_alias()).bulk_update(changed, ["retry_row_id", "retried_to"])
-        set_status([failure.pk for failure in changed], FailureStatus.RETRY_ISSUED, self._now, row_version=None)
+        write_columns([each.failure for each, _ in taken], _WRITTEN)
         for redirect, count in turned.items():
             count_use(redirect, count)
 

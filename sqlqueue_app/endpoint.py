@@ -34,6 +34,7 @@ from sqlqueue_app.receiving.fixed import FixedReceiver
 from sqlqueue_app.receiving.forwarding import Forwarding
 from sqlqueue_app.receiving.handlers import handlers_of
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
+from sqlqueue_app.receiving.measures import Measures
 from sqlqueue_app.receiving.middleware import around, load_middleware
 from sqlqueue_app.receiving.monitor import MonitorReceiver
 from sqlqueue_app.receiving.poller import NewProcessor, QueuePoller
@@ -114,6 +115,7 @@ class Endpoint:
             serializer=settings.serializer,
             subscriptions=SubscriptionMessages(self.subscriptions, self.book, own=name, allowed=settings.allowed_destinations),
         )
+        self.measures = Measures()
         self._duplicates: dict[str, Duplicates] = {}
         self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
         self.mode = TransactionMode(self.config.transaction_mode)
@@ -180,7 +182,7 @@ class Endpoint:
                 config,
                 stop=stop,
                 empty=empty,
-                count=count or _count_nothing,
+                count=count or (lambda: None),
                 # A thread of the monitor's pool may have nothing to do for a while, with the rows it would hold.
                 # Callbacks of requests run after the commit: the next receive must not have begun.
                 receives_ahead=self.model != "monitor" and not queue.is_callback_queue,
@@ -356,6 +358,7 @@ class Endpoint:
             policy=self._policy,
             duplicates=self._duplicates_of(queue),
             slow_handlers=self._slow_handlers,
+            measures=self.measures,
             rate_limit=RateLimit(queue.name, self.config.rate_limit_after),
             failures=SharedFailures(),
             mode=self.mode,
@@ -394,7 +397,3 @@ def _only_sends(settings: Settings, name: str) -> bool:
     """Whether an endpoint is there for processes that send as it, and is said to handle nothing: what comes to it is kept."""
     handles_nothing = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
     return name == settings.send_as and handles_nothing
-
-
-def _count_nothing() -> None:
-    return None

@@ -11,13 +11,14 @@ from typing import Any, Literal
 from django.db import connections
 
 from sqlqueue_app.callbacks.home import WorkerHomes
-from sqlqueue_app.conf import ConcurrencyModel, Settings
+from sqlqueue_app.conf import ConcurrencyModel, Settings, instance_name
 from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.bulk.job import bulk_operations_job
 from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.operations.measuring import Measuring
 from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.service_control import service_control_jobs
@@ -80,6 +81,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
     )
     count = HandledCount()
     leases: list[tuple[Endpoint, InstanceLease]] = []
+    measuring = Measuring((each.name, instance_name(each.config), each.measures) for each in endpoints)
     try:
         queues = _when_reachable(lambda: _prepare(settings, endpoints, options, leases), settings.database, stop)
         if queues is None:
@@ -96,7 +98,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
-        jobs += _jobs_for_all(settings, endpoints, stop)
+        jobs += [measuring.job(), *_jobs_for_all(settings, endpoints, stop)]
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -104,6 +106,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         with listening(settings.database, wake_ups, stop), homes, mover.running():
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
+        measuring.write_at_the_end()
         for _, lease in leases:
             lease.release_at_the_end(logger)
         connections.close_all()

@@ -1,21 +1,21 @@
-"""Queue samples in their table: written, rolled up to longer times, deleted when they are old, read for charts.
+"""Samples of queues and endpoints in their tables: written, rolled up to longer times, deleted when they are old, read for charts.
 
 A chart of an hour shows what was counted every 10 seconds, one of a day the minutes, one of a month the ten minutes, one of a
-year the hours. A queue has at most 360 + 1,440 + 4,320 + 8,760 rows.
+year the hours. A queue, and a message type of an instance, has at most 360 + 1,440 + 4,320 + 8,760 rows.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, models, transaction
 
-from sqlqueue_app.models import QueueSample
+from sqlqueue_app.models import EndpointSample, QueueSample
 from sqlqueue_app.operations.claims import claim, forget_claims
 
 
@@ -64,8 +64,17 @@ def _write_one(alias: str, sample: QueueSample) -> None:
         return  # written in between, by somebody who counted the same
 
 
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """A table of samples: which columns say of what they are, and the values of one sample for the time of several."""
+
+    model: type[models.Model]
+    key: tuple[str, ...]
+    rolled_up: Callable[[Sequence[Any]], dict[str, Any]]
+
+
 def keep_house(alias: str, now: datetime) -> None:
-    """Roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
+    """In both tables roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
 
     `now` is the clock of the database. A roll-up is one transaction with its claim: done once, or not at all.
     """
@@ -77,57 +86,77 @@ def keep_house(alias: str, now: datetime) -> None:
             if not claim(alias, f"roll-up of samples to {coarser.seconds} s", until):
                 continue
             minute_is_over = True
-            _roll_up(alias, finer, coarser, until)
+            for table in TABLES:
+                _roll_up(alias, table, finer, coarser, until)
     if minute_is_over:
         for resolution in RESOLUTIONS:
-            _delete_old(alias, resolution, now)
+            for table in TABLES:
+                _delete_old(alias, table, resolution, now)
         forget_claims(alias, now - CLAIMS_KEPT)
 
 
-def _roll_up(alias: str, finer: Resolution, coarser: Resolution, until: datetime) -> None:
+def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolution, until: datetime) -> None:
     """Make the coarser samples of all that is complete and was not rolled up before."""
-    samples = QueueSample.objects.using(alias)
+    samples = table.model._default_manager.using(alias)
     last = samples.filter(seconds=coarser.seconds).order_by("-taken_at").values_list("taken_at", flat=True).first()
     fine = samples.filter(seconds=finer.seconds, taken_at__lt=until)
     if last is not None:
         fine = fine.filter(taken_at__gte=last + timedelta(seconds=coarser.seconds))
-    groups: defaultdict[tuple[datetime, str], list[QueueSample]] = defaultdict(list)
+    groups: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for sample in fine:
-        groups[coarser.begin_of(instant_of(sample)), sample.queue].append(sample)
+        groups[coarser.begin_of(instant_of(sample)), *(getattr(sample, name) for name in table.key)].append(sample)
     rolled = [
-        rolled_up(queue, begin, coarser.seconds, group)
-        for (begin, queue), group in sorted(groups.items(), key=lambda each: each[0])
+        table.model(
+            taken_at=key[0], seconds=coarser.seconds, **dict(zip(table.key, key[1:], strict=True)), **table.rolled_up(groups[key])
+        )
+        for key in sorted(groups)
     ]
     if rolled:
         samples.bulk_create(rolled, batch_size=_WRITTEN_AT_ONCE)
 
 
-def rolled_up(queue: str, begin: datetime, seconds: int, group: Sequence[QueueSample]) -> QueueSample:
-    """One sample for the time of several: means weighted by how often was counted, and the maxima."""
+def _of_queue(group: Sequence[QueueSample]) -> dict[str, Any]:
+    """Means weighted by how often was counted, and the maxima."""
     counted = sum(sample.samples for sample in group)
 
     def mean(name: str) -> int:
         total: int = sum(getattr(sample, name) * sample.samples for sample in group)
         return round(total / counted)
 
-    ages = [sample.head_age_seconds for sample in group if sample.head_age_seconds is not None]
-    return QueueSample(
-        queue=queue,
-        taken_at=begin,
-        seconds=seconds,
-        samples=counted,
-        waiting=mean("waiting"),
-        most_waiting=max(sample.most_waiting for sample in group),
-        expired=mean("expired"),
-        overdue=mean("overdue"),
-        head_age_seconds=max(ages, default=None),
-        exact=all(sample.exact for sample in group),
-        written=max((sample.written for sample in group if sample.written is not None), default=None),
-    )
+    return {
+        "samples": counted,
+        "waiting": mean("waiting"),
+        "most_waiting": max(sample.most_waiting for sample in group),
+        "expired": mean("expired"),
+        "overdue": mean("overdue"),
+        "head_age_seconds": max((each.head_age_seconds for each in group if each.head_age_seconds is not None), default=None),
+        "exact": all(sample.exact for sample in group),
+        "written": max((sample.written for sample in group if sample.written is not None), default=None),
+    }
 
 
-def _delete_old(alias: str, resolution: Resolution, now: datetime) -> None:
-    samples = QueueSample.objects.using(alias)
+def _of_endpoint(group: Sequence[EndpointSample]) -> dict[str, Any]:
+    """Sums, and the maxima."""
+    sums = {name: sum(getattr(sample, name) for sample in group) for name in SUMS}
+    return {
+        **sums,
+        "processing_max": max(sample.processing_max for sample in group),
+        "critical_max": max((each.critical_max for each in group if each.critical_max is not None), default=None),
+    }
+
+
+SUMS: Final = (
+    "handled", "failures", "immediate_retries", "delayed_retries", "moved_to_error",
+    "processing_seconds", "critical_measured", "critical_seconds",
+)  # fmt: skip
+TABLES: Final = (
+    SampleTable(QueueSample, ("queue",), _of_queue),
+    SampleTable(EndpointSample, ("endpoint", "instance", "message_type"), _of_endpoint),
+)
+
+
+def _delete_old(alias: str, table: SampleTable, resolution: Resolution, now: datetime) -> None:
+    samples = table.model._default_manager.using(alias)
     old = samples.filter(seconds=resolution.seconds, taken_at__lt=now - resolution.kept)
     while chosen := list(old.order_by("taken_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]):
         samples.filter(pk__in=chosen).delete()
@@ -151,7 +180,7 @@ def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: date
     return found
 
 
-def instant_of(sample: QueueSample) -> datetime:
+def instant_of(sample: QueueSample | EndpointSample) -> datetime:
     """The begin of the time of a sample."""
     instant: datetime = sample.taken_at  # type: ignore[assignment]  # never NULL
     return instant

@@ -7,12 +7,14 @@ was of another process.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.policies.recoverability import MoveToError
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.failures import failure_of
+from sqlqueue_app.receiving.measures import done
 from sqlqueue_app.receiving.non_transactional import NonTransactionalProcessor
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
 from sqlqueue_app.receiving.stopping import StopSignal
@@ -30,6 +32,7 @@ class CallbackProcessor(MessageProcessor):
     def _attempt(self, row: ReceivedRow, incoming: IncomingMessage) -> Outcome:
         if not is_reply(incoming):
             return super()._attempt(row, incoming)
+        started = time.perf_counter()
         began = self._config.auditing.begins()
         request = pending.find(incoming.correlation_id)
         try:
@@ -39,7 +42,9 @@ class CallbackProcessor(MessageProcessor):
             return self._refuse(row, incoming, request, error)
         if copies:
             self._config.joined_dispatcher.dispatch(copies, begun=True)
+        completed = time.perf_counter()
         self._transaction.commit()
+        self._done.append(done(incoming.headers, started, completed))
         if request is None:
             pending.count_unclaimed()
         if request is None or not pending.answer(request, reply):
@@ -49,8 +54,11 @@ class CallbackProcessor(MessageProcessor):
     def _refuse(self, row: ReceivedRow, incoming: IncomingMessage, request: Request[Any] | None, error: Exception) -> Outcome:
         """The reply cannot be read: who waits is told, and the reply is kept in the error queue."""
         failure = failure_of(error, unrecoverable=True)
-        self._recovery.write(MoveToError(self._config.recoverability.error_queue), row, incoming, failure)
+        moved = MoveToError(self._config.recoverability.error_queue)
+        self._recovery.write(moved, row, incoming, failure)
         self._transaction.commit()
+        self._config.measures.failed(incoming.headers)
+        self._config.measures.decided(incoming.headers, moved)
         if request is not None:
             request.fail(error)
         logger.error(

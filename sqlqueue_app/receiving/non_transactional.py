@@ -13,6 +13,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
 from sqlqueue_app.policies.recoverability import Action, Discard, MoveToError
 from sqlqueue_app.receiving.failures import Failure
+from sqlqueue_app.receiving.measures import done
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
 from sqlqueue_app.tables.rows import ReceivedRow
 
@@ -36,6 +37,7 @@ class NonTransactionalProcessor(MessageProcessor):
                 action = Discard("ON_FAILURE_WITHOUT_TRANSACTION")
             return self._settle(action, row, incoming, failure, 1)
         self._config.rate_limit.succeeded()
+        self._done.append(done(incoming.headers, *self._attempt_took))
         return Outcome.HANDLED
 
     def _connection_for_handlers(self) -> BaseDatabaseWrapper | None:

@@ -34,6 +34,7 @@ from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryNow
 from sqlqueue_app.receiving.control_messages import is_subscription_message
 from sqlqueue_app.receiving.failures import Failure, failure_of
 from sqlqueue_app.receiving.invoking import Invoker
+from sqlqueue_app.receiving.measures import Done, done
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import NullBody, read_message
 from sqlqueue_app.receiving.recovering import Recovery
@@ -86,6 +87,8 @@ class MessageProcessor:
         self._recovery = Recovery(config)
         self._audits = config.auditing.copies_all
         self._is_copy = False
+        self._attempt_took = (0.0, 0.0)
+        self._done: list[Done] = []
         self._rows: Sequence[ReceivedRow] = ()
         self._immediate: list[OutgoingMessage] = []
         self._outgoing: list[Sequence[OutgoingMessage]] = []
@@ -113,7 +116,7 @@ class MessageProcessor:
         """
         self._rows = rows
         self._alone = len(rows) == 1
-        self._outgoing, self._after_commit = [], []
+        self._outgoing, self._after_commit, self._done = [], [], []
         try:
             return self._process_alone(rows[0]) if self._alone else self._process_batch(rows)
         except BaseException:
@@ -131,6 +134,7 @@ class MessageProcessor:
         began = self._clock()
         outcome = self._process(row)
         self._size.done(1, self._clock() - began, failed=outcome in _NOT_HANDLED)
+        self._count_done()
         return outcome.yielded_message
 
     def _process_batch(self, rows: Sequence[ReceivedRow]) -> bool:
@@ -165,6 +169,7 @@ class MessageProcessor:
             return True
         for call in self._after_commit:
             call()
+        self._count_done()
         self._run_hooks(hooks, "")
         return False
 
@@ -253,12 +258,14 @@ class MessageProcessor:
         if self._is_copy and (duplicates := self._config.duplicates) is not None:
             self._when_committed(lambda: duplicates.dropped(incoming))
         self._config.rate_limit.succeeded()
+        self._done.append(done(incoming.headers, *self._attempt_took))
         self._run_hooks(hooks, incoming.message_id)
         return Outcome.HANDLED
 
     def _handle(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
         """Call the handlers; what they sent and is not written yet, with the copy for the audit queue."""
         config = self._config
+        started = time.perf_counter()
         began = config.auditing.begins() if self._audits else None
         outgoing: list[OutgoingMessage] = []
         self._is_copy = config.duplicates is not None and bool(incoming.body) and not self._is_first(incoming)
@@ -273,7 +280,14 @@ class MessageProcessor:
             logger.info("message without a body, no handler called", extra=self._extra("message_empty", incoming.message_id))
         if self._audits or names.RETRY_UNIQUE_MESSAGE_ID in incoming.headers:
             outgoing += config.auditing.copies(row, incoming, began)
+        self._attempt_took = started, time.perf_counter()
         return outgoing
+
+    def _count_done(self) -> None:
+        """The messages that are done are committed."""
+        if self._done:
+            self._config.measures.handled(self._done, time.time() - time.perf_counter())
+            self._done = []
 
     def _is_first(self, incoming: IncomingMessage) -> bool:
         if (duplicates := self._config.duplicates) is None:
@@ -334,6 +348,7 @@ class MessageProcessor:
         else:
             for call in self._after_commit:
                 call()
+            self._count_done()
         logger.error(
             "a handler ended the receive transaction by a COMMIT or ROLLBACK of its own; "
             "%s of %s messages moved to the error queue: %s",
@@ -345,6 +360,7 @@ class MessageProcessor:
 
     def _failed(self, incoming: IncomingMessage, error: BaseException) -> Failure:
         self._config.rate_limit.failed()
+        self._config.measures.failed(incoming.headers)
         return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=self._invoker.facts(incoming))
 
     def _tries_again(self, action: Action, incoming: IncomingMessage, attempt: int, failure: Failure) -> bool:

@@ -18,6 +18,7 @@ from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Failure
 from sqlqueue_app.receiving.forwarding import Forwarding
 from sqlqueue_app.receiving.in_work import UNWATCHED, InWork
+from sqlqueue_app.receiving.measures import Measures
 from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.slow_handlers import SlowHandlers
 from sqlqueue_app.sending.composer import Composer
@@ -88,5 +89,7 @@ class ProcessorConfig:
     """The most messages of one transaction; mode none takes each alone."""
     bound: LowerBound = field(default_factory=LowerBound)
     """Where the next receive looks, shared by the threads of the queue."""
+    measures: Measures = field(default_factory=Measures)
+    """Counts what becomes of messages, for the whole endpoint."""
     in_work: InWork = UNWATCHED
     """Is told which row is being handled, so that a message that kills its process is not received for ever (design 6.13)."""

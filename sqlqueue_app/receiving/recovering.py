@@ -70,9 +70,10 @@ class Recovery:
             queue.move(row.id, incoming.headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
 
     def say(self, action: Action, incoming: IncomingMessage, failure: Failure, attempt: int) -> None:
-        """Log what was decided, once it is sure."""
+        """Log and count what was decided, once it is sure."""
         what = failure.exception_type, failure.message
         message_id = incoming.message_id
+        self._config.measures.decided(incoming.headers, action)
         if isinstance(action, RetryNow):
             extra = self._extra("immediate_retry", message_id, attempt=attempt)
             logger.info("attempt %s failed, trying again: %s: %s", attempt, *what, extra=extra)

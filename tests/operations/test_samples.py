@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import InstanceLease, lease_instance
-from sqlqueue_app.models import Claim, Instance, QueueSample
+from sqlqueue_app.models import Claim, EndpointSample, Instance, QueueSample
 from sqlqueue_app.operations import sample_storage, sampling
 from sqlqueue_app.operations.claims import AHEAD_AT_MOST, claim
 from sqlqueue_app.operations.known_queues import address_book_of
@@ -201,6 +201,29 @@ def test_means_are_weighted_by_how_often_was_counted(queue_database: QueueDataba
     keep_house(queue_database.alias, noon + 660 * SECOND)
     (rolled,) = samples(queue_database, seconds=600)
     assert (rolled.samples, rolled.waiting, rolled.most_waiting) == (55, round((100 + 54 * 10) / 55), 120)
+
+
+def test_what_endpoints_did_is_summed_by_instance_and_type(queue_database: QueueDatabase) -> None:
+    noon = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+    common = {"endpoint": "Sales", "message_type": "A", "seconds": 10, "handled": 3, "processing_seconds": 1.5}
+    ahead = {"critical_measured": 1, "critical_seconds": -2, "critical_max": -2}
+    EndpointSample.objects.using(queue_database.alias).bulk_create(
+        [
+            EndpointSample(**common, **ahead, instance="one", taken_at=noon, processing_max=1),
+            EndpointSample(**common, instance="one", taken_at=noon, processing_max=0.5, failures=2),
+            EndpointSample(**common, instance="one", taken_at=noon + 50 * SECOND, immediate_retries=4),
+            EndpointSample(**common, instance="two", taken_at=noon + 10 * SECOND),
+            EndpointSample(**common, instance="two", taken_at=noon + 60 * SECOND),
+        ]
+    )  # fmt: skip
+    keep_house(queue_database.alias, noon + 75 * SECOND)
+    one, two = EndpointSample.objects.using(queue_database.alias).filter(seconds=60).order_by("instance")
+    assert (one.taken_at, one.handled, one.failures, one.immediate_retries) == (noon, 9, 2, 4)
+    assert (one.processing_seconds, one.processing_max) == (4.5, 1.0)
+    assert (one.critical_measured, one.critical_seconds, one.critical_max) == (1, -2.0, -2.0)
+    assert (two.instance, two.handled, two.critical_max) == ("two", 3, None)
+    keep_house(queue_database.alias, noon + 2 * HOUR)
+    assert not EndpointSample.objects.using(queue_database.alias).filter(seconds=10).exists()
 
 
 def test_after_a_time_without_a_worker_what_is_left_is_rolled_up(queue_database: QueueDatabase) -> None:

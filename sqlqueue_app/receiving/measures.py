@@ -1,0 +1,167 @@
+"""What an endpoint does, counted in memory: how many messages of which type, how long they took, how old they were when done.
+
+Definitions are those of NServiceBus (operations reference 3.1): times of successes only. The processing time is that of the attempt
+that succeeded, without the receive, the writing of what was sent and the commit. The critical time goes from the header DeliverAt,
+else TimeSent, to the end of the processing; it is negative where the clock of the sender is ahead, and stays so.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.headers import Headers
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.messages.types import resolve_enclosed
+from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryLater, RetryNow
+
+# Whoever writes headers decides how many types there are: those after the first 200 are counted together.
+MOST_TYPES: Final = 200
+OTHER_TYPES: Final = "(other types)"
+_REMEMBERED_TEXTS: Final = 1000
+_LONGEST_REMEMBERED: Final = 4000
+_LONGEST_NAME: Final = 255
+_MINUTE: Final = len("2026-04-29 21:56:")
+_WHOLE: Final = len("2026-04-29 21:56:55:590807 Z")
+
+Done = tuple[str | None, str | None, float, float]
+"""A handled message: the texts of its types and of when it was sent, and when its processing has begun and was done, by
+`perf_counter`. Not its headers: they would be kept until a whole batch is done."""
+
+
+def done(headers: Headers, started: float, completed: float) -> Done:
+    """What is counted of a message once it is committed."""
+    get = headers.get
+    return get(names.ENCLOSED_MESSAGE_TYPES), get(names.DELIVER_AT) or get(names.TIME_SENT), started, completed
+
+
+@dataclass(slots=True)
+class Counted:
+    """What was counted of one message type since the last time. Seconds are sums; `critical_measured` messages have a time."""
+
+    handled: int = 0
+    failures: int = 0
+    immediate_retries: int = 0
+    delayed_retries: int = 0
+    moved_to_error: int = 0
+    processing_seconds: float = 0.0
+    processing_max: float = 0.0
+    critical_measured: int = 0
+    critical_seconds: float = 0.0
+    critical_max: float | None = None
+
+    def add(self, other: Counted) -> None:
+        """Count what the other has counted, too."""
+        longest = [each for each in (self.critical_max, other.critical_max) if each is not None]
+        slowest = max(self.processing_max, other.processing_max)
+        for field in fields(Counted):
+            if not field.name.endswith("_max"):
+                setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        self.processing_max, self.critical_max = slowest, max(longest, default=None)
+
+
+_NOTHING: Final = Counted()
+
+
+class Measures:
+    """Counts for one endpoint in one process, by message type. Safe from any thread; it reaches no database and asks no clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counted: dict[str, Counted] = {}
+        self._names: dict[str, str] = {}
+        self._types: set[str] = set()
+        self._minute = ""
+        self._minute_begin = 0.0
+
+    def handled(self, messages: Sequence[Done], ahead: float) -> None:
+        """Messages were handled, their work is committed. `ahead`: the time since 1970 less that of `perf_counter`."""
+        # Of a batch most are of the type of the one before.
+        last: str | None = None
+        counted = _NOTHING
+        with self._lock:
+            for text, at, started, completed in messages:
+                if text != last or counted is _NOTHING:
+                    last, counted = text, self._of_type(text or "")
+                took = completed - started
+                counted.handled += 1
+                counted.processing_seconds += took
+                if took > counted.processing_max:
+                    counted.processing_max = took
+                if at:
+                    # Most were sent in the minute of the one before: a small number to read instead of a whole date.
+                    if at[:_MINUTE] == self._minute and len(at) == _WHOLE and (digits := at[17:19] + at[20:26]).isdecimal():
+                        sent: float | None = self._minute_begin + int(digits) * 1e-6
+                    elif (sent := self._instant(at)) is None:
+                        continue
+                    critical = completed + ahead - sent
+                    counted.critical_measured += 1
+                    counted.critical_seconds += critical
+                    if counted.critical_max is None or critical > counted.critical_max:
+                        counted.critical_max = critical
+
+    def failed(self, headers: Headers) -> None:
+        """An attempt has failed."""
+        self._count(headers, "failures")
+
+    def decided(self, headers: Headers, action: Action) -> None:
+        """What became of a failed attempt."""
+        if isinstance(action, RetryNow):
+            self._count(headers, "immediate_retries")
+        elif isinstance(action, RetryLater):
+            self._count(headers, "delayed_retries")
+        elif isinstance(action, MoveToError):
+            self._count(headers, "moved_to_error")
+
+    def take(self) -> dict[str, Counted]:
+        """What was counted since the last `take`, by message type; nothing of it is left here."""
+        with self._lock:
+            taken, self._counted = self._counted, {}
+        return taken
+
+    def put_back(self, taken: Mapping[str, Counted]) -> None:
+        """Have the next `take` bring this, too: it could not be written."""
+        with self._lock:
+            for name, counted in taken.items():
+                (self._counted.get(name) or self._begin(name)).add(counted)
+
+    def _count(self, headers: Headers, what: str) -> None:
+        with self._lock:
+            counted = self._of_type(headers.get(names.ENCLOSED_MESSAGE_TYPES) or "")
+            setattr(counted, what, getattr(counted, what) + 1)
+
+    def _of_type(self, text: str) -> Counted:
+        """What is counted of the types that a header encloses. Called under the lock."""
+        name = self._names.get(text)
+        if name is None:
+            name = self._new_name(text)
+        return self._counted.get(name) or self._begin(name)
+
+    def _begin(self, name: str) -> Counted:
+        counted = self._counted[name] = Counted()
+        return counted
+
+    def _new_name(self, text: str) -> str:
+        """The type as it is counted; empty for a message that names none. Called under the lock."""
+        found = resolve_enclosed(text) if text else []
+        # A database may refuse NUL in a text, and each text is cut where the column ends.
+        name = found[0].replace("\0", "\N{SYMBOL FOR NULL}")[:_LONGEST_NAME] if found else ""
+        if name not in self._types and len(self._types) >= MOST_TYPES:
+            name = OTHER_TYPES
+        else:
+            self._types.add(name)
+        if len(text) <= _LONGEST_REMEMBERED and len(self._names) < _REMEMBERED_TEXTS:
+            self._names[text] = name
+        return name
+
+    def _instant(self, text: str) -> float | None:
+        """Seconds since 1970; None for text that is no instant. Called under the lock."""
+        try:
+            instant = parse_time(text)
+        except ValueError:
+            return None
+        self._minute, self._minute_begin = text[:_MINUTE], instant.replace(second=0, microsecond=0).timestamp()
+        return instant.timestamp()

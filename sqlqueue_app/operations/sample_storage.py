@@ -103,6 +103,7 @@ def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolut
     if last is not None:
         fine = fine.filter(taken_at__gte=last + timedelta(seconds=coarser.seconds))
     groups: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    sample: Any
     for sample in fine:
         groups[coarser.begin_of(instant_of(sample)), *(getattr(sample, name) for name in table.key)].append(sample)
     rolled = [

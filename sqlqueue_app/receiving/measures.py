@@ -94,8 +94,10 @@ class Measures:
                 if at:
                     # Most were sent in the minute of the one before: a small number to read instead of a whole date.
                     if at[:_MINUTE] == self._minute and len(at) == _WHOLE and (digits := at[17:19] + at[20:26]).isdecimal():
-                        sent: float | None = self._minute_begin + int(digits) * 1e-6
-                    elif (sent := self._instant(at)) is None:
+                        sent = self._minute_begin + int(digits) * 1e-6
+                    elif (instant := self._instant(at)) is not None:
+                        sent = instant
+                    else:
                         continue
                     critical = completed + ahead - sent
                     counted.critical_measured += 1

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlqueue_app.tables.connections import fetch_all
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.rows import bytes_of, row_id_of
+from sqlqueue_app.tables.rows import bytes_of, row_id_of, text_of
 
 # So many numbers stand in one statement at most.
 ROWS_PER_STATEMENT: Final = 1_000
@@ -34,7 +34,7 @@ def headers_of_rows(table: QueueTable, row_versions: Iterable[int]) -> dict[int,
 
     One statement for a thousand. Takes and locks nothing. Raises DatabaseErrors, QueueNotFound among them.
     """
-    return {int(number): headers for number, headers in _each(table, "look_at", row_versions)}
+    return {int(number): text_of(headers) for number, headers in _each(table, "look_at", row_versions)}
 
 
 def take_rows(table: QueueTable, row_versions: Iterable[int]) -> list[TakenRow]:
@@ -66,9 +66,9 @@ def _taken(row: Sequence[Any]) -> TakenRow:
     return TakenRow(
         int(row_version),
         row_id_of(row_id),
-        correlation_id,
-        reply_to_address,
+        text_of(correlation_id),
+        text_of(reply_to_address),
         None if lifetime is None else int(lifetime),
-        headers,
+        text_of(headers),
         bytes_of(body),
     )

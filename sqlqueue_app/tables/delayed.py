@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -15,7 +14,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.headers import Headers, write_headers
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run, statement_scope
 from sqlqueue_app.tables.inspection import table_exists
-from sqlqueue_app.tables.rows import NewRow, delayed_values_of
+from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_of
 from sqlqueue_app.tables.table_errors import TableErrors
 
 
@@ -90,7 +89,8 @@ class DelayedTable:
         """
         with TableErrors(self, f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
-        return [DelayedRow(headers, _bytes(body)) for headers, body, _ in sorted(rows, key=lambda row: row[2])]
+        found = sorted(rows, key=lambda row: row[2])
+        return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body, _ in found]
 
     def cancel(self, headers: Headers) -> int:
         """Delete the messages that carry these two headers, as we write them, and return how many there were.
@@ -105,7 +105,7 @@ class DelayedTable:
         """The first messages that will be due, in that order, without taking them."""
         with TableErrors(self, f"peek into {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("peek_delayed"), limit=limit)
-        return [DelayedRow(headers, _bytes(body)) for headers, body in rows]
+        return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body in rows]
 
     def bring_nearer(self, time: timedelta) -> None:
         """Have every message due so much earlier, for tests: the database's clock, which says what is due, goes on as ever."""
@@ -120,9 +120,3 @@ class DelayedTable:
 
     def _statement(self, name: str) -> Rendered:
         return self.dialect.statement(name, table=self.qualified)
-
-
-def _bytes(value: Any) -> bytes:
-    if isinstance(value, str):  # inserted by hand into SQLite
-        return value.encode("utf-8")
-    return b"" if value is None else bytes(value)

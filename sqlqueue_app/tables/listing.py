@@ -18,6 +18,7 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.rows import text_of
 
 # What PostgreSQL plans in a few tens of milliseconds; SQLite takes 500 parts of a UNION at most.
 TABLES_PER_STATEMENT: Final = 100
@@ -100,7 +101,14 @@ def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[Q
 def look_at_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[Look]:
     """One look for each queue, in their order; a statement for each hundred. Raises DatabaseError if one of them is gone."""
     return [
-        Look(int(waiting), int(expiring), int(expired), int(span or 0), head, None if written is None else int(written))
+        Look(
+            int(waiting),
+            int(expiring),
+            int(expired),
+            int(span or 0),
+            text_of(head, "replace"),
+            None if written is None else int(written),
+        )
         for waiting, expiring, expired, span, head, written in _look(alias, "look", addresses, limit)
     ]
 

@@ -65,7 +65,7 @@ def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> lis
         held = {
             "id": row.id.replace("-", "") if dialect == "sqlite" else row.id,
             "time_to_be_received_ms": None if lifetime is None else clamped(lifetime),
-            "headers": row.headers,
+            "headers": _as_it_was(row.headers) if dialect == "sqlite" else row.headers,
             "body": row.body,
             "correlation_id": _column_text(row.correlation_id, dialect),
             "reply_to_address": _column_text(row.reply_to_address, dialect),
@@ -74,14 +74,14 @@ def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> lis
     return values
 
 
-def _column_text(text: str | None, dialect: str) -> str | None:
+def _column_text(text: str | None, dialect: str) -> str | bytes | None:
     """The text as the column of the transport keeps it, or None: nothing is better than another text, for where the column is NULL
     most readers take the header. On SQL Server it is `varchar`: other characters than ASCII become question marks there, or others
     that look alike, as the collation has it.
     """
     if text is None or len(text) > _COLUMN_CHARACTERS or (dialect == "sqlserver" and not text.isascii()):
         return None
-    return text
+    return _as_it_was(text) if dialect == "sqlite" else text
 
 
 class ReceivedRow(NamedTuple):
@@ -122,7 +122,13 @@ def received_rows(found: Iterable[Sequence[Any]]) -> list[ReceivedRow]:
 def _received_row(row: Sequence[Any]) -> ReceivedRow:
     row_id, correlation_id, reply_to_address, expired, headers, body, row_version = row
     return ReceivedRow(
-        row_id_of(row_id), correlation_id, reply_to_address, bool(expired), headers, bytes_of(body), int(row_version)
+        row_id_of(row_id),
+        correlation_id if correlation_id is None else text_of(correlation_id),
+        reply_to_address if reply_to_address is None else text_of(reply_to_address),
+        bool(expired),
+        headers if type(headers) is str else text_of(headers),
+        bytes_of(body),
+        int(row_version),
     )
 
 
@@ -132,11 +138,11 @@ def peeked_row(row: tuple[Any, ...]) -> PeekedRow:
     return PeekedRow(
         int(row_version),
         row_id_of(row_id),
-        correlation_id,
-        reply_to_address,
+        text_of(correlation_id, "replace"),
+        text_of(reply_to_address, "replace"),
         _instant(expires),
         bool(expired),
-        headers,
+        text_of(headers, "replace"),
         bytes_of(body),
         length,
     )
@@ -146,27 +152,50 @@ def row_id_of(value: Any) -> uuid.UUID:
     """The row id of what a driver gives for its column."""
     if isinstance(value, uuid.UUID):
         return value
+    text = text_of(value, "backslashreplace") or ""
     try:
-        return uuid.UUID(str(value))
+        return uuid.UUID(text)
     except ValueError:
         # SQLite has no type that would keep other text out of the column; the same text gives the same id each time.
-        return uuid.uuid5(uuid.NAMESPACE_OID, str(value))
+        return uuid.uuid5(uuid.NAMESPACE_OID, text)
+
+
+def text_of(value: Any, errors: str = "surrogateescape") -> str | None:
+    """The text in a column. SQLite's statements give its bytes, for it may be no UTF-8; such bytes come as halves of surrogate
+    pairs, and are written into SQLite again as they were.
+    """
+    text: str | None = value.decode("utf-8", errors) if isinstance(value, bytes) else value
+    return text
+
+
+def _as_it_was(text: str) -> str | bytes:
+    if text.isascii():
+        return text
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _bytes_again(text)
+    return text
+
+
+def _bytes_again(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def bytes_of(value: Any) -> bytes | None:
-    """The bytes of what a driver gives for a body."""
-    if value is None or isinstance(value, bytes):
-        return value
-    # A body that was inserted by hand into SQLite may be text.
-    return value.encode("utf-8") if isinstance(value, str) else bytes(value)
+    """The bytes in the column of a body; None for NULL."""
+    return value if value is None or isinstance(value, bytes) else bytes(value)
 
 
 def _instant(value: Any) -> datetime | None:
     if value is None:
         return None
-    if isinstance(value, str):
+    if isinstance(value, bytes):
         try:
-            value = datetime.fromisoformat(value)
+            value = datetime.fromisoformat(value.decode("ascii"))
         except ValueError:
             return None
     instant: datetime = value

@@ -1,10 +1,11 @@
 -- Statements for chosen rows of a queue table on SQLite, which has one writer: nobody else holds a row. {table} is the quoted name.
+-- Text comes as BLOB: see the statement `receive`.
 
 -- name: look_at
 -- The headers of the rows of these numbers, that are there. {row_versions} is a list of whole numbers.
 SELECT
     RowVersion,
-    Headers
+    CAST(Headers AS blob)
 FROM {table}
 WHERE RowVersion IN ({row_versions});
 
@@ -13,12 +14,12 @@ WHERE RowVersion IN ({row_versions});
 DELETE FROM {table}
 WHERE RowVersion IN ({row_versions})
 RETURNING
-    Id,
-    CorrelationId,
-    ReplyToAddress,
+    CAST(Id AS blob),
+    CAST(CorrelationId AS blob),
+    CAST(ReplyToAddress AS blob),
     CAST((julianday(Expires) - julianday('now')) * 86400000 AS integer),
-    Headers,
-    Body,
+    CAST(Headers AS blob),
+    CAST(Body AS blob),
     RowVersion;
 
 -- name: remove

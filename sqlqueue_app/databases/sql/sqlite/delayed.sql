@@ -22,6 +22,7 @@ SELECT
     (SELECT count(*) FROM (SELECT 1 FROM {table} WHERE Due <= strftime('%Y-%m-%d %H:%M:%f', 'now') LIMIT :limit));
 
 -- name: take_due
+-- As BLOB: see the statement `receive`.
 DELETE FROM {table}
 WHERE RowVersion IN (
     SELECT RowVersion FROM {table}
@@ -29,10 +30,10 @@ WHERE RowVersion IN (
     ORDER BY Due
     LIMIT :limit
 )
-RETURNING Headers, Body, Due;
+RETURNING CAST(Headers AS blob), CAST(Body AS blob), CAST(Due AS blob);
 
 -- name: peek_delayed
-SELECT Headers, Body FROM {table} ORDER BY Due LIMIT :limit;
+SELECT CAST(Headers AS blob), CAST(Body AS blob) FROM {table} ORDER BY Due LIMIT :limit;
 
 -- name: cancel
 -- Looks at every row: nothing but the headers says whose they are.

@@ -21,7 +21,7 @@ SELECT
     counted.expiring,
     counted.expired,
     (SELECT max(RowVersion) - min(RowVersion) + 1 FROM {table}),
-    (SELECT Headers FROM {table} ORDER BY RowVersion LIMIT 1),
+    (SELECT CAST(Headers AS blob) FROM {table} ORDER BY RowVersion LIMIT 1),
     (SELECT seq FROM sqlite_sequence WHERE name = :name)
 FROM (
     SELECT

@@ -7,30 +7,31 @@ VALUES {rows};
 -- name: receive
 -- Run inside BEGIN IMMEDIATE: there is one writer at a time, so the lowest rows are nobody else's.
 -- No IS NULL here: SQLite 3.40 takes it for false in RETURNING when the table's other columns are NOT NULL.
+-- As BLOB: a column holds whatever somebody wrote, and text that is no UTF-8 could not be fetched, so nothing behind it either.
 DELETE FROM {table}
 WHERE RowVersion IN (SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT {limit})
 RETURNING
-    Id,
-    CorrelationId,
-    ReplyToAddress,
+    CAST(Id AS blob),
+    CAST(CorrelationId AS blob),
+    CAST(ReplyToAddress AS blob),
     CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
-    Headers,
-    Body,
+    CAST(Headers AS blob),
+    CAST(Body AS blob),
     RowVersion;
 
 -- name: peek
--- Expires as text: the column's declared type would make Django parse it, and fail on text that somebody wrote by hand.
+-- As BLOB: see above; Expires also because its declared type would make Django parse it, and fail on text that somebody wrote by hand.
 SELECT
     RowVersion,
-    Id,
-    CorrelationId,
-    ReplyToAddress,
-    CAST(Expires AS text),
+    CAST(Id AS blob),
+    CAST(CorrelationId AS blob),
+    CAST(ReplyToAddress AS blob),
+    CAST(Expires AS blob),
     CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
-    Headers,
+    CAST(Headers AS blob),
     -- substr() of an empty blob is NULL, which would look like a missing body.
-    CASE length(Body) WHEN 0 THEN x'' ELSE substr(Body, 1, :body_limit) END,
-    length(Body)
+    CASE length(Body) WHEN 0 THEN x'' ELSE substr(CAST(Body AS blob), 1, :body_limit) END,
+    length(CAST(Body AS blob))
 FROM {table}
 WHERE RowVersion > :after
 ORDER BY RowVersion
@@ -48,14 +49,14 @@ LIMIT :limit;
 -- The rows at and before a number, the last first.
 SELECT
     RowVersion,
-    Id,
-    CorrelationId,
-    ReplyToAddress,
-    CAST(Expires AS text),
+    CAST(Id AS blob),
+    CAST(CorrelationId AS blob),
+    CAST(ReplyToAddress AS blob),
+    CAST(Expires AS blob),
     CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
-    Headers,
-    CASE length(Body) WHEN 0 THEN x'' ELSE substr(Body, 1, :body_limit) END,
-    length(Body)
+    CAST(Headers AS blob),
+    CASE length(Body) WHEN 0 THEN x'' ELSE substr(CAST(Body AS blob), 1, :body_limit) END,
+    length(CAST(Body AS blob))
 FROM {table}
 WHERE RowVersion <= :before
 ORDER BY RowVersion DESC

@@ -1,0 +1,96 @@
+"""SQLite keeps anything in any column, text that is no UTF-8 too: a receiver gets past it, and so does who looks."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+
+from sqlqueue_app import handles
+from tests.receiving.conftest import Bench, Calls
+
+NOT_UTF_8 = "CAST(x'7bff7d' AS TEXT)"
+READABLE = """x'7b224e536572766963654275732e456e636c6f7365644d6573736167655479706573223a22436f6c756d6e227d'"""
+
+
+@pytest.fixture
+def waiting(sqlite_bench: Bench, calls: Calls) -> Bench:
+    """Two messages for a handler that replies."""
+
+    @handles("Column")
+    def replies(message: object, context: object) -> None:
+        calls.add(message)
+
+    for number in (1, 2):
+        sqlite_bench.put_message_of(number, "Column", {"n": number})
+    return sqlite_bench
+
+
+def change_first(bench: Bench, column: str, value: str) -> None:
+    table = bench.table("Sales").qualified
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute(f"UPDATE {table} SET {column} = {value} WHERE RowVersion = (SELECT min(RowVersion) FROM {table})")
+
+
+def shown() -> list[dict[str, object]]:
+    text, documents = StringIO(), StringIO()
+    call_command("sqlqueue_peek", "Sales", stdout=text)
+    call_command("sqlqueue_peek", "Sales", format="json", stdout=documents)
+    call_command("sqlqueue_status", stdout=StringIO())
+    return list(json.loads(documents.getvalue())["messages"])
+
+
+@pytest.mark.parametrize("value", ["x'ff'", NOT_UTF_8, "5", "5.5"])
+@pytest.mark.parametrize("column", ["Id", "CorrelationId", "ReplyToAddress", "Expires", "Recoverable"])
+def test_columns_that_no_message_depends_on(waiting: Bench, calls: Calls, column: str, value: str) -> None:
+    change_first(waiting, column, value)
+    assert len(shown()) == 2
+    waiting.run()
+    assert [message["n"] for message in calls.seen if message] == [1, 2]
+    assert (waiting.rows("Sales"), waiting.rows("error")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("value", "handled"),
+    [(READABLE, [1, 2]), (NOT_UTF_8, [2]), ("x'ff00'", [2]), ("5", [2]), ("5.5", [2])],
+    ids=["a blob", "no UTF-8", "bytes", "5", "5.5"],
+)
+def test_headers(waiting: Bench, calls: Calls, value: str, handled: list[int]) -> None:
+    change_first(waiting, "Headers", value)
+    assert len(shown()) == 2
+    waiting.run()
+    assert [message["n"] for message in calls.seen] == handled
+    assert waiting.rows("Sales") == []
+    with waiting.database.connection.cursor() as cursor:
+        cursor.execute(f"SELECT CAST(Headers AS blob) = CAST({value} AS blob) FROM {waiting.table('error').qualified}")
+        assert cursor.fetchall() == [(1,)] * (2 - len(handled)), "poison is moved to the byte"
+
+
+@pytest.mark.parametrize(("value", "body"), [("'{}'", b"{}"), ("5", b"5"), ("5.5", b"5.5"), (NOT_UTF_8, b"{\xff}")])
+def test_body(waiting: Bench, calls: Calls, value: str, body: bytes) -> None:
+    change_first(waiting, "Body", value)
+    assert shown()[0]["body_size"] == len(body)
+    waiting.run()
+    assert waiting.rows("Sales") == []
+    assert calls.seen[-1] == {"n": 2}
+    assert [row.body for row in waiting.rows("error")] == ([] if body == b"{}" else [body])
+
+
+@pytest.mark.parametrize("column", ["Headers", "Body"])
+def test_a_delayed_message(waiting: Bench, calls: Calls, column: str) -> None:
+    with waiting.database.connection.cursor() as cursor:
+        for number in (3, 4):
+            cursor.execute(
+                'INSERT INTO "Sales.Delayed" (Headers, Body, Due) '
+                "SELECT Headers, Body, strftime('%Y-%m-%d %H:%M:%f', 'now', %s) FROM \"Sales\" LIMIT 1",
+                [f"-{10 - number} seconds"],
+            )
+        cursor.execute(
+            f'UPDATE "Sales.Delayed" SET {column} = {NOT_UTF_8} WHERE RowVersion = (SELECT min(RowVersion) FROM "Sales.Delayed")'
+        )
+    waiting.run()
+    assert len(calls.seen) == 3
+    assert waiting.rows("Sales") == []
+    assert len(waiting.rows("error")) == 1

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sqlqueue_app.receiving.stopping import StopSignal
-from tests.receiving import shapes
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.tables.well_known import delayed_address
+from tests.receiving import accounting, shapes
 from tests.receiving.conftest import Bench
+from tests.receiving.delayed_tables import PAST
 from tests.receiving.shapes import Shape
 
 OUT = ("error", "audit", "Other", "Acknowledged")
 MANY = st.lists(shapes.shapes, min_size=20, max_size=40, unique_by=lambda row: row.row_id)
 several_runs = settings(
     deadline=None,
-    max_examples=12,
+    max_examples=10,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-few_runs = settings(several_runs, max_examples=5)
+few_runs = settings(several_runs, max_examples=3)
 # Nothing goes wrong that a receiver would have to say.
 TROUBLE = {
     "receive_failed",
@@ -75,18 +81,23 @@ def postgresql_sales(postgresql_bench: Bench, request: pytest.FixtureRequest) ->
     return configured(postgresql_bench, getattr(request, "param", {}))
 
 
-def run(bench: Bench, rows: list[Shape], trouble: list[str], queue: str = "Sales") -> None:
-    """The rows through a worker; each must come out once."""
+def empty(bench: Bench) -> None:
     for name in OUT:
         bench.table(name).purge()
-    held = shapes.put(bench, rows, queue)
-    stop = StopSignal()
-    received = bench.run(stop)
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {delayed_table(bench).qualified}")
+
+
+def run(bench: Bench, rows: list[Shape], trouble: list[str], queue: str = "Sales") -> None:
+    """The rows through a worker; each must come out once."""
+    empty(bench)
+    held = accounting.put(bench, rows, queue)
+    received = bench.run()
     assert trouble == []
     assert received >= len(held)
     assert bench.rows(queue) == []
-    found = shapes.found_in(bench, *OUT)
-    shapes.account(held, found)
+    found = accounting.found_in(bench, *OUT)
+    accounting.account(held, found)
     for each in found:
         kind = each.headers.get("NServiceBus.ExceptionInfo.ExceptionType") or ""
         assert each.queue != "error" or each.text in [row.headers for row in held] or kind.startswith("sqlqueue_app."), each
@@ -120,3 +131,48 @@ def test_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[S
 )
 def test_with_features(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
     run(sqlite_sales, rows, trouble)
+
+
+def delayed_table(bench: Bench) -> DelayedTable:
+    book = get_settings().address_book(bench.database.vendor)
+    return DelayedTable(bench.database.alias, delayed_address(book, "Sales"))
+
+
+@pytest.mark.parametrize("satellite", ["Retries", "Timeouts", "TimeoutsDispatcher"])
+@pytest.mark.parametrize("sqlite_sales", [{"LEGACY_SATELLITES": True, "DELAYED_RETRIES": 2}], indirect=True, ids=["legacy"])
+@few_runs
+@given(rows=MANY)
+def test_satellites(sqlite_sales: Bench, trouble: list[str], satellite: str, rows: list[Shape]) -> None:
+    # What cancels timeouts of its saga ends with them, and is tested by itself.
+    rows = [row for row in rows if names.CLEAR_TIMEOUTS not in row.headers]
+    empty(sqlite_sales)
+    held = accounting.put(sqlite_sales, rows, f"Sales.{satellite}")
+    sqlite_sales.run()
+    assert trouble == []
+    delayed = delayed_table(sqlite_sales)
+    kept = [accounting.Found("delayed", row.headers, row.body) for row in delayed.peek(1000)]
+    assert [sqlite_sales.rows(name) for name in ("Sales", f"Sales.{satellite}")] == [[], []]
+    accounting.account(held, accounting.found_in(sqlite_sales, *OUT) + kept)
+
+
+def due(bench: Bench, trouble: list[str], rows: list[Shape]) -> None:
+    empty(bench)
+    held = [replace(accounting.as_held(row, bench.database.vendor), has_id=False) for row in rows]
+    delayed_table(bench).insert([NewRow("", row.headers, row.body or b"", due=PAST) for row in held])
+    bench.run()
+    assert trouble == []
+    assert delayed_table(bench).peek(1) == []
+    assert bench.rows("Sales") == []
+    accounting.account(held, accounting.found_in(bench, *OUT))
+
+
+@several_runs
+@given(rows=MANY)
+def test_due_messages_on_sqlite(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
+    due(sqlite_sales, trouble, rows)
+
+
+@few_runs
+@given(rows=MANY)
+def test_due_messages_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
+    due(postgresql_sales, trouble, rows)

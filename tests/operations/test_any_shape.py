@@ -10,7 +10,7 @@ from django.core.management import call_command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sqlqueue_app.operations.browse import read_details, read_message, read_page
+from sqlqueue_app.operations.browse import PageAsked, read_details, read_message, read_page
 from tests.dashboard.pages import OVERVIEW, client_of
 from tests.operations.filling import install
 from tests.receiving import accounting, shapes
@@ -42,7 +42,9 @@ def filled(bench: Bench, rows: list[Shape]) -> list[Shape]:
 def test_readers_and_commands(looked_at: Bench, rows: list[Shape]) -> None:
     held = filled(looked_at, rows)
     table = looked_at.table("Sales")
-    page = read_page(table, size=50)
+    page = read_page(table, PageAsked(size=50))
+    assert read_page(table, PageAsked(size=50, before=page.messages[-1].row_version)).messages == page.messages
+    assert read_page(table, PageAsked(size=50, header="NServiceBus.MessageId: a")).looked_at == len(held)
     assert len(page.messages) == len(held) == len(read_details(table, limit=50))
     for summary in page.messages:
         detail = read_message(table, summary.row_version)
@@ -65,7 +67,7 @@ def test_pages_of_the_admin(looked_at: Bench, rows: list[Shape]) -> None:
     client = client_of("superuser")
     assert client.get(OVERVIEW).status_code == 200
     assert client.get(f"{OVERVIEW}Sales/").status_code == 200
-    messages = read_page(looked_at.table("Sales"), size=50).messages
+    messages = read_page(looked_at.table("Sales"), PageAsked(size=50)).messages
     assert len(messages) == len(held)
     for summary in messages:
         shown = client.get(f"{OVERVIEW}Sales/{summary.row_version}/")

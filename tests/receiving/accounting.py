@@ -82,8 +82,11 @@ def account(rows: Iterable[Shape], found: list[Found]) -> None:
 def _is_of(each: Found, row: Shape) -> bool:
     if each.body != (row.body or b""):
         return False
-    if row.is_poison or (each.queue == "error" and each.text == row.headers):
+    if row.is_poison:
         return each.queue == "error" and each.text == row.headers
+    if each.text == row.headers:
+        # A satellite moves rows as they are, and the id of the row stays that of the message.
+        return True
     told = read_headers(row.headers) if row.headers != "null" else {}
     headers = each.headers
     message_id = told.get(names.MESSAGE_ID) or (str(row.row_id) if row.has_id else headers.get(names.MESSAGE_ID))

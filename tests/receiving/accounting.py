@@ -90,7 +90,7 @@ def _is_of(each: Found, row: Shape) -> bool:
     told = read_headers(row.headers) if row.headers != "null" else {}
     headers = each.headers
     message_id = told.get(names.MESSAGE_ID) or (str(row.row_id) if row.has_id else headers.get(names.MESSAGE_ID))
-    if not message_id or message_id != headers.get(names.MESSAGE_ID):
+    if message_id != headers.get(names.MESSAGE_ID) or (not headers and each.text not in ("", "{}")):
         return False
     return all(headers.get(name) == value for name, value in told.items() if name not in _MAY_CHANGE)
 

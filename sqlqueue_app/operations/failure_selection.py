@@ -71,6 +71,10 @@ class FailureSelection:
         """The same with these statuses, unless some are said or messages are chosen one by one."""
         return self if self.statuses or self.ids else replace(self, statuses=statuses)
 
+    def with_problems(self, *problems: str) -> Self:
+        """The same with further problems."""
+        return replace(self, problems=(*self.problems, *problems))
+
     def queryset(self) -> QuerySet[FailedMessage]:
         """The messages, in the managed tables, in no order."""
         found = FailedMessage.objects.using(managed_alias())

@@ -40,6 +40,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "receive": (RECEIVE_HINTS, RECEIVE_ORDER),
     "peek": ([(TABLE, READ)], ("SELECT TOP (", "FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
     "row_versions": ([(TABLE, READ)], ("SELECT TOP (", "ROWVERSION FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
+    "find_ids": ([(TABLE, READ)], ("SELECT HEAD . ROWVERSION", "SELECT TOP (", "ORDER BY ROWVERSION ASC", "WHERE HEAD . ID IN (")),
     "count": ([(TABLE, READ)], ("SELECT COUNT", "SELECT TOP (", "ORDER BY ROWVERSION ASC")),
     "count_expiring": (
         [(TABLE, READ)] * 2,
@@ -122,6 +123,8 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True) -> str:
         texts |= {"correlation_id": columns[0], "reply_to_address": columns[1]}
     if name == "receive":
         texts["limit"] = "1"
+    if name == "find_ids":
+        texts["ids"] = "'11111111-2222-3333-4444-555555555555'"
     if name in ("look_at", "take", "remove"):
         texts["row_versions"] = "7, 8"
     return SQLSERVER.statement(name, **texts).sql

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,19 +13,17 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations import failure_index
 from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import FailureIndexing, IndexState, catch_up
 from sqlqueue_app.operations.failure_retention import KEPT
 from sqlqueue_app.tables.chosen_rows import remove_rows
-from sqlqueue_app.tables.rows import NewRow
+from tests.operations.error_rows import FAILED_AT as NOW
+from tests.operations.error_rows import acknowledgement, failed
 from tests.operations.filling import install, row, table
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
-
-NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -33,37 +31,6 @@ def errors(queue_database: QueueDatabase) -> QueueDatabase:
     """A database with an empty error queue."""
     install(queue_database)
     return queue_database
-
-
-def failed(name: str = "m-1", *, at: datetime = NOW, body: bytes = b"{}", **headers: str | None) -> NewRow:
-    """A row of an error queue; in the names of headers, `_` stands for a dot."""
-    common: dict[str, str | None] = {
-        "NServiceBus.MessageId": name,
-        "NServiceBus.ConversationId": "c-1",
-        "NServiceBus.EnclosedMessageTypes": "Shop.PlaceOrder, Shop",
-        "NServiceBus.TimeSent": format_time(at - timedelta(minutes=1)),
-        "NServiceBus.ProcessingEndpoint": "Sales",
-        "NServiceBus.ProcessingMachine": "mill",
-        "NServiceBus.FailedQ": "Sales@dbo",
-        "NServiceBus.TimeOfFailure": format_time(at),
-        "NServiceBus.ExceptionInfo.ExceptionType": "shop.OutOfStock",
-        "NServiceBus.ExceptionInfo.Message": "no more A-1",
-        "NServiceBus.ExceptionInfo.StackTrace": "shop.OutOfStock: no more A-1\n   at shop.handlers.place() in /shop.py:line 7\n",
-    }
-    changed = {name.replace("_", "."): value for name, value in headers.items()}
-    return row({name: value for name, value in {**common, **changed}.items() if value is not None}, body)
-
-
-def acknowledgement(of: uuid.UUID, **headers: str) -> NewRow:
-    return row(
-        {
-            "ServiceControl.Retry.Successful": format_time(NOW),
-            "ServiceControl.Retry.UniqueMessageId": str(of),
-            "NServiceBus.ControlMessage": "True",
-            **headers,
-        },
-        b"",
-    )
 
 
 def look(limit: int = 500, now: datetime = NOW) -> IndexState:

@@ -79,6 +79,12 @@ LIMIT CAST(:limit AS integer);
 -- The number of the row at a position, counted from 0.
 SELECT seq FROM {table} ORDER BY seq OFFSET CAST(:position AS bigint) LIMIT 1;
 
+-- name: find_ids
+-- The rows of these ids, that are there; by the primary key, so that limit is not needed. {ids} is a list of quoted ids.
+SELECT seq, id
+FROM {table}
+WHERE id IN ({ids}) AND CAST(:limit AS integer) > 0;
+
 -- name: count
 SELECT
     count(*),

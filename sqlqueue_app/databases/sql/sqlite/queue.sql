@@ -66,6 +66,16 @@ LIMIT :limit;
 -- The number of the row at a position, counted from 0.
 SELECT RowVersion FROM {table} ORDER BY RowVersion LIMIT 1 OFFSET :position;
 
+-- name: find_ids
+-- The rows of these ids among the first rows: nothing else leads to an id. {ids} is a list of quoted ids.
+SELECT head.RowVersion, head.Id
+FROM (
+    SELECT RowVersion, Id FROM {table}
+    ORDER BY RowVersion
+    LIMIT :limit
+) AS head
+WHERE head.Id IN ({ids});
+
 -- name: count
 SELECT
     count(*),

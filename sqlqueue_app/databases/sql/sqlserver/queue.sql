@@ -78,6 +78,16 @@ SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 ORDER BY RowVersion ASC
 OFFSET CAST(:position AS bigint) ROWS FETCH NEXT 1 ROWS ONLY;
 
+-- name: find_ids
+-- The rows of these ids among the first rows: nothing else leads to an id. {ids} is a list of quoted ids.
+SELECT head.RowVersion, head.Id
+FROM (
+    SELECT TOP (CAST(:limit AS int)) RowVersion, Id
+    FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+    ORDER BY RowVersion ASC
+) AS head
+WHERE head.Id IN ({ids});
+
 -- name: count
 -- Rows, rows with an expiry and expired rows among the first rows of the table; never more than limit rows are read.
 SELECT

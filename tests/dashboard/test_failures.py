@@ -1,0 +1,357 @@
+"""The pages of failed messages: groups, lists, one message, notes, pending retries, in the hands of any reader."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import timedelta
+from urllib.parse import quote
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, OperatorAction
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.tables.chosen_rows import remove_rows
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.error_rows import FAILED_AT, failed
+from tests.operations.filling import HOSTILE, install, message, row, table
+from tests.support.databases import QueueDatabase
+
+FAILURES = "/admin/sqlqueue_app/failedmessage/"
+LISTS = ("messages/", "archived/", "resolved/", "gone/", "unreadable/", "pending/")
+ONE = deterministic_guid("m-1", "Sales")
+GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")
+PAGES = ("", *LISTS, f"{ONE}/", f"group/{GROUP}/")
+
+
+@pytest.fixture
+def filled(queue_database: QueueDatabase) -> QueueDatabase:
+    """A database in which one message has failed; nobody has looked at it yet."""
+    install(queue_database)
+    table(queue_database, "error").send([failed(body=b'{"secret": 1}')])
+    return queue_database
+
+
+def page(path: str = "", kind: str = "writer", status: int = 200) -> Markup:
+    answer = client_of(kind).get(FAILURES + path)
+    assert answer.status_code == status
+    return Markup(answer.content.decode())
+
+
+def test_the_groups_are_right_without_a_worker(filled: QueueDatabase) -> None:
+    shown = page()
+
+    assert "1 message: status unresolved" in shown.text()
+    assert "shop.OutOfStock: shop.handlers.place()" in shown.text()
+    assert len(shown.find("tr", role="row")) == 2
+    assert shown.find("svg", role="img")
+    assert shown.inline == []
+
+
+@pytest.mark.parametrize(
+    ("by", "title"),
+    [
+        ("type", "Shop.PlaceOrder"),
+        ("address", "Sales@dbo"),
+        ("endpoint", "Sales"),
+        ("instance", "0" * 32),
+        ("odd", "shop.OutOfStock"),
+    ],
+)
+def test_groups_by_another_classifier(filled: QueueDatabase, by: str, title: str) -> None:
+    assert title in page(f"?by={by}").text()
+
+
+def test_lists_are_files_for_those_who_may_export(filled: QueueDatabase) -> None:
+    table(filled, "error").send([failed("=1+1"), row("no json", b"x")])
+    page()
+
+    assert client_of("viewer").get(f"{FAILURES}messages/?format=csv").status_code == 403
+    for path, lines in (("messages/", 4), ("", 2), ("?by=type", 2), ("unreadable/", 2), ("pending/", 1), (f"group/{GROUP}/", 3)):
+        joint = "&" if "?" in path else "?"
+        answer = client_of("admin").get(f"{FAILURES}{path}{joint}format=csv")
+        text = b"".join(answer.streaming_content).decode("utf-8-sig")  # type: ignore[attr-defined]
+        assert len(text.splitlines()) == lines, path
+        json_answer = client_of("admin").get(f"{FAILURES}{path}{joint}format=json")
+        found = json.loads(b"".join(json_answer.streaming_content))  # type: ignore[attr-defined]
+        assert len(found) == lines - 1
+    listed = client_of("admin").get(f"{FAILURES}messages/?format=csv")
+    assert "'=1+1" in b"".join(listed.streaming_content).decode()  # type: ignore[attr-defined]
+
+
+def test_what_can_be_done_is_beside_what_it_is_done_with(filled: QueueDatabase) -> None:
+    shown = page("messages/?q=endpoint:Sales")
+    assert f"{FAILURES}retry/?statuses=unresolved&endpoint=Sales" in shown.links
+    (form,) = [each for each in shown.find("button", type="submit") if each.get("formaction") == f"{FAILURES}retry/"]
+    assert shown.find("input", type="checkbox", value=str(ONE))
+    chosen = client_of("writer").get(f"{form['formaction']}?only=ids&ids={ONE}")
+    assert "the message" in chosen.content.decode()
+
+    assert f"{FAILURES}retry/?ids={ONE}" in page(f"{ONE}/").links
+    assert any(link.startswith(f"{FAILURES}retry/?group={GROUP}") for link in page(f"group/{GROUP}/").links)
+    refused = page(f"{ONE}/", kind="viewer")
+    assert f"{FAILURES}retry/?ids={ONE}" not in refused.links
+    assert "You need the permission “Can retry failed messages”." in refused.text()
+
+
+def test_every_page_is_reached_by_links(filled: QueueDatabase) -> None:
+    seen: set[str] = set()
+    left = [FAILURES]
+    client = client_of("superuser")
+    while left:
+        path = left.pop()
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        if answer.streaming:
+            continue
+        shown = Markup(answer.content.decode())
+        assert shown.inline == []
+        for link in (each for each in shown.links if not each.startswith("#")):
+            target = link if link.startswith("/") else path.partition("?")[0] + link
+            if target.startswith(FAILURES) and target not in seen:
+                seen.add(target)
+                left.append(target)
+
+    assert {FAILURES + each for each in (*LISTS, f"{ONE}/", f"group/{GROUP}/", f"group/{GROUP}/note/")} <= seen
+
+
+def test_a_message_is_shown_in_full(filled: QueueDatabase) -> None:
+    shown = page(f"{ONE}/")
+
+    for text in ("m-1", "Shop.PlaceOrder", "Sales@dbo", "no more A-1", "at shop.handlers.place() in /shop.py:line 7", "secret"):
+        assert text in shown.text()
+    number = table(filled, "error").row_versions(1)[0]
+    assert f"/admin/sqlqueue_app/queue/error/{number}/" in shown.links
+
+
+def test_the_traceback_is_shown_below_the_frames(filled: QueueDatabase) -> None:
+    trace = "ValueError\n   at a.b() in /a.py:line 1\nTraceback (most recent call last):\n  the rest\n"
+    table(filled, "error").send([failed("two", NServiceBus_ExceptionInfo_StackTrace=trace)])
+
+    shown = page(f"{deterministic_guid('two', 'Sales')}/")
+    page()
+    shown = page(f"{deterministic_guid('two', 'Sales')}/")
+
+    assert "Python traceback" in shown.text()
+    assert "Traceback (most recent call last): the rest" in shown.text()
+
+
+def test_bodies_need_their_own_permission(filled: QueueDatabase) -> None:
+    shown = page(f"{ONE}/", kind="viewer")
+
+    assert "secret" not in shown.text()
+    assert "You need the permission “Can see the bodies of messages”." in shown.text()
+
+
+def test_headers_are_filtered(filled: QueueDatabase) -> None:
+    shown = page(f"{ONE}/?header=conversation")
+
+    assert "NServiceBus.ConversationId" in shown.text()
+    assert "NServiceBus.TimeOfFailure" not in shown.text().partition("The row as it stands")[0]
+
+
+def test_a_message_whose_row_is_gone_is_shown_all_the_same(filled: QueueDatabase) -> None:
+    page()
+    table(filled, "error").purge()
+
+    shown = page(f"{ONE}/")
+
+    assert "Gone from the error queue" in shown.text()
+    assert "does not lie in the error queue any more" in shown.text()
+    assert "m-1" in page("gone/").text()
+
+
+@pytest.mark.parametrize("path", [f"{uuid.uuid4()}/", f"group/{uuid.uuid4()}/", f"group/{uuid.uuid4()}/note/"])
+def test_what_is_not_there_says_so(filled: QueueDatabase, path: str) -> None:
+    page(path, status=404)
+
+
+def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
+    table(filled, "error").send([failed("other", NServiceBus_ProcessingEndpoint="Billing")])
+
+    assert "1 message: endpoint Billing; status unresolved" in page(f"messages/?q={quote('endpoint:Billing')}").text()
+    assert "2 messages: status unresolved" in page("messages/").text()
+    assert "1 message: with the text “OTHER”" in page("messages/?q=OTHER").text()
+    nothing = page("messages/?q=status:odd").text()
+    assert "“odd” is no status" in nothing
+    assert "0 messages: nothing" in nothing
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "q=%00",
+        "q=" + "x" * 5_000,
+        "q=%22",
+        "q=type:",
+        "q=failed:a..b",
+        "after=x",
+        "after=_",
+        "size=9",
+        "size=999999999999999999999",
+        "ids=1",
+        "group=x",
+        "only=ids",
+        "statuses=9",
+        "since=tomorrow",
+        "text=%27%22%3Cb%3E%25_%5C",
+        "by=%00",
+        "header=%00%27",
+        "q=a&q=b&after=1&after=2",
+        "format=xml",
+    ],
+)
+def test_query_strings_of_any_shape_give_a_page(filled: QueueDatabase, query: str) -> None:
+    page()
+    client = client_of("viewer")
+
+    for path in PAGES:
+        answer = client.get(f"{FAILURES}{path}?{query}")
+        assert (answer.status_code, Markup(answer.content.decode()).inline) == (200, []), path
+
+
+def test_hostile_names_are_escaped_and_reached(filled: QueueDatabase) -> None:
+    hostile = failed(
+        HOSTILE,
+        NServiceBus_EnclosedMessageTypes=HOSTILE,
+        NServiceBus_ProcessingEndpoint=HOSTILE,
+        NServiceBus_FailedQ=f"{HOSTILE}@[d/b]'\"",
+        NServiceBus_ExceptionInfo_ExceptionType=HOSTILE,
+        NServiceBus_ExceptionInfo_Message=HOSTILE,
+    )
+    table(filled, "error").send([hostile])
+    for path in ("", "messages/", "?by=type", "?by=address", f"{deterministic_guid(HOSTILE, HOSTILE)}/"):
+        answer = client_of("superuser").get(FAILURES + path)
+        assert answer.status_code == 200
+        html = answer.content.decode()
+        assert HOSTILE not in html
+        assert Markup(html).inline == []
+
+
+def test_pages_follow_each_other(filled: QueueDatabase) -> None:
+    table(filled, "error").send([failed(f"n-{number}", at=FAILED_AT + timedelta(seconds=number)) for number in range(59)])
+    seen: list[str | None] = []
+    address = "messages/?size=25"
+    while True:
+        shown = page(address)
+        seen += [each["data-failure"] for each in shown.find("tr") if "data-failure" in each]
+        following = shown.find("a", rel="next")
+        if not following:
+            break
+        address = "messages/" + str(following[0]["href"])
+
+    assert len(seen) == len(set(seen)) == 60
+
+
+def test_what_cannot_be_read_has_a_list_of_its_own(filled: QueueDatabase) -> None:
+    table(filled, "error").send([row("no json", b"x")])
+
+    shown = page("unreadable/").text()
+
+    assert "the headers are not JSON" in shown
+    assert "1 message" in shown
+    poison = FailedMessage.objects.using(filled.alias).exclude(poison="").get()
+    assert "This row cannot be read as a failed message" in page(f"{poison.pk}/").text()
+
+
+def test_pending_retries_say_why(filled: QueueDatabase) -> None:
+    page()
+    target = table(filled, "Sales")
+    waiting = message()
+    target.send([waiting])
+    remove_rows(table(filled, "error"), table(filled, "error").row_versions(1))
+    FailedAttempt.objects.using(filled.alias).update(row_version=None)
+    FailedMessage.objects.using(filled.alias).update(
+        status=FailureStatus.RETRY_ISSUED, row_version=None, retried_to="Sales", retry_row_id=waiting.id
+    )
+
+    number = target.row_versions(1)[0]
+    assert f"It waits in “Sales” as number {number}: nobody has received it yet." in page("pending/").text()
+    target.purge()
+    assert "It was received from “Sales”, but not acknowledged" in page("pending/").text()
+    FailedMessage.objects.using(filled.alias).update(retried_to="nowhere")
+    assert "The queue “nowhere” does not exist any more." in page("pending/").text()
+
+
+def test_a_note_has_its_author_and_is_taken_away(filled: QueueDatabase) -> None:
+    page()
+    address = f"{FAILURES}group/{GROUP}/note/"
+    admin = client_of("admin")
+
+    answer = admin.post(address, {"note": f"known: see #7\r\n{HOSTILE}", "confirmed": "1"})
+    assert answer.status_code == 302
+    group = FailureGroup.objects.using(filled.alias).get(pk=GROUP)
+    assert (group.note, group.noted_by) == (f"known: see #7\n{HOSTILE}", "admin")
+    for path in ("?by=type", f"group/{GROUP}/", f"{ONE}/"):
+        assert "known: see #7" in page(path).text()
+
+    assert admin.post(address, {"note": "x" * 5_000, "confirmed": "1"}).status_code == 400
+    assert admin.post(address, {"note": " ", "confirmed": "1"}).status_code == 302
+    group.refresh_from_db()
+    assert (group.note, group.noted_by, group.noted_at) == ("", "", None)
+    results = OperatorAction.objects.using(filled.alias).values_list("action", "result")
+    assert list(results) == [("note", "done"), ("note", "done")]
+
+
+@pytest.mark.parametrize("kind", ["viewer", "reader", "writer"])
+def test_who_may_not_write_notes_sees_why(filled: QueueDatabase, kind: str) -> None:
+    page()
+    shown = page(f"group/{GROUP}/", kind=kind)
+    assert shown.find("button", **{"class": "sq-button"})
+    assert "You need the permission" in shown.text()
+
+    answer = client_of(kind).post(f"{FAILURES}group/{GROUP}/note/", {"note": "x", "confirmed": "1"})
+
+    assert answer.status_code == 403
+    assert not FailureGroup.objects.using(filled.alias).exclude(note="").exists()
+    assert OperatorAction.objects.using(filled.alias).get().result == "denied"
+
+
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200)])
+def test_the_permission_decides(sqlite_database: QueueDatabase, kind: str, status: int) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "error").send([failed()])
+    page()
+    client = client_of(kind)
+
+    for path in PAGES:
+        assert client.get(FAILURES + path).status_code == status
+        assert client.post(FAILURES + path).status_code == (302 if kind == "anonymous" else 405)
+
+
+def test_a_missing_error_queue_is_named_and_the_rest_shown(filled: QueueDatabase) -> None:
+    page()
+    filled.configure(ENDPOINTS={"Sales": {"ERROR_QUEUE": "elsewhere"}})
+
+    shown = page().text()
+
+    assert "An error queue cannot be read" in shown
+    assert "elsewhere" in shown
+    assert "shop.OutOfStock" in shown
+    assert "m-1" in page(f"{ONE}/").text()
+
+
+def test_the_owner_of_the_error_queue_is_said(filled: QueueDatabase) -> None:
+    assert "belong to ServiceControl" not in page().text()
+    install(filled, ERROR_QUEUE_OWNER="servicecontrol")
+
+    assert "belong to ServiceControl" in page().text()
+    assert "belong to ServiceControl" in page(f"{ONE}/").text()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_costs_few_statements(filled: QueueDatabase, path: str) -> None:
+    table(filled, "error").send([failed(f"n-{number}") for number in range(30)])
+    page()
+    page("pending/")
+    client = client_of("superuser")
+
+    with CaptureQueriesContext(connections[filled.alias]) as queries, CaptureQueriesContext(connections["default"]) as others:
+        client.get(FAILURES + path)
+
+    count = len(queries) if filled.alias == "default" else len(queries) + len(others)
+    assert count <= 15
+    assert get_settings().database == filled.alias

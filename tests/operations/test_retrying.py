@@ -7,10 +7,12 @@ import uuid
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Redirect
@@ -251,3 +253,19 @@ def test_deleted_messages_are_gone_and_their_history_stays(shop: QueueDatabase) 
     assert statuses(*failures) == ["DELETED", "DELETED", "UNRESOLVED"]
     assert count(shop, "error") == 1
     assert FailedAttempt.objects.filter(row_version=None).count() == 3
+
+
+def test_the_index_may_be_in_another_database_than_the_queues(
+    sqlite_database: QueueDatabase, postgresql_database: QueueDatabase, settings: Settings
+) -> None:
+    settings.DATABASE_ROUTERS = []
+    install_sales(postgresql_database)
+    assert managed_alias() == sqlite_database.alias != get_settings().database
+    failures = fail(postgresql_database, [failed_row(), failed_row(failed_q="Nowhere"), failed_row()])
+
+    assert numbers(retry(*failures[:2])) == ("completed", 1, 1, 0)
+    deleted = request_operation(get_settings(), "delete", FailureSelection(ids=(failures[2].pk,)), actor=ANNA)
+
+    assert numbers(deleted) == ("completed", 1, 0, 0)
+    assert (count(postgresql_database, "Sales"), count(postgresql_database, "error")) == (1, 1)
+    assert statuses(*failures) == ["RETRY_ISSUED", "UNRESOLVED", "DELETED"]

@@ -14,19 +14,20 @@ from sqlqueue_app.operations.bulk.kinds import KINDS
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.scheduler import BackgroundJob
 
-EVERY_SECONDS: Final = 1.0
+# What begins is worked on by whoever asked for it first; an idle worker shall ask the database little (benchmarks/idle.py).
+EVERY_SECONDS: Final = 5.0
 _MOST: Final = 20
 
 
 def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[], datetime] | None = None) -> BackgroundJob:
-    """Looks for open operations every second: one statement through an index while there are none."""
+    """Looks for open operations every five seconds: one statement through an index while there are none."""
     runner = OperationRunner(settings, now=now)
 
     def run() -> None:
         try:
             work_on_open(runner, stop)
         except TransientError:
-            return  # the database is away, or (SQLite) written to by somebody who takes long: the next second comes
+            return  # the database is away, or (SQLite) written to by somebody who takes long: the next look comes
 
     return BackgroundJob("bulk operations", EVERY_SECONDS, run)
 

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Power, button
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
+from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, duration, number, stamp_of
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
@@ -32,6 +33,10 @@ from sqlqueue_app.tables.clock import database_now
 
 PAGE_SIZE: Final = 50
 WORKER_COMMAND: Final = "python manage.py run_sqlqueue_worker"
+COLUMNS: Final = (
+    *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
+    *("user_name", "requested_at", "started_at", "finished_at", "worker"),
+)
 _STATES: Final = {
     OperationState.WAITING: (Level.INFO, gettext_lazy("waiting")),
     OperationState.RUNNING: (Level.INFO, gettext_lazy("running")),
@@ -73,8 +78,8 @@ class OperationAdmin(PageAdmin):
             self.acts("<uuid:pk>/cancel/", self.cancel_view, "cancel"),
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The operations, the newest first."""
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The operations, the newest first; as a file all of the state that is asked for."""
         now = database_now(managed_alias())
         found = Operation.objects.using(managed_alias()).order_by("-requested_at", "-pk")
         asked = request.GET.get("state", "")
@@ -82,6 +87,8 @@ class OperationAdmin(PageAdmin):
             found = found.filter(state=asked)
         else:
             asked = ""
+        if wanted_format(request):
+            return export(request, "operations", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
         before = _uuid(request.GET.get("before", ""))
         last = None if before is None else Operation.objects.using(managed_alias()).filter(pk=before).first()
         if last is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Power, actor_of, button
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, Field, confirm
+from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
@@ -23,6 +24,8 @@ from sqlqueue_app.models import Redirect
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.redirects import change_redirect, make_redirect, remove_redirect
 from sqlqueue_app.tables.queue import queue_table
+
+COLUMNS: Final = ("from_address", "to_address", "used", "created_by", "created_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,11 @@ class RedirectAdmin(PageAdmin):
             self.acts("<uuid:pk>/remove/", self.remove_view, "remove"),
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Every redirect; there are few."""
         found = Redirect.objects.using(managed_alias()).order_by("from_address")
+        if wanted_format(request):
+            return export(request, "redirects", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
         exist: dict[str, bool] = {}
         rows = []
         for each in found[:500]:

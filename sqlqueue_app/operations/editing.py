@@ -20,15 +20,15 @@ from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.messages.serializers import is_xml
 from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.operations.bulk.failure_rows import by_queue, lock, older_rows, rows_are_gone, set_status
+from sqlqueue_app.operations.bulk.failure_rows import lock, older_rows, rows_are_gone, set_status
 from sqlqueue_app.operations.bulk.kinds import not_ours
 from sqlqueue_app.operations.bulk.outcome import Outcome, reason_in_words
-from sqlqueue_app.operations.bulk.retrying import address_text, copy_of, without_failure
+from sqlqueue_app.operations.bulk.retrying import address_text, copy_of, remove, without_failure
 from sqlqueue_app.operations.redirects import count_use
 from sqlqueue_app.operations.retry_targets import RetryTargets, Target
 from sqlqueue_app.operations.xml_text import indent_xml
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.tables.chosen_rows import TakenRow, remove_rows, take_rows
+from sqlqueue_app.tables.chosen_rows import TakenRow, take_rows
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.queue import QueueTable, queue_table
@@ -111,10 +111,10 @@ def read_editable(settings: Settings, failure_id: uuid.UUID) -> Editable:
         raise EditRefused(_("There is no such failed message."))
     _check(settings, failure)
     number = failure.row_version or 0
-    table = queue_table(settings.database, RetryTargets(settings).error_queue(failure.queue))
-    row = next(iter(table.peek(1, after=number - 1, body_limit=LARGEST_BODY + 1)), None)
+    table = RetryTargets(settings).error_table(failure.queue)
+    row = next(iter(table.peek(1, after=number - 1, body_limit=LARGEST_BODY + 1)), None) if table is not None else None
     if row is None or row.row_version != number:
-        raise EditRefused(_("The message is not in the error queue any more, or somebody else is at work on it."))
+        raise EditRefused(_not_there())
     if (row.body_length or 0) > LARGEST_BODY:
         raise EditRefused(_("The body is larger than 1 MiB: it cannot be edited here."))
     try:
@@ -192,8 +192,10 @@ def edit_and_retry(
 
 def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: str) -> str:
     targets = RetryTargets(settings)
-    source = queue_table(settings.database, targets.error_queue(failure.queue))
-    row = _take(settings, targets, source, failure)
+    source = targets.error_table(failure.queue)
+    if source is None:
+        raise EditRefused(_not_there())
+    row = _take(targets, source, failure)
     original = read_headers(row.headers)
     target = targets.of(original.get(names.FAILED_QUEUE) or "", original.get(names.RETRY_TO) or "")
     if not isinstance(target, Target):
@@ -220,16 +222,17 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
     return message_id
 
 
-def _take(settings: Settings, targets: RetryTargets, source: QueueTable, failure: FailedMessage) -> TakenRow:
+def _take(targets: RetryTargets, source: QueueTable, failure: FailedMessage) -> TakenRow:
     row = next(iter(take_rows(source, [failure.row_version or 0])), None)
     if row is None:
-        raise EditRefused(_("The message is not in the error queue any more, or somebody else is at work on it."))
-    gone = [(failure.queue, row.row_version)]
-    for queue, numbers in by_queue(each for rows in older_rows([failure]).values() for each in rows).items():
-        table = queue_table(settings.database, targets.error_queue(queue))
-        gone += [(queue, number) for number in remove_rows(table, numbers)]
-    rows_are_gone(gone)
+        raise EditRefused(_not_there())
+    older = (each for rows in older_rows([failure]).values() for each in rows)
+    rows_are_gone([(failure.queue, row.row_version), *remove(targets, older)])
     return row
+
+
+def _not_there() -> str:
+    return _("The message is not in the error queue any more, or somebody else is at work on it.")
 
 
 def _check(settings: Settings, failure: FailedMessage) -> None:
@@ -239,7 +242,7 @@ def _check(settings: Settings, failure: FailedMessage) -> None:
         status = FailureStatus(failure.status).label
         raise EditRefused(_("The message cannot be edited: its status is “%(status)s”.") % {"status": status})
     if failure.row_version is None:
-        raise EditRefused(_("The message is not in the error queue any more, or somebody else is at work on it."))
+        raise EditRefused(_not_there())
 
 
 def _text(body: bytes, content_type: str | None) -> str:

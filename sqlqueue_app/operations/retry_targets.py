@@ -13,7 +13,7 @@ from sqlqueue_app.models import Redirect
 from sqlqueue_app.operations.bulk.outcome import Reason, Why
 from sqlqueue_app.operations.known_queues import QueueKind, address_book_of, known_queues
 from sqlqueue_app.receiving.allowed import check_allowed
-from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class RetryTargets:
         self._settings = settings
         self.book = address_book_of(settings)
         self._found: dict[str, Target | Why] = {}
+        self._tables: dict[str, QueueTable | None] = {}
 
     def of(self, failed_q: str, retry_to: str = "") -> Target | Why:
         """The target of a message with these headers, or why it has none."""
@@ -46,9 +47,19 @@ class RetryTargets:
             self._found[key] = self._find(text, turned=not retry_to)
         return self._found[key]
 
-    def error_queue(self, name: str) -> QueueAddress:
-        """The error queue that the index calls so. AddressError for a name that means none."""
-        return self._error_queues.get(name) or self.book.parse(name)
+    def error_table(self, name: str) -> QueueTable | None:
+        """The table of the error queue that the index calls so; None if there is none any more."""
+        if name not in self._tables:
+            self._tables[name] = self._existing(name)
+        return self._tables[name]
+
+    def _existing(self, name: str) -> QueueTable | None:
+        try:
+            address = self._error_queues.get(name) or self.book.parse(name)
+        except AddressError:
+            return None
+        table = queue_table(self._settings.database, address)
+        return table if table.exists() else None
 
     @cached_property
     def _error_queues(self) -> dict[str, QueueAddress]:

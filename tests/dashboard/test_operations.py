@@ -210,6 +210,20 @@ def test_actions_are_files_for_who_may_export(shop: QueueDatabase) -> None:
     assert document["on"] == "=1+1"
 
 
+def test_operations_and_redirects_are_files_too(shop: QueueDatabase) -> None:
+    row = running()
+    operation(state=OperationState.FAILED)
+    Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=AT)
+    client = client_of("writer")
+
+    (document,) = json.loads(client.get(f"{OPERATIONS}?format=json&state=running").getvalue())
+    assert (document["id"], document["done"], document["requested_at"][:19]) == (str(row.pk), 900, "2026-11-21T12:00:00")
+    (redirect,) = csv.DictReader(io.StringIO(client.get(f"{REDIRECTS}?format=csv").getvalue().decode("utf-8-sig")))
+    assert (redirect["from_address"], redirect["to_address"]) == ("Gone", "Sales")
+    for page in (OPERATIONS, REDIRECTS):
+        assert client_of("viewer").get(f"{page}?format=csv").status_code == 403
+
+
 def test_redirects_are_made_changed_and_removed(shop: QueueDatabase) -> None:
     book = address_book_of(get_settings())
     install_tables(shop.alias, [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in ("A", "B")])

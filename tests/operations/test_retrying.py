@@ -22,7 +22,7 @@ from sqlqueue_app.operations.bulk.requesting import request_operation
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.redirects import make_redirect
-from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.installation import drop_queue, install_tables
 from sqlqueue_app.tables.queue import queue_table
 from tests.operations.failing import fail, failed_row, install_sales, statuses
 from tests.operations.filling import count, table
@@ -138,6 +138,16 @@ def test_a_row_that_is_gone_is_said(shop: QueueDatabase) -> None:
 
     assert numbers(operation) == ("completed", 0, 2, 0)
     assert reasons(operation) == {"not there": 2}
+
+
+def test_an_error_queue_that_is_gone_is_said(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row(), failed_row()])
+    drop_queue(shop.alias, table(shop, "error").address)
+
+    for kind in ("retry", "delete"):
+        operation = request_operation(get_settings(), kind, FailureSelection(ids=tuple(each.pk for each in failures)), actor=ANNA)
+        assert numbers(operation) == ("completed", 0, 2, 0)
+        assert reasons(operation) == {"not there": 2}
 
 
 def test_what_is_retried_is_not_retried_again(shop: QueueDatabase) -> None:

@@ -9,11 +9,10 @@ from uuid import UUID
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.models import FailureStatus
-from sqlqueue_app.operations.bulk.failure_rows import by_queue, lock, older_rows, rows_are_gone, set_status
+from sqlqueue_app.operations.bulk.failure_rows import lock, older_rows, rows_are_gone, set_status
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason
+from sqlqueue_app.operations.bulk.retrying import remove
 from sqlqueue_app.operations.retry_targets import RetryTargets
-from sqlqueue_app.tables.chosen_rows import remove_rows
-from sqlqueue_app.tables.queue import queue_table
 
 ARCHIVABLE: Final = (FailureStatus.UNRESOLVED,)
 UNARCHIVABLE: Final = (FailureStatus.ARCHIVED,)
@@ -37,12 +36,9 @@ def delete_batch(settings: Settings, ids: Sequence[UUID], now: datetime) -> Outc
     outcome = Outcome()
     failures = lock(ids, DELETABLE, outcome)
     targets = RetryTargets(settings)
-    removed: set[tuple[str, int]] = set()
     older = older_rows(failures)
-    rows = [(each.queue, each.row_version) for each in failures] + [row for rows in older.values() for row in rows]
-    for queue, numbers in by_queue(rows).items():
-        table = queue_table(settings.database, targets.error_queue(queue))
-        removed |= {(queue, number) for number in remove_rows(table, numbers)}
+    rows = [(each.queue, each.row_version) for each in failures]
+    removed = set(remove(targets, [*rows, *(row for rows in older.values() for row in rows)]))
     deleted = [each.pk for each in failures if each.row_version is None or (each.queue, each.row_version) in removed]
     if len(failures) > len(deleted):
         outcome.skip(Reason.NOT_THERE, count=len(failures) - len(deleted))

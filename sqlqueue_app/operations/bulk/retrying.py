@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -58,6 +58,15 @@ def retry_headers(headers: Headers, *, unique_id: uuid.UUID, acknowledgement_que
     return kept
 
 
+def remove(targets: RetryTargets, rows: Iterable[tuple[str, int | None]]) -> list[tuple[str, int]]:
+    """Remove rows of error queues, by the names of the queues and RowVersions; returns those that were there and nobody holds."""
+    removed = []
+    for queue, numbers in by_queue(rows).items():
+        table = targets.error_table(queue)
+        removed += [(queue, number) for number in remove_rows(table, numbers)] if table is not None else []
+    return removed
+
+
 def address_text(book: AddressBook, address: QueueAddress) -> str:
     """The address as others read it; for a name that no reader could read, as we do."""
     try:
@@ -89,6 +98,7 @@ class _Sendable:
     """A failed message whose row is there, and has a target."""
 
     failure: FailedMessage
+    source: QueueAddress
     headers: Headers
     target: Target
 
@@ -111,14 +121,12 @@ class RetryBatch:
         outcome.done += len(taken)
         return outcome
 
-    def _table(self, queue: str) -> QueueTable:
-        return queue_table(self._settings.database, self._targets.error_queue(queue))
-
     def _sendable(self, failures: Sequence[FailedMessage], outcome: Outcome) -> Iterator[_Sendable]:
         texts = {
             (queue, row_version): text
             for queue, row_versions in by_queue((each.queue, each.row_version) for each in failures).items()
-            for row_version, text in headers_of_rows(self._table(queue), row_versions).items()
+            if (table := self._targets.error_table(queue)) is not None
+            for row_version, text in headers_of_rows(table, row_versions).items()
         }
         for failure in failures:
             found = self._look_at(failure, texts)
@@ -136,12 +144,19 @@ class RetryBatch:
         except WireFormatError:
             return Reason.POISON, ""
         target = self._targets.of(headers.get(names.FAILED_QUEUE) or "", headers.get(names.RETRY_TO) or "")
-        return _Sendable(failure, headers, target) if isinstance(target, Target) else target
+        source = self._targets.error_table(failure.queue)
+        if source is None:
+            return Reason.NOT_THERE, ""
+        return _Sendable(failure, source.address, headers, target) if isinstance(target, Target) else target
 
     def _take(self, sendable: list[_Sendable], outcome: Outcome) -> list[tuple[_Sendable, TakenRow]]:
         """Delete the rows of the messages, with those of their earlier attempts."""
-        rows = by_queue((each.failure.queue, each.failure.row_version) for each in sendable)
-        found = {(queue, row.row_version): row for queue, numbers in rows.items() for row in take_rows(self._table(queue), numbers)}
+        found = {
+            (queue, row.row_version): row
+            for queue, numbers in by_queue((each.failure.queue, each.failure.row_version) for each in sendable).items()
+            if (table := self._targets.error_table(queue)) is not None
+            for row in take_rows(table, numbers)
+        }
         taken = []
         for each in sendable:
             row = found.get((each.failure.queue, each.failure.row_version or 0))
@@ -151,8 +166,7 @@ class RetryBatch:
                 taken.append((each, row))
         gone = [(each.failure.queue, row.row_version) for each, row in taken]
         older = older_rows(each.failure for each, _ in taken)
-        for queue, numbers in by_queue(row for rows in older.values() for row in rows).items():
-            gone += [(queue, number) for number in remove_rows(self._table(queue), numbers)]
+        gone += remove(self._targets, (row for rows in older.values() for row in rows))
         rows_are_gone(gone)
         return taken
 
@@ -175,7 +189,7 @@ class RetryBatch:
         headers = retry_headers(
             each.headers,
             unique_id=each.failure.pk,
-            acknowledgement_queue=address_text(book, self._targets.error_queue(each.failure.queue)),
+            acknowledgement_queue=address_text(book, each.source),
             failed_target=failed.text if isinstance(failed, Target) else each.headers.get(names.FAILED_QUEUE) or "",
         )
         table = queue_table(self._settings.database, each.target.address)

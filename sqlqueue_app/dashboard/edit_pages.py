@@ -38,10 +38,10 @@ def edit_view(admin: PageAdmin, request: HttpRequest) -> HttpResponse:
     """The form; then, with what was typed, its differences to confirm; then the retry. `ids` names the one message."""
     query = request.POST if request.POST.get("ids") else request.GET
     selection = FailureSelection.from_query(query)
-    back_url = f"{admin.url()}?{selection.to_query()}".removesuffix("?")
     if len(selection.ids) != 1 or selection.problems:
         return _problem(admin, request, _("Choose one message to edit."), 400)
     (failure_id,) = selection.ids
+    back_url = admin.url("message", failure_id)
     if not (may(request, Power.EDIT) and may(request, Power.VIEW_BODY)):
         # The page that refuses, and the row in the record for who has tried.
         lacking = Power.EDIT if not may(request, Power.EDIT) else Power.VIEW_BODY

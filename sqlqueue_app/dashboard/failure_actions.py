@@ -108,6 +108,17 @@ def selection_of(request: HttpRequest) -> FailureSelection:
     return FailureSelection.from_query(query)
 
 
+def page_of(admin: PageAdmin, selection: FailureSelection) -> str:
+    """Where a selection is looked at: its message, its group, or a list."""
+    if len(selection.ids) == 1:
+        return admin.url("message", selection.ids[0])
+    if selection.ids:
+        return admin.url("messages")
+    if selection == FailureSelection(group=selection.group, classifier=selection.classifier, statuses=selection.statuses):
+        return admin.url("messages") if selection.group is None else admin.url("group", selection.group)
+    return f"{admin.url('messages')}?{selection.to_query()}"
+
+
 def _statuses(selection: FailureSelection) -> set[int]:
     if len(selection.ids) == 1:
         return set(selection.queryset().values_list("status", flat=True))
@@ -117,7 +128,7 @@ def _statuses(selection: FailureSelection) -> set[int]:
 def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpResponse:
     settings, selection = get_settings(), selection_of(request)
     words = _WORDS[kind.name]
-    back_url = f"{admin.url()}?{selection.to_query()}".removesuffix("?")
+    back_url = page_of(admin, selection)
     found, blocked = Preview(), ""
     if may(request, Power(kind.permission)):
         found, blocked = _look(settings, kind, selection)

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import uuid
 from functools import partial
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
+from django.test import RequestFactory
 
 from sqlqueue_app.dashboard import failure_actions
+from sqlqueue_app.dashboard.failure_actions import failure_buttons, page_of
+from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
 from sqlqueue_app.operations.bulk.requesting import request_operation
-from tests.dashboard.failure_site import FAILURES
+from sqlqueue_app.operations.failure_selection import FailureSelection
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail, failed_row, install_sales, statuses
 from tests.operations.filling import count, table
 from tests.support.databases import QueueDatabase
 
-pytestmark = pytest.mark.urls("tests.dashboard.failure_site")
-
+FAILURES = "/admin/sqlqueue_app/failedmessage/"
 ACTIONS = ("retry", "archive", "unarchive", "complete", "delete", "edit")
+GROUP = uuid.UUID("876ec959-1e70-3f04-943c-0af496b82403")
 JSON = {names.CONTENT_TYPE: "application/json"}
 
 
@@ -64,7 +70,7 @@ def test_confirmed_it_is_done_and_recorded(shop: QueueDatabase) -> None:
     answer = client.post(page, form_of(client.get(page).content.decode()))
 
     assert answer.status_code == 302
-    assert answer["Location"] == f"{FAILURES}?endpoint=Sales"
+    assert answer["Location"] == f"{FAILURES}messages/?endpoint=Sales"
     assert statuses(*failures) == ["RETRY_ISSUED", "RETRY_ISSUED"]
     assert (count(shop, "Sales"), count(shop, "error")) == (2, 0)
     action = OperatorAction.objects.get()
@@ -102,8 +108,9 @@ def test_who_may_only_look_may_not_act(shop: QueueDatabase, kind: str, action: s
     assert (denied.result, denied.user_name, denied.action) == (ActionResult.DENIED, kind, action)
     assert statuses(*failures) == ["UNRESOLVED"]
     assert count(shop, "error") == 1
-    buttons = client.get(f"{FAILURES}?{ids(*failures)}").content.decode().splitlines()
-    assert all("You " in line for line in buttons)
+    page_of_message = Markup(client.get(f"{FAILURES}{failures[0].pk}/").content.decode())
+    assert not [link for link in page_of_message.links if link.startswith(f"{FAILURES}{action}/")]
+    assert "You need the permission" in page_of_message.text()
 
 
 def test_each_power_is_one_permission(shop: QueueDatabase) -> None:
@@ -123,19 +130,41 @@ def test_buttons_follow_the_status(shop: QueueDatabase) -> None:
         failures[1:], (FailureStatus.ARCHIVED, FailureStatus.RETRY_ISSUED, FailureStatus.RESOLVED), strict=True
     ):
         FailedMessage.objects.filter(pk=failure.pk).update(status=status)
-    client = client_of("writer")
+    request = RequestFactory().get("/")
+    client_of("superuser")
+    request.user = User.objects.get(username="superuser")
+    admin = site.get_model_admin(FailedMessage)
+    assert isinstance(admin, PageAdmin)
 
-    def labels(query: str) -> list[str]:
-        return [line.split("|")[0] for line in client.get(f"{FAILURES}?{query}").content.decode().splitlines()]
+    def labels(**said: Any) -> list[str]:
+        return [each.label for each in failure_buttons(request, admin, FailureSelection(**said))]
 
-    assert [labels(ids(each)) for each in failures] == [
+    assert [labels(ids=(each.pk,)) for each in failures] == [
         ["Retry", "Edit and retry", "Archive", "Delete"],
         ["Unarchive", "Delete"],
         ["Mark as resolved"],
         [],
     ]
-    assert labels("") == ["Retry", "Archive", "Unarchive", "Mark as resolved", "Delete"]
-    assert labels("statuses=archived") == ["Unarchive", "Delete"]
+    assert labels() == ["Retry", "Archive", "Unarchive", "Mark as resolved", "Delete"]
+    assert labels(statuses=(FailureStatus.ARCHIVED,)) == ["Unarchive", "Delete"]
+
+
+@pytest.mark.parametrize(
+    ("said", "page"),
+    [
+        ({"ids": (GROUP,)}, f"{GROUP}/"),
+        ({"ids": (GROUP, uuid.UUID(int=1))}, "messages/"),
+        ({"group": GROUP}, f"group/{GROUP}/"),
+        ({"group": GROUP, "text": "x"}, f"messages/?group={GROUP}&text=x"),
+        ({}, "messages/"),
+        ({"endpoint": "Sales"}, "messages/?endpoint=Sales"),
+    ],
+)
+def test_an_action_leads_back_to_what_it_was_on(shop: QueueDatabase, said: dict[str, Any], page: str) -> None:
+    admin = site.get_model_admin(FailedMessage)
+    assert isinstance(admin, PageAdmin)
+
+    assert page_of(admin, FailureSelection(**said)) == FAILURES + page
 
 
 def test_everything_is_typed(shop: QueueDatabase) -> None:

@@ -18,6 +18,7 @@ from sqlqueue_app.operations.bulk.engine import BATCH, OPEN, LeaseLost, Operatio
 from sqlqueue_app.operations.bulk.kinds import OperationRefused, kind_of
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.instance_status import read_instances
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
 
 def create_operation(
@@ -31,28 +32,31 @@ def create_operation(
 ) -> Operation:
     """Write the row of an operation, leased to the runner; nothing is done yet.
 
-    OperationRefused if there is nothing in the selection, if it cannot be read, and if the error queue is not ours.
+    OperationRefused if there is nothing in the selection, if it cannot be read, and if the error queue is not ours; DatabaseErrors.
     """
     chosen = kind_of(kind)
     chosen.check(settings)
-    scope = chosen.scope(selection).to_json()
-    total = chosen.total(settings, scope)
-    if not total:
-        raise OperationRefused(_("There is no such message: %(selection)s.") % {"selection": chosen.scope(selection).in_words()})
-    lease_until = runner.lease_until()
-    return Operation.objects.using(managed_alias()).create(
-        id=uuid.uuid4(),
-        kind=kind,
-        scope=scope,
-        description=chosen.scope(selection).in_words(),
-        state=OperationState.WAITING,
-        total=total,
-        user_key=actor.key,
-        user_name=actor.name[:255],
-        requested_at=now() if now is not None else lease_until - runner.lease,
-        lease_until=lease_until,
-        worker=runner.worker,
-    )
+    scope = chosen.scope(selection)
+    alias = managed_alias()
+    with database_errors(dialect_of_connection(connection_of(alias)), "begin an operation"):
+        words = scope.in_words()
+        total = chosen.total(settings, scope.to_json())
+        if not total:
+            raise OperationRefused(_("There is no such message: %(selection)s.") % {"selection": words})
+        lease_until = runner.lease_until()
+        return Operation.objects.using(alias).create(
+            id=uuid.uuid4(),
+            kind=kind,
+            scope=scope.to_json(),
+            description=words,
+            state=OperationState.WAITING,
+            total=total,
+            user_key=actor.key,
+            user_name=actor.name[:255],
+            requested_at=now() if now is not None else lease_until - runner.lease,
+            lease_until=lease_until,
+            worker=runner.worker,
+        )
 
 
 def request_operation(

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.dashboard.attention import Links, concerns, tiles
 from sqlqueue_app.dashboard.charts import Chart, Series, line_chart
 from sqlqueue_app.dashboard.formats import stamp, whole
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import overview_of
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.paths import path_of
@@ -60,6 +61,7 @@ class DashboardAdmin(PageAdmin):
         return self.page(
             request,
             "dashboard",
+            live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
             tiles=tiles(status, links, failed=failed, running=running),

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue_app.dashboard.access import Power, may
+from sqlqueue_app.dashboard.live import tagged
 from sqlqueue_app.dashboard.pages import Crumb, database_away_page, is_database_away, page, problem_page
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.operations.queue_problems import QueueProblem
@@ -143,7 +144,7 @@ class PageAdmin(_ModelAdmin):
                 response = checked(request, *args, **kwargs)
                 # The admin's menu asks for permissions while it is rendered.
                 render = getattr(response, "render", None)
-                return render() if render is not None else response
+                return tagged(request, render() if render is not None else response)
             except Exception as error:
                 if is_database_away(error):
                     return database_away_page(self.admin_site, request, error)

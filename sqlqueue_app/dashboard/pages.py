@@ -15,6 +15,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from sqlqueue_app.dashboard.live import is_live
 from sqlqueue_app.dashboard.navigation import tabs
 from sqlqueue_app.databases.dialect import DIALECTS, dialect
 from sqlqueue_app.messages.errors import ConnectionLost
@@ -53,6 +54,7 @@ def page(
         "opts": Queue._meta,
         "title": title,
         "tabs": tabs(site, request),
+        "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
         "crumbs_as_list": _BREADCRUMBS_AS_LIST,
         **context,

@@ -16,6 +16,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Power, may, reason_of
 from sqlqueue_app.dashboard.charts import Chart
 from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.message_actions import message_action_pages, message_buttons
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
@@ -72,7 +73,7 @@ class QueueAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
         title = capfirst(str(Queue._meta.verbose_name_plural))
-        return self.page(request, "queues", title=title, overview=found, **(extra_context or {}))
+        return self.page(request, "queues", title=title, overview=found, live_seconds=LIVE_SECONDS, **(extra_context or {}))
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: its charts, its messages a page at a time, what can be done with it."""
@@ -98,6 +99,7 @@ class QueueAdmin(PageAdmin):
         return self.page(
             request,
             "messages",
+            live_seconds=period.refresh_seconds,
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
             queue=queue_row(status, self._url, alive, holder, threads=threads_on(queue.address.table, instances)),

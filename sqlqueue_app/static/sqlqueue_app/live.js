@@ -1,0 +1,145 @@
+// Keeps a page of the dashboard up to date: asks for it again every few seconds and changes what has changed, in place. What is
+// ticked, typed, focused, opened, selected or scrolled stays as it is. Nothing is asked while the tab is hidden. Without this
+// module the page works all the same: there is a link to count again.
+
+const LONGEST_WAIT_SECONDS = 60;
+// What belongs to the person in front of the page, not to the server.
+const OWN_ATTRIBUTES = { DETAILS: ["open"], INPUT: ["value", "checked"], TEXTAREA: ["value"], OPTION: ["selected"] };
+
+const content = document.querySelector("[data-live]");
+if (content) {
+    start(content);
+}
+
+function start(content) {
+    const every = Math.max(1, Number(content.dataset.live) || 10);
+    const state = { every, wait: every, paused: false, etag: null, timer: null, asking: null };
+    const line = statusLine(content, state, () => schedule(content, state, line));
+    document.addEventListener("visibilitychange", () => schedule(content, state, line));
+    schedule(content, state, line);
+}
+
+function schedule(content, state, line) {
+    clearTimeout(state.timer);
+    if (state.paused || document.hidden) {
+        state.asking?.abort();
+        return;
+    }
+    state.timer = setTimeout(() => refresh(content, state, line), state.wait * 1000);
+}
+
+async function refresh(content, state, line) {
+    state.asking = new AbortController();
+    try {
+        const headers = { "Sqlqueue-Live": "1", ...(state.etag ? { "If-None-Match": state.etag } : {}) };
+        const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error", signal: state.asking.signal });
+        if (answer.status === 200) {
+            const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+            const fresh = page.getElementById(content.id);
+            if (fresh && !isSelecting(content)) {
+                morph(content, fresh);
+                state.etag = answer.headers.get("ETag");
+            }
+        } else if (answer.status !== 304) {
+            throw new Error(`HTTP ${answer.status}`);
+        }
+        state.wait = state.every;
+        say(line, content.dataset.liveFresh, new Date());
+    } catch (error) {
+        if (error.name === "AbortError") {
+            return;
+        }
+        state.wait = Math.min(state.wait * 2, LONGEST_WAIT_SECONDS);
+        say(line, content.dataset.liveStale, null);
+    }
+    schedule(content, state, line);
+}
+
+// --- the line that says how fresh the page is ---------------------------------------------------------------------------------
+
+function statusLine(content, state, changed) {
+    const line = document.createElement("p");
+    line.className = "sq-live sq-quiet";
+    const text = document.createElement("span");
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sq-button";
+    button.textContent = content.dataset.livePause;
+    button.addEventListener("click", () => {
+        state.paused = !state.paused;
+        button.textContent = state.paused ? content.dataset.liveResume : content.dataset.livePause;
+        state.wait = state.paused ? state.every : 0;
+        say(text, state.paused ? content.dataset.livePaused : "", null);
+        changed();
+    });
+    line.append(text, " ", button);
+    content.before(line);
+    return text;
+}
+
+function say(line, words, at) {
+    line.textContent = at ? `${words} ${at.toLocaleTimeString(document.documentElement.lang || undefined)}` : words || "";
+}
+
+function isSelecting(content) {
+    const selection = document.getSelection();
+    return Boolean(selection && !selection.isCollapsed && content.contains(selection.anchorNode));
+}
+
+// --- changing what has changed ------------------------------------------------------------------------------------------------
+
+function morph(old, fresh) {
+    morphAttributes(old, fresh);
+    const kept = new Map();
+    for (const child of old.children) {
+        const key = keyOf(child);
+        if (key) {
+            kept.set(key, child);
+        }
+    }
+    let place = old.firstChild;
+    for (const wanted of [...fresh.childNodes]) {
+        const known = kept.get(keyOf(wanted)) ?? (isAlike(place, wanted) ? place : null);
+        if (!known) {
+            old.insertBefore(document.importNode(wanted, true), place);
+            continue;
+        }
+        if (known === place) {
+            place = place.nextSibling;
+        } else {
+            old.insertBefore(known, place);
+        }
+        if (known.nodeType === Node.ELEMENT_NODE) {
+            morph(known, wanted);
+        } else if (known.nodeValue !== wanted.nodeValue) {
+            known.nodeValue = wanted.nodeValue;
+        }
+    }
+    while (place) {
+        const next = place.nextSibling;
+        place.remove();
+        place = next;
+    }
+}
+
+function keyOf(node) {
+    return node.nodeType === Node.ELEMENT_NODE ? node.dataset?.key || node.id || null : null;
+}
+
+function isAlike(old, fresh) {
+    return Boolean(old) && old.nodeType === fresh.nodeType && old.nodeName === fresh.nodeName && !keyOf(old) && !keyOf(fresh);
+}
+
+function morphAttributes(old, fresh) {
+    const own = OWN_ATTRIBUTES[old.tagName] ?? [];
+    for (const { name } of [...old.attributes]) {
+        if (!fresh.hasAttribute(name) && !own.includes(name)) {
+            old.removeAttribute(name);
+        }
+    }
+    for (const { name, value } of [...fresh.attributes]) {
+        if (old.getAttribute(name) !== value && !own.includes(name)) {
+            old.setAttribute(name, value);
+        }
+    }
+}

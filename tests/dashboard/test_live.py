@@ -1,0 +1,55 @@
+"""Pages that refresh themselves: their content alone is sent, with a tag, and not again while nothing has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dashboard.pages import OVERVIEW, Markup, client_of
+from tests.operations.filling import install, instance, message, table
+from tests.support.databases import QueueDatabase
+
+PAGES = ("/admin/sqlqueue_app/dashboard/", OVERVIEW, f"{OVERVIEW}Sales/")
+LIVE = {"Sqlqueue-Live": "1"}
+
+
+@pytest.fixture
+def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install(sqlite_database)
+    instance()
+    return sqlite_database
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_content_alone_is_sent(filled: QueueDatabase, page: str) -> None:
+    client = client_of("viewer")
+    whole, part = client.get(page).content.decode(), client.get(page, headers=LIVE).content.decode()
+    assert 'id="content-main"' in part
+    assert 'id="header"' in whole
+    assert 'id="header"' not in part
+    assert "<script" not in part
+    assert len(Markup(whole).find("script", type="module")) == 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_nothing_is_sent_while_nothing_changes(filled: QueueDatabase, page: str) -> None:
+    client = client_of("viewer")
+    first = client.get(page, headers=LIVE)
+    again = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]})
+    assert (again.status_code, again.content, again["ETag"]) == (304, b"", first["ETag"])
+    table(filled, "Sales").send([message()])
+    changed = client.get(page, headers={**LIVE, "If-None-Match": first["ETag"]})
+    assert changed.status_code == 200
+    assert changed["ETag"] != first["ETag"]
+
+
+def test_a_page_for_people_is_always_whole(filled: QueueDatabase) -> None:
+    client = client_of("viewer")
+    etag = client.get(OVERVIEW, headers=LIVE)["ETag"]
+    answer = client.get(OVERVIEW, headers={"If-None-Match": etag})
+    assert answer.status_code == 200
+    assert "ETag" not in answer
+
+
+def test_who_may_not_see_the_page_gets_no_part_of_it(filled: QueueDatabase) -> None:
+    assert client_of("staff").get(OVERVIEW, headers=LIVE).status_code == 403
+    assert client_of("anonymous").get(OVERVIEW, headers=LIVE).status_code == 302

@@ -10,6 +10,8 @@ import pytest
 # What these make for all tests of the module takes seconds: one process runs the whole module. They are begun first.
 WHOLE_MODULES = {
     "tests/benchmarks/test_run.py",
+    "tests/browser/test_live.py",
+    "tests/browser/test_pages.py",
     "tests/demo/test_pages.py",
     "tests/docs/test_examples.py",
     "tests/packaging/test_wheel.py",

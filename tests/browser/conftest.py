@@ -1,0 +1,118 @@
+"""A real Chromium in front of the real pages, with a strict policy. Without a Chromium on the machine these tests are skipped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler, get_internal_wsgi_application
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.dashboard.pages import client_of
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import join_all
+
+CHROMIUM = os.environ.get("SQLQUEUE_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+# Nothing inline, nothing from elsewhere: what a careful site sends.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+PHONE = {"width": 390, "height": 844}
+DESKTOP = {"width": 1280, "height": 900}
+
+
+@dataclass
+class Site:
+    """The pages under an address, and the browser; each user has windows of his own."""
+
+    address: str
+    browser: Browser
+    contexts: list[BrowserContext] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def window(self, kind: str, *, scripts: bool = True, phone: bool = False, dark: bool = False) -> Page:
+        """A window of a user, logged in; what the browser complains of is noted."""
+        context = self.browser.new_context(
+            base_url=self.address,
+            java_script_enabled=scripts,
+            viewport=PHONE if phone else DESKTOP,  # type: ignore[arg-type]
+            color_scheme="dark" if dark else "light",
+        )
+        self.contexts.append(context)
+        morsel = client_of(kind).cookies["sessionid"]
+        context.add_cookies([{"name": "sessionid", "value": morsel.value, "url": self.address}])
+        page = context.new_page()
+        page.on("console", lambda message: self._note(message.type, message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        return page
+
+    def _note(self, kind: str, text: str) -> None:
+        # It asks for a favicon by itself, which the site of the tests has not.
+        if kind in ("error", "warning") and "404 (Not Found)" not in text:
+            self.complaints.append(text)
+
+    def barriers(self, page: Page) -> list[str]:
+        """What axe finds that is serious or critical, in words; what stands around the content is the admin's own."""
+        found: dict[str, Any] = Axe().run(page, context="#content").response
+        return [
+            f"{each['id']}: {each['help']}: {node['html'][:200]}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chromium() -> Iterator[Browser]:
+    """The browser of a module. Its driver runs an event loop in this thread, in which no view runs: Django need not object."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: install it, or name it in SQLQUEUE_TEST_CHROMIUM")
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as driver:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+class _Quiet(WSGIRequestHandler):
+    """Writes no line for each request."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def _with_policy(application: Callable[..., Any]) -> Callable[..., Any]:
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        def start(status: str, headers: list[tuple[str, str]], error: Any = None) -> Any:
+            return start_response(status, [*headers, ("Content-Security-Policy", POLICY)], error)
+
+        return application(environ, start)
+
+    return answer
+
+
+@pytest.fixture
+def site(chromium: Browser, sqlite_database: QueueDatabase) -> Iterator[Site]:
+    """The admin on SQLite, served by threads of this process."""
+    server = ThreadedWSGIServer(("127.0.0.1", 0), _Quiet, allow_reuse_address=False)
+    server.daemon_threads = False
+    server.set_app(_with_policy(StaticFilesHandler(get_internal_wsgi_application())))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="site")
+    thread.start()
+    found = Site(f"http://127.0.0.1:{server.server_port}", chromium)
+    try:
+        yield found
+    finally:
+        for context in found.contexts:
+            context.close()
+        server.shutdown()
+        join_all([thread])
+        server.server_close()

@@ -1,0 +1,100 @@
+"""A page that refreshes itself keeps what belongs to the person in front of it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, Request
+
+from tests.browser.conftest import Site
+from tests.operations.filling import install, instance, message, table
+from tests.support.databases import QueueDatabase
+
+SALES = "/admin/sqlqueue_app/queue/Sales/"
+SECONDS = 60_000  # of patience, in milliseconds
+
+
+@pytest.fixture
+def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install(sqlite_database)
+    instance()
+    table(sqlite_database, "Sales").send(message() for _ in range(20))
+    return sqlite_database
+
+
+def quick(window: Page) -> None:
+    """The page asks again every second."""
+    window.add_init_script(
+        "document.addEventListener('DOMContentLoaded', () => {"
+        " const live = document.querySelector('[data-live]'); if (live) live.dataset.live = '1'; })"
+    )
+
+
+def test_new_messages_appear_and_what_was_opened_stays_open(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(f"{SALES}#sq-messages")
+    window.fill("#sq-header", "typed and not sent")
+    window.focus("#sq-at")
+    window.evaluate("window.scrollTo(0, 300)")
+    before = window.evaluate("window.scrollY")
+    table(filled, "Sales").send([message()])
+    window.wait_for_selector('[data-key="message 21"]', timeout=SECONDS)
+    assert window.input_value("#sq-header") == "typed and not sent"
+    assert window.evaluate("document.activeElement.id") == "sq-at"
+    assert window.evaluate("window.scrollY") == before
+    assert "Up to date as of" in window.inner_text(".sq-live")
+    assert site.complaints == []
+
+
+def test_messages_that_are_gone_disappear(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    assert window.query_selector('[data-key="message 3"]') is not None
+    with filled.connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {table(filled, 'Sales').qualified} WHERE RowVersion = 3")
+    window.wait_for_selector('[data-key="message 3"]', state="detached", timeout=SECONDS)
+    assert window.query_selector('[data-key="message 4"]') is not None
+
+
+def test_while_nothing_changes_nothing_is_sent(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    table(filled, "Sales").purge()
+    window.goto("/admin/sqlqueue_app/queue/Sales.Priority/")
+    answers: list[int] = []
+    window.on("response", lambda answer: answers.append(answer.status))
+    while len(answers) < 3:
+        window.wait_for_event("response", timeout=SECONDS)
+    assert answers[1:3] == [304, 304]
+
+
+def test_a_hidden_tab_asks_for_nothing(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    window.wait_for_event("response", timeout=SECONDS)
+    window.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        " document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    asked: list[Request] = []
+    window.on("request", lambda request: asked.append(request))
+    window.wait_for_timeout(2500)
+    assert asked == []
+    window.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: false, configurable: true});"
+        " document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    window.wait_for_event("response", timeout=SECONDS)
+
+
+def test_refreshing_can_be_stopped(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    window.click("text=Stop refreshing")
+    assert "The page is not refreshed." in window.inner_text(".sq-live")
+    table(filled, "Sales").send([message()])
+    window.click("text=Refresh again")
+    window.wait_for_selector('[data-key="message 21"]', timeout=SECONDS)

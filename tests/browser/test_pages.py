@@ -1,0 +1,101 @@
+"""Every page in a real browser: no complaint under a strict policy, nothing that keeps anybody out, no page wider than a phone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urljoin
+
+import pytest
+
+from sqlqueue_app.models import QueueSample
+from sqlqueue_app.operations.actions import Actor, record_action
+from tests.browser.conftest import Site
+from tests.dashboard.pages import client_of
+from tests.operations.filling import install, instance, message, row, table
+from tests.support.databases import QueueDatabase
+
+ADMIN = "/admin/sqlqueue_app/"
+PAGES = (
+    "dashboard/",
+    "queue/",
+    "queue/Sales/",
+    "queue/Sales/?header=Tenant",
+    "queue/Sales/1/",
+    "queue/Sales/2/",
+    "queue/Sales/purge/",
+    "queue/Sales/1/move/",
+    "queue/Sales.Priority/",
+    "queue/nothing/",
+    "operation/",
+    "operatoraction/",
+)
+FAILED = {
+    "NServiceBus.FailedQ": "Sales",
+    "NServiceBus.ExceptionInfo.ExceptionType": "shop.OutOfStock",
+    "NServiceBus.ExceptionInfo.StackTrace": "   at shop.place() in /app/shop.py:line 4\n" * 30,
+}
+
+
+@pytest.fixture
+def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install(sqlite_database)
+    instance()
+    instance(name="there", host="there", callback_queue="Sales.here-2", silent=timedelta(hours=1))
+    table(sqlite_database, "Sales").send([message(headers=FAILED), row("null", b"\x00"), *(message() for _ in range(30))])
+    now = datetime.now(UTC).replace(microsecond=0)
+    for number in range(60):
+        QueueSample.objects.create(
+            queue="Sales", taken_at=now - timedelta(seconds=10 * number), seconds=10, waiting=number, most_waiting=number,
+            head_age_seconds=number, expired=number // 2, written=1000 - number,
+        )  # fmt: skip
+    record_action(Actor("anna"), "purge", "Sales")
+    return sqlite_database
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_every_page_is_open_to_everybody(filled: QueueDatabase, site: Site, look: str) -> None:
+    window = site.window("superuser", phone=look == "phone", dark=look == "dark")
+    barriers = {}
+    for page in PAGES:
+        window.goto(ADMIN + page)
+        found = site.barriers(window)
+        # the page for a queue that there is not is a 404, of which the browser tells
+        site.complaints[:] = [each for each in site.complaints if "404" not in each]
+        wider = window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        if found or wider or site.complaints:
+            barriers[page] = (found, wider, site.complaints.copy())
+            site.complaints.clear()
+    assert barriers == {}
+
+
+@pytest.mark.parametrize("kind", ["reader", "writer", "admin"])
+def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site, kind: str) -> None:
+    window = site.window(kind, scripts=False)
+    client = client_of(kind)
+    dead = []
+    for page in PAGES[:7]:
+        window.goto(ADMIN + page)
+        links = [link.get_attribute("href") or "" for link in window.query_selector_all("#content a[href]")]
+        addresses = {urljoin(ADMIN + page, link) for link in links if not link.startswith("#")}
+        dead += [(page, address) for address in sorted(addresses) if client.get(address).status_code != 200]
+    assert dead == []
+
+
+def test_a_purge_works_without_scripts(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("admin", scripts=False)
+    window.goto(f"{ADMIN}queue/Sales/")
+    window.click("text=Purge the queue")
+    window.fill("#sq-typed", "Sales")
+    window.click("text=Delete all messages")
+    assert "32 messages were deleted." in window.inner_text("body")
+    assert table(filled, "Sales").depth().waiting == 0
+
+
+def test_everything_is_reached_by_the_keyboard(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("admin")
+    window.goto(f"{ADMIN}queue/Sales/")
+    reached = set()
+    for _ in range(120):
+        window.keyboard.press("Tab")
+        reached.add(window.evaluate("document.activeElement.textContent.trim()"))
+    assert {"Purge the queue", "Save all messages as a file", "5 minutes", "As a table", "#1"} <= reached

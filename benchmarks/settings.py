@@ -10,6 +10,9 @@ SECRET_KEY = "only for benchmarks"
 DEBUG = False
 USE_TZ = True
 TIME_ZONE = "UTC"
+ALLOWED_HOSTS = ["*"]
+STATIC_URL = "static/"
+ROOT_URLCONF = "benchmarks.dashboard_urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [

@@ -70,7 +70,7 @@ class Listing:
 
 LISTINGS: Final[dict[str, Listing]] = {
     "messages": Listing(
-        gettext_lazy("Failed messages"),
+        gettext_lazy("Messages"),
         gettext_lazy("Messages that lie in an error queue and wait for somebody to retry, archive or delete them."),
         (FailureStatus.UNRESOLVED,),
         is_fixed=False,

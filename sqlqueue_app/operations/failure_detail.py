@@ -17,6 +17,7 @@ from sqlqueue_app.operations.browse import MessageDetail, detail_of
 from sqlqueue_app.operations.error_rows import read_error_row
 from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.failure_index import error_queues
+from sqlqueue_app.operations.failure_records import FailureRecords
 from sqlqueue_app.operations.known_queues import KnownQueue
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.tables.queue import QueueTable, queue_table
@@ -39,7 +40,10 @@ class FailureDetail:
 
 
 def read_failure(settings: Settings, unique: UUID) -> FailureDetail | None:
-    """The message of this unique id, or None; four statements. The body is cut at 64 KiB. Raises errors of the managed database."""
+    """The message of this unique id, or None; four statements, and more where its row is found to be gone, which is written then.
+
+    The body is cut at 64 KiB. Raises errors of the managed database.
+    """
     alias = managed_alias()
     message = FailedMessage.objects.using(alias).filter(pk=unique).first()
     if message is None:
@@ -50,6 +54,10 @@ def read_failure(settings: Settings, unique: UUID) -> FailureDetail | None:
     queue = next((each for each in error_queues(settings) if each.name == message.queue), None)
     table = queue_table(settings.database, queue.address) if queue is not None else None
     row, problem = (None, "") if table is None else _read_row(table, message)
+    if table is not None and row is None and not problem and message.row_version is not None:
+        # Somebody took it out. The look at the whole queue comes round to this row later.
+        FailureRecords(alias, table, message.queue).gone([message.row_version], timezone.now())
+        message.refresh_from_db(using=alias)
     ordered = sorted(((named[each.pk], each) for each in groups), key=lambda each: list(CLASSIFIERS).index(each[0]))
     return FailureDetail(message, tuple(attempts), tuple(ordered), queue, table, row, problem)
 

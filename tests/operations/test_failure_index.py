@@ -378,3 +378,40 @@ def test_what_needs_nobody_is_forgotten_after_a_while(errors: QueueDatabase) -> 
     titles = set(FailureGroup.objects.using(alias()).filter(classifier="Message Type").values_list("title", flat=True))
     assert titles == {"Shop.kept", "Shop.archived", "Shop.noted"}
     assert not FailedAttempt.objects.using(alias()).filter(failure__message_id="resolved").exists()
+
+
+def test_with_the_index_in_another_database_everything_is_noticed(postgresql_database: QueueDatabase, settings: Any) -> None:
+    install(postgresql_database)
+    settings.DATABASE_ROUTERS = []
+    queue = table(postgresql_database, "error")
+    queue.send([failed("gone"), failed("retried")])
+    assert look() == IndexState(read=2)
+    messages = FailedMessage.objects.using("default")
+    assert messages.count() == 2
+
+    retried = messages.get(message_id="retried")
+    queue.purge()
+    messages.filter(pk=retried.pk).update(status=FailureStatus.RETRY_ISSUED, row_version=None)
+    FailedAttempt.objects.using("default").filter(failure=retried).update(row_version=None)
+    queue.send([acknowledgement(retried.pk)])
+
+    assert look() == IndexState(gone=1, resolved=1)
+    assert queue.row_versions(10) == []
+    assert set(messages.values_list("message_id", "status")) == {
+        ("gone", FailureStatus.GONE.value), ("retried", FailureStatus.RESOLVED.value),
+    }  # fmt: skip
+
+
+def test_tables_that_are_missing_are_no_error_of_a_look(errors: QueueDatabase) -> None:
+    """As between the new code and its migration."""
+    table(errors, "error").send([failed()])
+    with errors.connection.schema_editor() as editor:
+        editor.alter_db_table(FailedAttempt, FailedAttempt._meta.db_table, "elsewhere")
+    try:
+        found = look()
+    finally:
+        with errors.connection.schema_editor() as editor:
+            editor.alter_db_table(FailedAttempt, "elsewhere", FailedAttempt._meta.db_table)
+
+    assert (found.read, len(found.problems)) == (0, 1)
+    assert look() == IndexState(read=1)

@@ -9,7 +9,7 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import FailedMessage, FailureStatus
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
 from sqlqueue_app.operations import pending_retries
 from sqlqueue_app.operations.failure_detail import read_failure
 from sqlqueue_app.operations.failure_groups import CLASSIFIERS
@@ -207,10 +207,12 @@ def test_a_failure_is_shown_with_its_row_only_if_that_is_its_own(errors: QueueDa
     assert [key for key, _group in found.groups] == list(CLASSIFIERS)
 
     # The table was made anew, and another message has the number.
-    numbers = (first.row_version, second.row_version)
-    FailedMessage.objects.using(errors.alias).filter(pk=second.pk).update(row_version=None)
-    FailedMessage.objects.using(errors.alias).filter(pk=first.pk).update(row_version=numbers[1])
+    number = second.row_version
+    for failure, place in ((second, None), (first, number)):
+        FailedAttempt.objects.using(errors.alias).filter(failure=failure).update(row_version=place)
+        FailedMessage.objects.using(errors.alias).filter(pk=failure.pk).update(row_version=place)
     found = read_failure(get_settings(), first.pk)
     assert found is not None
     assert found.row is None
+    assert (found.message.row_version, found.message.status) == (None, FailureStatus.GONE)
     assert read_failure(get_settings(), uuid.uuid4()) is None

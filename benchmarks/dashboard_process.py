@@ -1,0 +1,13 @@
+"""The site that is measured, with its failed messages: `python -m benchmarks.dashboard_process FAILURES GROUPS ROUNDS`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import django
+
+if __name__ == "__main__":
+    django.setup()
+    # Models can be imported only now.
+    importlib.import_module("benchmarks.dashboard_pages").main(*map(int, sys.argv[1:]))

@@ -157,3 +157,15 @@ def test_it_works_as_a_process_without_a_worker(shop: QueueDatabase) -> None:
     assert ran.code == 1
     assert json.loads(ran.out)["retried"] == 1
     assert ran.err.splitlines() == ["CommandError: 1 of 2 messages were not retried, and stay where they are"]
+
+
+def test_it_can_be_called_by_names(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_row("m-1"), failed_row()])
+    out = io.StringIO()
+
+    call_command("sqlqueue_retry", message="m-1", stdout=out)
+    call_command("sqlqueue_retry", all=True, dry_run=True, stdout=out)
+    call_command("sqlqueue_retry", all=True, stdout=out)
+
+    assert out.getvalue().count("1 message") == 3
+    assert count(shop, "error") == 0

@@ -23,7 +23,9 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState, OperatorAction
 from sqlqueue_app.operations.actions import Actor
+from sqlqueue_app.operations.bulk import failure_rows
 from sqlqueue_app.operations.bulk.engine import LeaseLost, OperationRunner
+from sqlqueue_app.operations.bulk.failure_rows import choose
 from sqlqueue_app.operations.bulk.job import work_on_open
 from sqlqueue_app.operations.bulk.requesting import cancel_operation, create_operation, is_worker_alive, request_operation
 from sqlqueue_app.operations.bulk.retrying import RetryBatch
@@ -325,3 +327,21 @@ def test_a_process_that_only_waits_for_replies_works_on_nothing(shop: QueueDatab
     assert not is_worker_alive()
     instance(threads={"Sales": 2, "Sales.other": 1}, callback_queue="Sales.other")
     assert is_worker_alive()
+
+
+def test_large_bodies_make_small_batches(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_rows, "BYTES_PER_BATCH", 1_000)
+    sizes = [900, 90, 20, 5_000, 1, 1]
+    failures = fail(shop, [failed_row(body=b"x" * size) for size in sizes])
+    found = []
+    chosen = choose(FailureSelection(), "", 100)
+    while not chosen.is_last:
+        found.append(chosen.ids)
+        chosen = choose(FailureSelection(), str(chosen.ids[-1]), 100)
+    found.append(chosen.ids)
+
+    assert [each for ids in found for each in ids] == sorted(each.pk for each in failures)
+    sizes_of = {each.pk: each.size or 0 for each in failures}
+    assert all(len(ids) == 1 or sum(sizes_of[each] for each in ids) <= 1_000 for ids in found)
+    assert numbers(request_operation(get_settings(), "retry", FailureSelection(), actor=ANNA)) == ("completed", 6, 0, 0)
+    assert moved(shop) == ids_of(failures)

@@ -49,6 +49,12 @@ def failed_row(
     return NewRow(str(uuid.uuid4()), json.dumps(written), body)
 
 
+def failed_headers(headers: dict[str, str]) -> dict[str, str]:
+    """The headers with those of one more failure in the queue `Sales`."""
+    at = FAILED_AT + timedelta(seconds=next(_seconds))
+    return {**headers, names.FAILED_QUEUE: "Sales", names.TIME_OF_FAILURE: format_time(at), names.EXCEPTION_TYPE: "shop.Again"}
+
+
 def fail(database: QueueDatabase, rows: list[NewRow], queue: str = "error") -> list[FailedMessage]:
     """Put rows into an error queue and have them indexed; the messages in the order of their last rows."""
     before = set(FailedMessage.objects.filter(row_version__isnull=False).values_list("queue", "row_version"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from sqlqueue_app.dashboard.formats import duration, number
+from sqlqueue_app.dashboard.formats import Number, duration, number
 from sqlqueue_app.dashboard.overview import Level, Overview, QueueRow
 from sqlqueue_app.operations.known_queues import QueueKind
 from sqlqueue_app.operations.status import Status
@@ -45,7 +45,7 @@ class Links:
     operations: str
 
 
-def tiles(status: Status, links: Links, *, failed: int | None, running: int) -> list[Tile]:
+def tiles(status: Status, links: Links, *, failed: Number | None, running: int) -> list[Tile]:
     """The tiles: `failed` unresolved messages (None: not known) and `running` operations are counted elsewhere."""
     main = [each for each in status.queues if each.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE) and each.depth]
     waiting = sum(each.depth.waiting for each in main if each.depth)
@@ -59,10 +59,10 @@ def tiles(status: Status, links: Links, *, failed: int | None, running: int) -> 
     return [
         Tile(
             _("Failed messages"),
-            "?" if failed is None else number(failed),
+            "?" if failed is None else failed.text,
             _("unresolved, in the error queues") if ours else _("in the error queues, which belong to ServiceControl"),
             links.failures,
-            Level.WARNING if failed and ours else Level.OK,
+            Level.WARNING if failed is not None and failed.value and ours else Level.OK,
         ),
         Tile(_("Waiting"), f"{'' if exact else '≈ '}{number(waiting)}", _("in main queues and satellites"), links.queues, Level.OK),
         Tile(

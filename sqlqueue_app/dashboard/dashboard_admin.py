@@ -10,9 +10,11 @@ from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.attention import Links, concerns, tiles
 from sqlqueue_app.dashboard.charts import Chart, Series, line_chart
-from sqlqueue_app.dashboard.formats import stamp, whole
+from sqlqueue_app.dashboard.failure_admin import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
+from sqlqueue_app.dashboard.formats import Number, bounded_number, stamp, whole
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import overview_of
 from sqlqueue_app.dashboard.page_admin import PageAdmin
@@ -30,6 +32,8 @@ from sqlqueue_app.models import (
     Queue,
     QueueSample,
 )
+from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.failure_lists import count_failures
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.sample_storage import instant_of, read_samples, resolution_for
@@ -73,23 +77,31 @@ class DashboardAdmin(PageAdmin):
             actions_url=self.url_of(OperatorAction),
         )
 
-    def _read(self, status: Status, period: Period) -> tuple[int | None, int, list[tuple[OperatorAction, object]], list[Chart]]:
+    def _read(self, status: Status, period: Period) -> tuple[Number | None, int, list[tuple[OperatorAction, object]], list[Chart]]:
         """Unresolved failures, running operations, the last actions, charts; nothing of it where the managed tables are missing."""
         alias = managed_alias()
         try:
             with looking(alias, "read the tables of the dashboard"):
-                failed = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED).count()
+                now = database_now(alias)
+                # As the pages of the failed messages: right also where no worker is alive.
+                catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+                unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
+                count, exact = count_failures(unresolved)
                 open_states = (OperationState.WAITING, OperationState.RUNNING)
                 running = Operation.objects.using(alias).filter(state__in=open_states).count()
                 rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_ACTIONS_SHOWN])
-                now = database_now(alias)
                 wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
                 samples = read_samples(alias, [queue.name for queue in wanted], period.length, now)
         except ConnectionLost:
             raise
         except DatabaseError:
             return None, 0, [], []
-        return failed, running, [(row, stamp(row.at)) for row in rows if row.at], _charts(wanted, samples, period, now)
+        return (
+            bounded_number(count, exact=exact),
+            running,
+            [(row, stamp(row.at)) for row in rows if row.at],
+            _charts(wanted, samples, period, now),
+        )
 
 
 def _charts(queues: Sequence[KnownQueue], samples: dict[str, list[QueueSample]], period: Period, now: datetime) -> list[Chart]:

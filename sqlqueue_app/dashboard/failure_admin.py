@@ -37,6 +37,7 @@ from sqlqueue_app.dashboard.failures import (
     state_of,
 )
 from sqlqueue_app.dashboard.formats import number, stamp
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
 from sqlqueue_app.dashboard.navigation import Tab
 from sqlqueue_app.dashboard.page_admin import PageAdmin
@@ -322,7 +323,9 @@ class FailureAdmin(PageAdmin):
         ]
         lists.insert(2, Tab(_("Pending retries"), self.url("pending"), name == "pending"))
         owner = get_settings().error_queue_owner
-        return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", **context)
+        # One message is read, not watched.
+        live = None if template == "failed_message" else LIVE_SECONDS
+        return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", live_seconds=live, **context)
 
     def _missing(self, request: HttpRequest, text: str) -> HttpResponse:
         return self.problem(request, title=_("Not found"), text=text, status=404, crumbs=(Crumb(_("Not found")),))

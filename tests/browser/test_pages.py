@@ -7,14 +7,21 @@ from urllib.parse import urljoin
 
 import pytest
 
-from sqlqueue_app.models import QueueSample
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
 from sqlqueue_app.operations.actions import Actor, record_action
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.tables.chosen_rows import remove_rows
 from tests.browser.conftest import Site
 from tests.dashboard.pages import client_of
+from tests.operations.error_rows import failed
 from tests.operations.filling import install, instance, message, row, table
 from tests.support.databases import QueueDatabase
 
 ADMIN = "/admin/sqlqueue_app/"
+ONE, PENDING = deterministic_guid("m-1", "Sales"), deterministic_guid("m-2", "Sales")
+GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")
 PAGES = (
     "dashboard/",
     "queue/",
@@ -28,6 +35,16 @@ PAGES = (
     "queue/nothing/",
     "operation/",
     "operatoraction/",
+    "failedmessage/",
+    "failedmessage/messages/",
+    "failedmessage/messages/?q=status:odd",
+    "failedmessage/pending/",
+    "failedmessage/unreadable/",
+    f"failedmessage/{ONE}/",
+    f"failedmessage/group/{GROUP}/",
+    f"failedmessage/group/{GROUP}/note/",
+    f"failedmessage/retry/?ids={ONE}",
+    f"failedmessage/{PENDING}/",
 )
 FAILED = {
     "NServiceBus.FailedQ": "Sales",
@@ -48,6 +65,12 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
             queue="Sales", taken_at=now - timedelta(seconds=10 * number), seconds=10, waiting=number, most_waiting=number,
             head_age_seconds=number, expired=number // 2, written=1000 - number,
         )  # fmt: skip
+    table(sqlite_database, "error").send([failed(), failed("m-2"), row("no json", b"x")])
+    catch_up(get_settings(), limit=10, now=now)
+    FailureGroup.objects.filter(pk=GROUP).update(note="known", noted_by="anna", noted_at=now)
+    remove_rows(table(sqlite_database, "error"), [FailedMessage.objects.get(pk=PENDING).row_version or 0])
+    FailedAttempt.objects.filter(failure=PENDING).update(row_version=None)
+    FailedMessage.objects.filter(pk=PENDING).update(status=FailureStatus.RETRY_ISSUED, row_version=None, retried_to="Sales")
     record_action(Actor("anna"), "purge", "Sales")
     return sqlite_database
 

@@ -15,6 +15,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.well_known import delayed_address
 from tests.dashboard.pages import Markup, client_of
+from tests.operations.error_rows import failed
 from tests.operations.filling import HOSTILE, install, instance, message, table
 from tests.support.databases import QueueDatabase
 
@@ -106,6 +107,15 @@ def test_an_error_queue_of_servicecontrol_is_no_concern(sqlite_database: QueueDa
     text = page().text()
     assert "Queue error" not in text
     assert "in the error queues, which belong to ServiceControl" in text
+
+
+def test_failures_are_counted_without_a_worker(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(queue_database)
+    table(queue_database, "error").send([failed(f"m-{number}") for number in range(3)])
+
+    assert "Failed messages 3 unresolved" in page().text()
+    monkeypatch.setattr("sqlqueue_app.operations.failure_lists.COUNTED_AT_MOST", 2)
+    assert "Failed messages ≥ 2 unresolved" in page().text()
 
 
 @pytest.mark.parametrize("query", ["period=nothing", "period=30d", "x=%00"])

@@ -180,6 +180,11 @@ def is_dead(instance: Instance, now: datetime) -> bool:
     return instance.heartbeat_at < now - timedelta(seconds=DEAD_AFTER_SECONDS)
 
 
+def dead_instances(alias: str) -> QuerySet[Instance]:
+    """The rows of processes that were not heard of for longer than four heartbeats, by the clock of the database."""
+    return Instance.objects.using(alias).filter(heartbeat_at__lt=_dead_before())
+
+
 def _dead_before() -> object:
     return Now() - timedelta(seconds=DEAD_AFTER_SECONDS)
 

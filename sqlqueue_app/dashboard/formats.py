@@ -38,6 +38,11 @@ def number(value: int) -> str:
     return str(number_format(value, decimal_pos=0, force_grouping=True))
 
 
+def _rounded(value: float, places: int) -> str:
+    """Django alone cuts digits off."""
+    return str(number_format(round(value, places) if places else round(value), decimal_pos=places, force_grouping=True))
+
+
 def whole(value: float) -> str:
     """A mean of counts, rounded."""
     return number(round(value))
@@ -46,7 +51,7 @@ def whole(value: float) -> str:
 def rate(value: float) -> str:
     """A number of things per second."""
     places = 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2
-    return str(number_format(value, decimal_pos=places, force_grouping=True))
+    return _rounded(value, places)
 
 
 def depth_number(depth: Depth) -> Number:
@@ -69,8 +74,8 @@ def size(value: int) -> str:
         return ngettext("%(count)s byte", "%(count)s bytes", value) % {"count": number(value)}
     for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
         if value < factor * 1024:
-            return f"{number_format(value / factor, decimal_pos=1)} {unit}"
-    return f"{number_format(value / 1024**3, decimal_pos=1)} {_('GiB')}"
+            return f"{_rounded(value / factor, 1)} {unit}"
+    return f"{_rounded(value / 1024**3, 1)} {_('GiB')}"
 
 
 def duration(value: timedelta) -> str:
@@ -86,7 +91,7 @@ def precise_duration(value: timedelta) -> str:
     if abs(value) >= timedelta(seconds=10):
         return duration(value)
     milliseconds = value / timedelta(milliseconds=1)
-    text = number_format(abs(milliseconds), decimal_pos=0 if abs(milliseconds) >= 10 else 1, force_grouping=True)
+    text = _rounded(abs(milliseconds), 0 if abs(milliseconds) >= 10 else 1)
     return f"{chr(0x2212) if milliseconds < 0 else ''}{text} {_('ms')}"
 
 

@@ -1,4 +1,4 @@
-"""Queue names in the addresses of pages. Any table name can be a queue's, slashes and dots included."""
+"""Names of queues and endpoints in the addresses of pages. Any table name can be a queue's, slashes and dots included."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ def path_of(name: str) -> str:
 
 def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:
     """The known queue that the part of a path names: as `path_of` wrote it, or as somebody typed the bare name."""
-    known = list(queues)
-    by_path = {path_of(queue.name): queue for queue in known}
-    by_name = {queue.name: queue for queue in known}
-    return by_path.get(path) or by_name.get(path) or by_name.get(unquote(path))
+    by_name = {queue.name: queue for queue in queues}
+    found = name_of_path(path, by_name)
+    return None if found is None else by_name[found]
+
+
+def name_of_path(path: str, names: Iterable[str]) -> str | None:
+    """The one of these names that the part of a path means, as in `queue_of_path`."""
+    known = set(names)
+    by_path = {path_of(name): name for name in known}
+    return by_path.get(path) or next((name for name in (path, unquote(path)) if name in known), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db.models import QuerySet
 
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.instances import dead_instances, managed_alias
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Instance
 
@@ -53,3 +53,12 @@ def _instances(endpoint: str, host: str | None, pid: int | None) -> QuerySet[Ins
     if pid is not None:
         chosen = chosen.filter(pid=pid)
     return chosen
+
+
+def forget_dead(instance: int) -> bool:
+    """Delete the row of a process, by its key, if the process is still dead; False if it was heard of, or its row is gone.
+
+    The callback queue that it has leased is free then; what is in it stays.
+    """
+    deleted, _by_model = dead_instances(managed_alias()).filter(pk=instance).delete()
+    return deleted > 0

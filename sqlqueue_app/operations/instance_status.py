@@ -44,6 +44,7 @@ class InstanceStatus:
     busy: Mapping[str, int] = field(default_factory=dict)
     paused: bool = False
     paused_since: datetime | None = None
+    id: int = 0
 
     @property
     def live_threads(self) -> int:
@@ -105,6 +106,7 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
         busy=_counts(row.busy),
         paused=row.paused,
         paused_since=row.paused_since,
+        id=row.pk,
     )
 
 

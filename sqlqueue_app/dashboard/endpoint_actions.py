@@ -1,0 +1,231 @@
+"""What can be asked of an endpoint and its processes: pause, resume, another concurrency; and forgetting one that is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.dashboard.access import Button, Power, button
+from sqlqueue_app.dashboard.confirming import CONFIRMED, Confirmation, Done, Field, confirm
+from sqlqueue_app.dashboard.formats import duration, number
+from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.dashboard.paths import name_of_path, path_of
+from sqlqueue_app.instances import HEARTBEAT_SECONDS
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.operations.heartbeat import forget_dead, pause, resume, set_concurrency
+from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances
+
+if TYPE_CHECKING:
+    from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
+
+# Each is a thread with a connection of its own; a database rarely has more of those.
+MOST_CONCURRENCY: Final = 1000
+
+
+def endpoint_action_pages(pages: EndpointAdmin) -> list[URLPattern]:
+    """The pages of the actions on an endpoint and on one process."""
+    one = "<str:name>/instances/<int:instance>/"
+    return [
+        pages.acts("<str:name>/pause/", partial(_all_view, pages, paused=True), "pause"),
+        pages.acts("<str:name>/resume/", partial(_all_view, pages, paused=False), "resume"),
+        pages.acts(f"{one}pause/", partial(_one_view, pages, paused=True), "pause_instance"),
+        pages.acts(f"{one}resume/", partial(_one_view, pages, paused=False), "resume_instance"),
+        pages.acts(f"{one}concurrency/", partial(_concurrency_view, pages), "concurrency"),
+        pages.acts(f"{one}remove/", partial(_remove_view, pages), "remove_instance"),
+    ]
+
+
+def endpoint_buttons(pages: EndpointAdmin, request: HttpRequest, name: str, instances: tuple[InstanceStatus, ...]) -> list[Button]:
+    """The actions on all processes of an endpoint."""
+    alive = [each for each in instances if each.alive]
+    nobody = "" if alive else _("No process of it is alive.")
+    paused = _("All its processes are asked to pause.") if alive and all(each.paused for each in alive) else ""
+    running = _("None of its processes is asked to pause.") if alive and not any(each.paused for each in alive) else ""
+    return [
+        button(request, Power.CONTROL, _("Pause"), pages.url("pause", path_of(name)), reason=nobody or paused),
+        button(request, Power.CONTROL, _("Resume"), pages.url("resume", path_of(name)), reason=nobody or running),
+    ]
+
+
+def instance_buttons(pages: EndpointAdmin, request: HttpRequest, each: InstanceStatus) -> tuple[Button, ...]:
+    """The actions on one process: those that make sense of what it does."""
+
+    def to(label: str, page: str, *, dangerous: bool = False) -> Button:
+        url = pages.url(page, path_of(each.endpoint), each.id)
+        return button(request, Power.CONTROL, label, url, dangerous=dangerous)
+
+    if not each.alive:
+        return (to(_("Remove"), "remove_instance", dangerous=True),)
+    first = to(_("Resume"), "resume_instance") if each.paused else to(_("Pause"), "pause_instance")
+    return (first, to(_("Concurrency"), "concurrency"))
+
+
+def _all_view(pages: EndpointAdmin, request: HttpRequest, name: str, *, paused: bool) -> HttpResponse:
+    endpoint, instances = _found(name)
+    alive = [each for each in instances if each.alive]
+
+    def perform() -> Done:
+        (pause if paused else resume)(endpoint)
+        return Done(_asked(len(alive)), pages.endpoint_url(endpoint), len(alive))
+
+    title = _("Pause %(name)s") if paused else _("Resume %(name)s")
+    asked = _pausing(pages, endpoint, endpoint, title % {"name": endpoint}, perform, paused=paused)
+    blocked = "" if alive else _("No process of it is alive.")
+    facts = ((_("Live processes"), number(len(alive))),)
+    return confirm(pages, request, replace(asked, blocked=blocked, facts=facts, count=len(alive)))
+
+
+def _one_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int, *, paused: bool) -> HttpResponse:
+    endpoint, each = _found_one(name, instance)
+
+    def perform() -> Done:
+        (pause if paused else resume)(endpoint, host=each.host, pid=each.pid)
+        return Done(_asked(1), pages.endpoint_url(endpoint))
+
+    title = _("Pause the process %(pid)s of %(name)s") if paused else _("Resume the process %(pid)s of %(name)s")
+    words = title % {"pid": each.pid, "name": endpoint}
+    asked = _pausing(pages, endpoint, _target(each), words, perform, paused=paused)
+    return confirm(pages, request, replace(asked, blocked=_not_alive(each), facts=_facts(each)))
+
+
+def _pausing(
+    pages: EndpointAdmin, endpoint: str, target: str, title: str, perform: Callable[[], Done], *, paused: bool
+) -> Confirmation:
+    text = _(
+        "Messages that are being handled are finished, then nothing more is received from main queue and satellites; replies are "
+        "received on, and background work goes on. A process that is started later receives."
+    )
+    if not paused:
+        text = _("It receives again.")
+    return Confirmation(
+        action="pause" if paused else "resume",
+        power=Power.CONTROL,
+        target=target,
+        title=title,
+        text=f"{text} {_follows()}",
+        submit=_("Pause") if paused else _("Resume"),
+        perform=perform,
+        back_url=pages.endpoint_url(endpoint),
+        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+    )
+
+
+def _concurrency_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
+    endpoint, each = _found_one(name, instance)
+    text = request.POST.get("concurrency", str(each.concurrency)).strip()
+    wanted, errors = _read_concurrency(text) if CONFIRMED in request.POST else (each.concurrency, ())
+
+    def perform() -> Done:
+        set_concurrency(endpoint, wanted, host=each.host, pid=each.pid)
+        return Done(_asked(1), pages.endpoint_url(endpoint))
+
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="concurrency",
+            power=Power.CONTROL,
+            target=f"{_target(each)}: {each.concurrency} → {text[:20]}",
+            title=_("Concurrency of the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
+            text=_("How many messages it handles at once, at most, until its restart, which goes back to the settings.")
+            + f" {_follows()}",
+            submit=_("Change"),
+            perform=perform,
+            back_url=pages.endpoint_url(endpoint),
+            fields=(
+                Field(
+                    "concurrency", _("Messages at once"), text, "number",
+                    help=_("Each needs a thread and a connection to the database."), minimum=1, maximum=MOST_CONCURRENCY,
+                ),
+            ),
+            errors=errors,
+            blocked=_not_alive(each),
+            facts=_facts(each),
+            crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+        ),
+    )  # fmt: skip
+
+
+def _read_concurrency(text: str) -> tuple[int, tuple[str, ...]]:
+    wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if 1 <= wanted <= MOST_CONCURRENCY:
+        return wanted, ()
+    error = _("The concurrency cannot be “%(text)s”: expected a whole number from 1 to %(most)s. To receive nothing, pause.")
+    return 0, (error % {"text": text[:50], "most": number(MOST_CONCURRENCY)},)
+
+
+def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
+    endpoint, each = _found_one(name, instance)
+
+    def perform() -> Done:
+        if not forget_dead(each.id):
+            raise ConfigurationError(_("The process was heard of meanwhile, or its row is gone: nothing was removed."))
+        return Done(_("The row of the process was removed."), pages.endpoint_url(endpoint))
+
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="remove_instance",
+            power=Power.CONTROL,
+            target=_target(each),
+            title=_("Remove the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
+            text=_("It is dead, and its row is deleted. Its callback queue is free then; the replies in it stay."),
+            submit=_("Remove"),
+            perform=perform,
+            back_url=pages.endpoint_url(endpoint),
+            blocked=_("The process is alive: stop it first.") if each.alive else "",
+            facts=_facts(each),
+            is_dangerous=True,
+            crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+        ),
+    )
+
+
+def _found(path: str) -> tuple[str, tuple[InstanceStatus, ...]]:
+    instances, _rows, problem = read_instances()
+    if problem is not None:
+        raise ConfigurationError(problem.text)
+    name = name_of_path(path, {each.endpoint for each in instances})
+    if name is None:
+        raise Http404(_("No process of an endpoint “%(name)s” has registered.") % {"name": path})
+    return name, tuple(each for each in instances if each.endpoint == name)
+
+
+def _found_one(path: str, instance: int) -> tuple[str, InstanceStatus]:
+    endpoint, instances = _found(path)
+    each = next((each for each in instances if each.id == instance), None)
+    if each is None:
+        raise Http404(_("The process is not registered any more."))
+    return endpoint, each
+
+
+def _target(each: InstanceStatus) -> str:
+    return f"{each.endpoint} on {each.host} ({each.pid})"
+
+
+def _facts(each: InstanceStatus) -> tuple[tuple[str, str], ...]:
+    return (
+        (_("Instance"), each.name),
+        (_("Machine and process"), f"{each.host} ({each.pid})"),
+        (_("Last heartbeat"), _("%(age)s ago") % {"age": duration(each.heartbeat_age)}),
+        (_("Live threads"), number(each.live_threads)),
+    )
+
+
+def _not_alive(each: InstanceStatus) -> str:
+    return "" if each.alive else _("The process is dead: it follows nothing.")
+
+
+def _follows() -> str:
+    return _("A process follows at its next heartbeat, within %(seconds)s seconds.") % {"seconds": number(int(HEARTBEAT_SECONDS))}
+
+
+def _asked(count: int) -> str:
+    return _("Asked of %(count)s processes. %(follows)s") % {"count": number(count), "follows": _follows()}

@@ -1,0 +1,228 @@
+"""The pages of the endpoints: what they do, their processes, and what can be asked of those."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.instances import lease_instance
+from sqlqueue_app.models import EndpointSample, FailedMessage, FailureStatus, Instance, OperatorAction
+from sqlqueue_app.operations.failure_groups import CLASSIFIERS
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.filling import HOSTILE, install, instance, message, table
+from tests.support.databases import QueueDatabase
+
+LIST = "/admin/sqlqueue_app/endpoint/"
+SALES = f"{LIST}Sales/"
+CONFIRMED = {"confirmed": "1"}
+SECOND = timedelta(seconds=1)
+
+
+def page(address: str = LIST, kind: str = "viewer") -> Markup:
+    answer = client_of(kind).get(address)
+    assert answer.status_code == 200
+    return Markup(answer.content.decode())
+
+
+def sample(age: timedelta = 20 * SECOND, **values: Any) -> EndpointSample:
+    """A sample that is complete, by a clock that may be a little ahead of the database's."""
+    known = {"endpoint": "Sales", "instance": "here", "message_type": "Sales.PlaceOrder", "seconds": 10, "handled": 0}
+    at = datetime.fromtimestamp((datetime.now(UTC) - age).timestamp() // 10 * 10, UTC)
+    return EndpointSample.objects.create(**{**known, "taken_at": at, **values})
+
+
+def process(**fields: Any) -> Instance:
+    return instance(**{"busy": {"Sales": 2}, "version": "0.1.0", **fields})
+
+
+def recorded() -> list[tuple[str, str, str, str]]:
+    return [(each.user_name, each.action, each.target, each.result) for each in OperatorAction.objects.order_by("id")]
+
+
+def test_the_list_says_what_each_endpoint_does(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Idle": {"CALLBACKS": False}})
+    process(callback_queue=None)
+    process(name="there", pid=2, callback_queue=None, silent=timedelta(minutes=2))
+    process(endpoint="Foreign", callback_queue=None)
+    table(queue_database, "Sales").send([message(), message()])
+    sample(handled=120, processing_seconds=6, processing_max=1, critical_measured=60, critical_seconds=-90, critical_max=3)
+    sample(30 * SECOND, handled=60, immediate_retries=5, delayed_retries=1, failures=6, instance="there")
+    for number, status in enumerate((FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED)):
+        FailedMessage.objects.create(
+            id=f"00000000-0000-0000-0000-00000000000{number}", status=status, status_at=datetime.now(UTC), queue="error",
+            message_id=str(number), first_failed_at=datetime.now(UTC), failed_at=datetime.now(UTC), endpoint="Sales",
+            endpoint_group=CLASSIFIERS["endpoint"].group_id("Sales"),
+        )  # fmt: skip
+    found = page()
+    text = found.text()
+    # 180 messages in a minute, 6 s of processing among them, 6 retries
+    assert "Sales Dead processes: 1 2 3.0 33 ms" in text
+    assert "−1,500 ms (negative: the clock of a sender is ahead) 0.10 1 1 1 dead version 0.1.0 2 / 4 " in text
+    assert "Idle No live worker 0 0 – not known – not known 0 0 0 –" in text
+    assert "Foreign not in the settings of this site Alive" in text
+    assert found.inline == []
+
+
+def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    process()
+    sample(handled=30)
+    answer: Any = client_of("writer").get(f"{LIST}?format=json")
+    (row,) = json.loads(answer.getvalue())
+    assert (row["endpoint"], row["handled_per_second"], row["alive"], row["busy_threads"], row["limit"]) == ("Sales", 0.5, 1, 2, 4)
+    assert client_of("reader").get(f"{LIST}?format=csv").status_code == 403
+
+
+def test_one_endpoint_in_full(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    process(callback_queue="Sales.here")
+    table(queue_database, "Sales.here").send([message()])
+    sample(handled=10, processing_seconds=1, processing_max=0.5, critical_measured=10, critical_seconds=20, critical_max=4)
+    sample(handled=5, processing_seconds=1, message_type="", instance="there", failures=3, delayed_retries=3, moved_to_error=1)
+    found = page(f"{SALES}?period=5m")
+    text = found.text()
+    assert "handled: now 0" in text or "handled: now 1.5" in text
+    assert "between 0 and 1.5" in text
+    assert "Sales.PlaceOrder 10 0.03 100 ms 500 ms 2,000 ms 4,000 ms 0 0 0 0" in text
+    assert "no type in the headers 5 0.02 200 ms" in text, text
+    assert "there 5 0.02" in text
+    assert "Sales.here messages in it: 1" in text
+    assert "Sales : 3, 2 busy" in text
+    assert "IMMEDIATE_RETRIES 5" in text
+    assert any(link.endswith("/queue/Sales.Priority/") for link in found.links)
+    assert found.inline == []
+    assert len([path for path in found.find("path") if (path.get("d") or "").startswith("M")]) >= 3
+
+
+def test_an_endpoint_of_which_nothing_is_known(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    text = page(SALES).text()
+    assert "No process has registered: nobody receives." in text
+    assert "Nothing was counted in this time" in text
+    assert client_of("viewer").get(f"{LIST}Nobody/").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["A/b", "it's", HOSTILE, 'quo"te', "שלום", "a_2Fb", "x@y", "."])
+def test_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
+    install(sqlite_database)
+    made = process(endpoint=name, name=name, callback_queue=None)
+    sample(endpoint=name, message_type=name, handled=1)
+    found = page()
+    (link,) = [link for link in found.links if link.startswith(LIST) and link not in (LIST, SALES)]
+    markup = page(link)
+    assert name in markup.text()
+    assert markup.inline == []
+    client = client_of("writer")
+    assert client.post(f"{link}instances/{made.pk}/pause/", CONFIRMED).status_code == 302
+    made.refresh_from_db()
+    assert made.paused
+
+
+@pytest.mark.parametrize("query", ["period=nothing", "period=30d", "format=xml", "period=%00&x[]=1", "format=csv%00"])
+def test_any_query_string_is_a_page(sqlite_database: QueueDatabase, query: str) -> None:
+    install(sqlite_database)
+    sample(handled=1)
+    page(f"{LIST}?{query}")
+    page(f"{SALES}?{query}")
+
+
+def test_a_page_costs_few_statements(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database, ENDPOINTS={f"Sales{number}": {"CALLBACKS": False} for number in range(40)})
+    client = client_of("viewer")
+    for number in range(40):
+        process(endpoint=f"Sales{number}", pid=number, callback_queue=None)
+        sample(endpoint=f"Sales{number}", handled=1)
+    for address in (LIST, f"{LIST}Sales7/"):
+        client.get(address)
+        with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
+            assert client.get(address).status_code == 200
+        assert len(queues) + len(managed) <= 15
+
+
+def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    held = lease_instance(get_settings().endpoint("Sales"), alias=queue_database.alias, concurrency=4, exists=lambda name: True)
+    client = client_of("writer")
+    asking = client.get(f"{SALES}pause/").content.decode()
+    assert "within 10 seconds" in Markup(asking).text()
+    assert not Instance.objects.filter(paused=True).exists()
+    done = client.post(f"{SALES}pause/", CONFIRMED, follow=True).content.decode()
+    assert "Asked of 1 processes." in Markup(done).text()
+    assert "Pausing asked to pause; follows at its next heartbeat, within " in Markup(done).text()
+    held.tell_paused(True)
+    assert "Sales Paused" in page().text()
+    client.post(f"{SALES}instances/{held.row_id}/resume/", CONFIRMED)
+    assert "Resuming asked to receive again" in page(SALES).text()
+    (row,) = Instance.objects.all()
+    assert not row.paused
+    assert [each[1:] for each in recorded()] == [
+        ("pause", "Sales", "done"),
+        ("resume", f"Sales on {row.host} ({row.pid})", "done"),
+    ]
+
+
+@pytest.mark.parametrize("wanted", ["0", "-1", "1001", "x", "", "1.5", "٣", "99999999999"])
+def test_a_wrong_concurrency_is_refused_with_what_was_expected(sqlite_database: QueueDatabase, wanted: str) -> None:
+    install(sqlite_database)
+    made = process()
+    address = f"{SALES}instances/{made.pk}/concurrency/"
+    answer = client_of("writer").post(address, {**CONFIRMED, "concurrency": wanted})
+    assert answer.status_code == 400
+    text = Markup(answer.content.decode()).text()
+    assert f"The concurrency cannot be “{wanted}”: expected a whole number from 1 to 1,000." in text
+    made.refresh_from_db()
+    assert made.concurrency == 4
+
+
+def test_the_concurrency_of_one_process_is_changed(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    mine, other = process(), process(pid=5, callback_queue=None)
+    address = f"{SALES}instances/{mine.pk}/concurrency/"
+    assert 'value="4"' in client_of("writer").get(address).content.decode()
+    client_of("writer").post(address, {**CONFIRMED, "concurrency": "9"})
+    mine.refresh_from_db()
+    other.refresh_from_db()
+    assert (mine.concurrency, other.concurrency) == (9, 4)
+    assert recorded() == [("writer", "concurrency", "Sales on here (4711): 4 → 9", "done")]
+
+
+def test_only_a_dead_process_is_removed(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    alive, dead = process(), process(pid=5, callback_queue=None, silent=timedelta(minutes=1))
+    client = client_of("writer")
+    assert client.post(f"{SALES}instances/{alive.pk}/remove/", CONFIRMED).status_code == 409
+    assert client.post(f"{SALES}instances/{dead.pk}/pause/", CONFIRMED).status_code == 409
+    assert client.post(f"{SALES}instances/{dead.pk}/remove/", CONFIRMED).status_code == 302
+    assert list(Instance.objects.all()) == [alive]
+    assert client.post(f"{SALES}instances/{dead.pk}/remove/", CONFIRMED).status_code == 404
+    assert recorded() == [("writer", "remove_instance", "Sales on here (5)", "done")]
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "instances/{}/pause", "instances/{}/concurrency", "instances/{}/remove"])
+@pytest.mark.parametrize("kind", ["viewer", "reader"])
+def test_who_may_not_is_refused_and_recorded(sqlite_database: QueueDatabase, kind: str, action: str) -> None:
+    install(sqlite_database)
+    made = process()
+    address = f"{SALES}{action.format(made.pk)}/"
+    client = client_of(kind)
+    assert client.get(address).status_code == 403
+    assert client.post(address, {**CONFIRMED, "concurrency": "7"}).status_code == 403
+    ((who, _action, _target, result),) = recorded()
+    assert (who, result) == (kind, "denied")
+    made.refresh_from_db()
+    assert (made.paused, made.concurrency) == (False, 4)
+    markup = page(SALES, kind)
+    assert "You need the permission “Can pause and resume" in markup.text()
+    assert not any("pause" in link for link in markup.links)
+
+
+def test_a_name_typed_into_the_address_is_found(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales Größe": {"CALLBACKS": False}})
+    assert "Sales Größe" in page(f"{LIST}{quote('Sales Größe')}/").text()

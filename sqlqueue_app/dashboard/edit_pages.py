@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Power, may
 from sqlqueue_app.dashboard.confirming import Change, Confirmation, Done, Field, ask, confirm
+from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.messages import headers as names
@@ -32,6 +33,7 @@ from sqlqueue_app.operations.failure_selection import FailureSelection
 # The form field of a page that shows the changes: they were seen.
 SEEN: Final = "seen"
 _ROWS: Final = 20
+_MOST_COMPARED: Final = 4_000
 
 
 def edit_view(admin: PageAdmin, request: HttpRequest) -> HttpResponse:
@@ -138,8 +140,13 @@ def _bodies(before: Editable, after: Editable) -> tuple[str, str]:
 
 
 def _changes(before: str, after: str) -> Iterator[Change]:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
-    for line in list(lines)[2:]:
+    old, new = before.splitlines(), after.splitlines()
+    if old != new and max(len(old), len(new)) > _MOST_COMPARED:
+        # To compare them all could take minutes.
+        yield Change("-", _("%(count)s lines") % {"count": number(len(old))})
+        yield Change("+", _("%(count)s lines, too many to be compared one by one") % {"count": number(len(new))})
+        return
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]:
         yield Change("" if line.startswith("@@") else line[0].strip(), line[1:] if not line.startswith("@@") else "…")
 
 

@@ -33,8 +33,8 @@ from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
-# A page holds so much of a body; larger ones are no matter for a form.
-LARGEST_BODY: Final = 1024 * 1024
+# A form may send 2.5 MiB (DATA_UPLOAD_MAX_MEMORY_SIZE), in which a character of the body can take several times its bytes.
+LARGEST_BODY: Final = 512 * 1024
 
 # As ServiceControl has it: what the way of a message depends on. The headers of the failure are locked as well.
 LOCKED: Final = frozenset(
@@ -116,7 +116,7 @@ def read_editable(settings: Settings, failure_id: uuid.UUID) -> Editable:
     if row is None or row.row_version != number:
         raise EditRefused(_not_there())
     if (row.body_length or 0) > LARGEST_BODY:
-        raise EditRefused(_("The body is larger than 1 MiB: it cannot be edited here."))
+        raise EditRefused(_("The body is larger than 512 KiB: it cannot be edited here."))
     try:
         headers = read_headers(row.headers)
     except PoisonMessage as error:

@@ -297,3 +297,29 @@ def test_bodies_have_a_permission_of_their_own(shop: QueueDatabase) -> None:
 
     assert answer.status_code == 403
     assert "secret" not in answer.content.decode()
+
+
+def test_the_largest_body_that_can_be_edited_fits_into_a_form(shop: QueueDatabase) -> None:
+    body = json.dumps("ä<" * 120_000, ensure_ascii=False)
+    (failure,) = fail(shop, [failed_row(body=body.encode(), more=JSON)])
+    client = client_of("writer")
+    page = f"{FAILURES}edit/?{ids(failure)}"
+    typed = {"headers": json.dumps(JSON), "body": body, "row_version": str(failure.row_version), "seen": "1", "confirmed": "1"}
+
+    assert client.get(page).status_code == 200
+    answer = client.post(page, urlencode(typed), content_type="application/x-www-form-urlencoded")
+
+    assert answer.status_code == 302
+    (row,) = table(shop, "Sales").peek(1, body_limit=1_000_000)
+    assert row.body == body.encode()
+
+
+def test_long_bodies_are_not_compared_line_by_line(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row(body=json.dumps([1] * 5_000).encode(), more=JSON)])
+    typed = {"headers": json.dumps(JSON), "body": json.dumps([2] * 6_000)}
+
+    seen = client_of("writer").post(f"{FAILURES}edit/?{ids(failure)}", typed)
+
+    text = Markup(seen.content.decode()).text()
+    assert "removed: − 5,002 lines" in text
+    assert "added: + 6,002 lines, too many to be compared" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from tests.operations.error_rows import FAILED_AT, failed
 from tests.operations.filling import HOSTILE, install, message, row, table
 from tests.support.databases import QueueDatabase
 
+NOWHERE = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e"
 FAILURES = "/admin/sqlqueue_app/failedmessage/"
 LISTS = ("messages/", "archived/", "resolved/", "gone/", "unreadable/", "pending/")
 ONE = deterministic_guid("m-1", "Sales")
@@ -164,7 +164,7 @@ def test_a_message_whose_row_is_gone_is_shown_all_the_same(filled: QueueDatabase
     assert "m-1" in page("gone/").text()
 
 
-@pytest.mark.parametrize("path", [f"{uuid.uuid4()}/", f"group/{uuid.uuid4()}/", f"group/{uuid.uuid4()}/note/"])
+@pytest.mark.parametrize("path", [f"{NOWHERE}/", f"group/{NOWHERE}/", f"group/{NOWHERE}/note/"])
 def test_what_is_not_there_says_so(filled: QueueDatabase, path: str) -> None:
     page(path, status=404)
 

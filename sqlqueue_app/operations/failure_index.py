@@ -1,15 +1,16 @@
 """The index of failures kept in step with the error queues: what came, what is gone, what a retry has resolved (design 6.7).
 
 Rows are known by their RowVersions. The numbers of the last rows are compared each time, because a row can be committed after one
-with a higher number; all others are compared in turn, a piece at each look, which also finds what somebody took out by hand. That
-is five statements for each error queue, over index ranges of a thousand rows, however long it is.
+with a higher number; all others are compared in turn, a piece at each look, which also finds what somebody took out by hand. The
+last row is read, in case the table was made anew. That is six statements for each error queue, over index ranges of a thousand
+rows, however long it is.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -38,6 +39,8 @@ TAIL: Final = 1_000
 STRETCH: Final = 1_000
 # So many rows are read with their headers at once.
 ROWS_AT_ONCE: Final = 100
+# SQL Server takes 2,100 values in a statement.
+GONE_AT_ONCE: Final = 500
 LOOK_SECONDS: Final = 5.0
 # One run of the job: the rest is left to the next, so that other jobs of the worker have their turn.
 _BATCH: Final = 500
@@ -115,20 +118,36 @@ class _QueueIndex:
     def look(self, limit: int, now: datetime) -> IndexState:
         """One look. Raises DatabaseError."""
         with looking(self._table.alias, f"look for failures in {self._table.qualified}"):
-            last = numbers_of(self._attempts().order_by("-row_version")[:1])
-            start = max([*last, TAIL]) - TAIL
-            late, gone = self._compare_stretch(start) if start else ([], set())
+            newest = self._attempts().order_by("-row_version").first()
+            if newest is not None and not self._is_there_as_it_was(newest, now):
+                # The table was made anew, and counts from 1 again: nothing of what is known is there.
+                gone = numbers_of(self._attempts().order_by("-row_version")[: TAIL + STRETCH])
+                return self._note_gone(gone, now).plus(IndexState(is_behind=True))
+            start = max(newest.row_version or 0 if newest is not None else 0, TAIL) - TAIL
+            late, missing = self._compare_stretch(start) if start else ([], set())
             # What is known is asked first: a row that comes in between is no missing one.
             known = set(numbers_of(self._attempts().filter(row_version__gt=start)))
             there = self._table.row_versions(TAIL + limit, after=start)
-            gone |= known.difference(there)
+            missing |= known.difference(there)
             runs = [*late, *_runs(there, known)]
-        state = IndexState(is_behind=len(there) >= TAIL + limit or sum(map(len, runs)) > limit)
-        if gone:
-            state = replace(state, gone=self._records.gone(gone, now))
-        for numbers in _portions(runs, limit):
+        # Where so many are gone at once, as after a purge, more of them are.
+        is_behind = len(there) >= TAIL + limit or sum(map(len, runs)) > limit or len(missing) >= STRETCH
+        state = self._note_gone(missing, now).plus(IndexState(is_behind=is_behind))
+        for numbers in _portions(runs, limit, ROWS_AT_ONCE):
             state = state.plus(self._read(numbers, now))
         return state
+
+    def _is_there_as_it_was(self, attempt: FailedAttempt, now: datetime) -> bool:
+        """Whether the row of the attempt, if it is there, is of the same message still."""
+        number = attempt.row_version or 0
+        rows = self._table.peek(1, after=number - 1, body_limit=0)
+        if not rows or rows[0].row_version != number:
+            return True
+        return read_error_row(self._queue, rows[0], now)[1].id == attempt.failure_id
+
+    def _note_gone(self, numbers: Collection[int], now: datetime) -> IndexState:
+        gone = sum(self._records.gone(portion, now) for portion in _portions([sorted(numbers)], len(numbers), GONE_AT_ONCE))
+        return IndexState(gone=gone)
 
     def _compare_stretch(self, until: int) -> tuple[list[list[int]], set[int]]:
         """A stretch of the numbers up to `until`, another one at each call: what is not known of it, and what is not there."""
@@ -183,12 +202,12 @@ def _runs(there: Iterable[int], known: set[int]) -> Iterator[list[int]]:
         yield run
 
 
-def _portions(runs: Iterable[list[int]], limit: int) -> Iterator[list[int]]:
-    """The runs in portions, together no more than the limit."""
+def _portions(runs: Iterable[list[int]], limit: int, size: int) -> Iterator[list[int]]:
+    """The runs in portions of a size, together no more than the limit."""
     left = limit
     for run in runs:
-        for start in range(0, len(run), ROWS_AT_ONCE):
-            portion = run[start : start + ROWS_AT_ONCE][:left]
+        for start in range(0, len(run), size):
+            portion = run[start : start + size][:left]
             if not portion:
                 return
             left -= len(portion)

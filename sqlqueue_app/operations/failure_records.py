@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from sqlqueue_app.models import Claim, FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations.error_rows import Acknowledgement, FailureRow, without_nul
@@ -41,8 +41,7 @@ class FailureRecords:
         with self._writing(now):
             known = self._known(each.row_version for each in rows)
             unknown = [each for each in rows if each.row_version not in known]
-            messages = FailedMessage.objects.using(self._alias).select_for_update().order_by("pk")
-            stored = {each.pk: each for each in messages.filter(pk__in={each.id for each in unknown})}
+            stored = {each.pk: each for each in self._locked(Q(pk__in={each.id for each in unknown}))}
             # Between the look and the lock somebody may have sent a message again: his row is no new failure.
             doubted = [each.row_version for each in unknown if each.id in stored]
             there = headers_of_rows(self._table, doubted)
@@ -62,6 +61,7 @@ class FailureRecords:
             meant = [each for each in found if each.is_certain or each.id in known]
             removed = set(remove_rows(self._table, [each.row_version for each in meant]))
             ids = {each.id for each in meant if each.row_version in removed}
+            self._locked(Q(pk__in=ids))
             waiting = messages.filter(pk__in=ids, row_version=None).exclude(status__in=_ENDED)
             resolved = waiting.update(status=FailureStatus.RESOLVED, status_at=now)
         return resolved, [each.row_version for each in found if each not in meant]
@@ -71,9 +71,11 @@ class FailureRecords:
         numbers = sorted(row_versions)
         with self._writing(now):
             here = {"queue": self._queue, "row_version__in": numbers}
-            FailedAttempt.objects.using(self._alias).filter(**here).update(row_version=None)
+            attempts = FailedAttempt.objects.using(self._alias).filter(**here)
             messages = FailedMessage.objects.using(self._alias)
-            lost = list(messages.select_for_update().filter(**here).order_by("pk"))
+            lost = self._locked(Q(**here) | Q(pk__in=attempts.values("failure")))
+            attempts.update(row_version=None)
+            lost = [each for each in lost if each.queue == self._queue and each.row_version in here["row_version__in"]]
             copies = self._copies(lost)
             for each in lost:
                 each.queue, each.row_version = copies.get(each.pk, (each.queue, None))
@@ -81,6 +83,10 @@ class FailureRecords:
                     each.status, each.status_at = FailureStatus.GONE, now
             messages.bulk_update(lost, ["queue", "row_version", "status", "status_at"], batch_size=_WRITTEN_AT_ONCE)
         return sum(1 for each in lost if each.row_version is None)
+
+    def _locked(self, condition: Q) -> list[FailedMessage]:
+        """The messages, kept from others until the end of the transaction: messages before their attempts, in the order of ids."""
+        return list(FailedMessage.objects.using(self._alias).filter(condition).order_by("pk").select_for_update())
 
     def _copies(self, messages: Sequence[FailedMessage]) -> dict[UUID, tuple[str, int]]:
         """The last of further rows of the messages, where there are any."""

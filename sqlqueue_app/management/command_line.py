@@ -37,6 +37,8 @@ class Several(Action):
 class OneLineParser(CommandParser):
     """Refuses an argument in one line, without the synopsis that argparse puts before it."""
 
+    usage_exit_code = EXIT_USAGE
+
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
         """As argparse does, with each value of `--header A=1 B=2` as one of an option of its own."""
         return super().parse_args(None if args is None else list(self._spread(args)), namespace)
@@ -59,10 +61,10 @@ class OneLineParser(CommandParser):
             yield text
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2 on a command line; raise CommandError where Python code called the command."""
+        """Exit with code 2, or that of the command, on a command line; raise CommandError where Python code called the command."""
         if not self.called_from_command_line:
-            raise CommandError(f"Error: {message}", returncode=EXIT_USAGE)
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {message} (try --help)\n")
+            raise CommandError(f"Error: {message}", returncode=self.usage_exit_code)
+        self.exit(self.usage_exit_code, f"{self.prog}: error: {message} (try --help)\n")
 
 
 class SqlQueueCommand(BaseCommand):
@@ -79,6 +81,8 @@ class SqlQueueCommand(BaseCommand):
         """Django's parser, but for how it refuses."""
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         parser.__class__ = OneLineParser
+        assert isinstance(parser, OneLineParser)
+        parser.usage_exit_code = self.usage_exit_code
         return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:

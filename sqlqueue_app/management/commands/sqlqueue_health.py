@@ -1,0 +1,113 @@
+"""`manage.py sqlqueue_health`: whether all is well, for monitoring systems."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, from_command_line, one_line
+from sqlqueue_app.management.health_output import health_document, health_lines, nagios_line, unknown
+from sqlqueue_app.operations.health import Bounds, Health, Level, Limits, read_health
+
+_MOST = (
+    ("length", "N", "messages in a queue that is received from"),
+    ("age", "S", "seconds since the first message of such a queue was due or sent"),
+    ("failed", "N", "messages in an error queue that nobody has archived"),
+    ("expired", "N", "expired messages in a queue that are not purged yet"),
+    ("overdue", "N", "delayed messages of an endpoint that no worker has moved"),
+)
+
+
+def bounds(*, whole: bool = True, least: bool = False) -> Callable[[str], Bounds]:
+    """A type for arguments: `WARNING:CRITICAL`, or one number, which is critical."""
+
+    def parse(text: str) -> Bounds:
+        parts = text.split(":")
+        form = "a whole number" if whole else "a number"
+        wanted = f"expected {form} of 0 or more, or two of them, WARNING:CRITICAL, got {text!r}"
+        try:
+            numbers = [float(int(part) if whole else float(part)) for part in parts]
+        except (ValueError, OverflowError):
+            raise ArgumentTypeError(wanted) from None
+        if len(numbers) > 2 or any(number < 0 or not math.isfinite(number) for number in numbers):
+            raise ArgumentTypeError(wanted)
+        if len(numbers) == 1:
+            return Bounds(critical=numbers[0], least=least)
+        warning, critical = numbers
+        if (warning < critical) if least else (warning > critical):
+            order = "less" if not least else "more"
+            raise ArgumentTypeError(f"expected a warning at {order} than the critical number or at the same, got {text!r}")
+        return Bounds(warning, critical, least)
+
+    return parse
+
+
+class Command(SqlQueueCommand):
+    """Thin: `read_health` looks, `health_output` prints. Whatever goes wrong is exit code 3."""
+
+    help = (
+        "Check queues, endpoints and instances for a monitoring system. Exit code 0: all is well, 1: warning, 2: critical, "
+        "3: unknown (a wrong argument or setting, or the database is away). Takes and locks nothing."
+    )
+    usage_exit_code = int(Level.UNKNOWN)
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """What is looked at, and the limits."""
+        parser.add_argument("--queue", metavar="NAME", action=Several, default=None, help="only these queues; may be repeated")
+        parser.add_argument("--endpoint", metavar="E", action=Several, default=None, help="only these endpoints; may be repeated")
+        for name, metavar, words in _MOST:
+            given = f"{metavar}[:{metavar}]"
+            known = bounds(whole=metavar == "N")
+            parser.add_argument(
+                f"--max-{name}",
+                metavar=given,
+                type=known,
+                help=f"at most so many {words}; one number is critical, or WARNING:CRITICAL",
+            )
+        parser.add_argument(
+            "--min-instances",
+            metavar="N[:N]",
+            type=bounds(least=True),
+            help="at least so many live instances of each endpoint; one number is critical, or WARNING:CRITICAL",
+        )
+        add_format_argument(parser, "nagios")
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """As the other commands; all that is no answer is unknown."""
+        try:
+            return super().execute(*args, **options)
+        except CommandError as error:
+            self._refuse(str(error), options, error)
+        except Exception as error:  # noqa: BLE001 - the exit code of Python would be read as a warning
+            self._refuse(f"{type(error).__name__}: {error}", options, error)
+
+    def _refuse(self, text: str, options: dict[str, Any], error: Exception) -> None:
+        line = one_line(text)
+        # A monitoring system shows what stands on the standard output.
+        if options.get("format") in ("json", "nagios") and from_command_line(self):
+            self._print(unknown(line), options["format"])
+            raise SystemExit(int(Level.UNKNOWN))
+        raise CommandError(line, returncode=int(Level.UNKNOWN)) from error
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Look, print, and end with the exit code; SystemExit but for 0."""
+        limits = Limits(**{name: options[f"max_{name}"] for name, _metavar, _words in _MOST}, instances=options["min_instances"])
+        queues, endpoints = options["queue"] or (), options["endpoint"] or ()
+        health = read_health(get_settings(), limits, queues=queues, endpoints=endpoints)
+        self._print(health, options["format"])
+        if health.level is not Level.OK:
+            raise SystemExit(int(health.level))
+
+    def _print(self, health: Health, form: str) -> None:
+        if form == "json":
+            self.write_json(health_document(health))
+        elif form == "nagios":
+            self.stdout.write(nagios_line(health))
+        else:
+            for line in health_lines(health):
+                self.stdout.write(line)

@@ -20,7 +20,8 @@ from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.models import Redirect
+from sqlqueue_app.models import FailedMessage, Redirect
+from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.redirects import change_redirect, make_redirect, remove_redirect
 from sqlqueue_app.tables.queue import queue_table
@@ -30,12 +31,13 @@ COLUMNS: Final = ("from_address", "to_address", "used", "created_by", "created_a
 
 @dataclass(frozen=True, slots=True)
 class RedirectRow:
-    """A redirect as the page shows it; `is_missing`: its target does not exist any more."""
+    """A redirect as the page shows it; `is_missing`: its target does not exist any more. `messages_url` lists what failed there."""
 
     redirect: Redirect
     made: Stamp | None
     used: str
     is_missing: bool
+    messages_url: str
     buttons: list[Button]
 
 
@@ -146,7 +148,10 @@ class RedirectAdmin(PageAdmin):
             button(request, Power.REDIRECT, _("Change"), self.url("edit", redirect.pk)),
             button(request, Power.REDIRECT, _("Remove"), self.url("remove", redirect.pk), dangerous=True),
         ]
-        return RedirectRow(redirect, stamp_of(redirect.created_at), number(redirect.used), is_missing, buttons)
+        listed = self.url_of(FailedMessage, "messages")
+        query = FailureSelection(queue=redirect.from_address).to_query()
+        messages_url = f"{listed}?{query}" if listed else ""
+        return RedirectRow(redirect, stamp_of(redirect.created_at), number(redirect.used), is_missing, messages_url, buttons)
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
         title = _("Redirect not found")

@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState, OperatorAction
 from sqlqueue_app.operations.actions import Actor
 from sqlqueue_app.operations.bulk import failure_rows
-from sqlqueue_app.operations.bulk.engine import LeaseLost, OperationRunner
+from sqlqueue_app.operations.bulk.engine import FIRST_BATCH, LeaseLost, OperationRunner
 from sqlqueue_app.operations.bulk.failure_rows import choose
 from sqlqueue_app.operations.bulk.job import work_on_open
 from sqlqueue_app.operations.bulk.requesting import cancel_operation, create_operation, is_worker_alive, request_operation
@@ -91,6 +91,18 @@ def test_a_large_operation_begins_at_once_and_goes_on_elsewhere(shop: QueueDatab
     assert numbers(operation) == ("completed", 250, 0, 0)
     assert operation.started_at is not None
     assert operation.finished_at is not None
+    assert moved(shop) == ids_of(failures)
+
+
+def test_a_small_operation_that_takes_long_goes_on_elsewhere(shop: QueueDatabase) -> None:
+    failures = fail(shop, [failed_row() for _ in range(400)])
+    times = iter([0.0, 11.0])
+
+    operation = request_operation(get_settings(), "retry", FailureSelection(), actor=ANNA, clock=lambda: next(times))
+
+    assert numbers(operation) == ("running", FIRST_BATCH, 0, 0)
+    assert work_on_open(OperationRunner(get_settings()), StopSignal()) == 1
+    assert numbers(operation) == ("completed", 400, 0, 0)
     assert moved(shop) == ids_of(failures)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from typing import Final
 
 from django.utils.translation import gettext as _
 
@@ -19,6 +21,9 @@ from sqlqueue_app.operations.bulk.kinds import OperationRefused, kind_of
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+
+# Servers end a request that takes half a minute.
+REQUEST_SECONDS: Final = 10.0
 
 
 def create_operation(
@@ -67,16 +72,19 @@ def request_operation(
     actor: Actor,
     batch: int = BATCH,
     now: Callable[[], datetime] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Operation:
     """Start an operation: one of a batch is done on return, of a larger one the first batch; any live worker goes on with it.
 
-    Raises as `create_operation`. If the database is away meanwhile the operation waits for a worker.
+    So it does with a small one that takes longer than a request may (`clock` in seconds), as with bodies of many MiB, and if the
+    database is away meanwhile. Raises as `create_operation`.
     """
     runner = OperationRunner(settings, now=now, batch=batch)
     operation = create_operation(settings, kind, selection, actor=actor, runner=runner, now=now)
     try:
         runner.claim(operation.pk)
-        while (operation := runner.advance(operation.pk)).state in OPEN and operation.total <= batch:
+        end = clock() + REQUEST_SECONDS
+        while (operation := runner.advance(operation.pk)).state in OPEN and operation.total <= batch and clock() < end:
             pass
         if operation.state in OPEN:
             runner.release(operation.pk)

@@ -7,7 +7,7 @@ import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -81,8 +81,7 @@ class SqlQueueCommand(BaseCommand):
         """Django's parser, but for how it refuses."""
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         parser.__class__ = OneLineParser
-        assert isinstance(parser, OneLineParser)
-        parser.usage_exit_code = self.usage_exit_code
+        cast(OneLineParser, parser).usage_exit_code = self.usage_exit_code
         return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,10 +15,20 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.containers import keys_of
+from sqlqueue_app.dashboard.access import Power, may, reason_of
 from sqlqueue_app.dashboard.charts import Chart
 from sqlqueue_app.dashboard.endpoint_actions import endpoint_action_pages, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.endpoint_charts import endpoint_charts
-from sqlqueue_app.dashboard.endpoint_rows import COLUMNS, MeasureRow, endpoint_row, exported_endpoints, measure_row, process_row
+from sqlqueue_app.dashboard.endpoint_rows import (
+    COLUMNS,
+    TYPE_COLUMNS,
+    MeasureRow,
+    endpoint_row,
+    exported_endpoints,
+    exported_types,
+    measure_row,
+    process_row,
+)
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import depth_number
 from sqlqueue_app.dashboard.overview import WORKER_COMMAND, queue_row
@@ -29,10 +40,10 @@ from sqlqueue_app.endpoint import Endpoint as RunningEndpoint
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, SqlQueueError
 from sqlqueue_app.models import FailedMessage, Queue
-from sqlqueue_app.operations.endpoint_measures import measures_by_type_and_instance, measures_over_time
+from sqlqueue_app.operations.endpoint_measures import Measured, measures_by_type_and_instance, measures_over_time
 from sqlqueue_app.operations.endpoint_status import EndpointStatus, read_endpoints
 from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.operations.instance_status import read_instances
+from sqlqueue_app.operations.instance_status import read_instances, threads_on
 from sqlqueue_app.operations.known_queues import QueueKind
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.sample_storage import read_samples
@@ -43,6 +54,7 @@ from sqlqueue_app.operations.subscriptions import SubscriptionState, read_subscr
 class History:
     """What an endpoint did in a period."""
 
+    measured: Mapping[str, Measured]
     charts: list[Chart]
     by_type: list[MeasureRow]
     by_instance: list[MeasureRow]
@@ -83,6 +95,9 @@ class EndpointAdmin(PageAdmin):
             return self._unknown(request, name)
         each = found.endpoints[0]
         period = period_of(request)
+        history = self._history(each, period, found.now)
+        if wanted_format(request):
+            return export(request, f"{each.name} {period.name}", TYPE_COLUMNS, exported_types(history.measured if history else {}))
         handlers, handlers_problem = _handlers(settings, each)
         return self.page(
             request,
@@ -92,10 +107,11 @@ class EndpointAdmin(PageAdmin):
             endpoint=endpoint_row(each, self.endpoint_url(each.name)),
             buttons=endpoint_buttons(self, request, each.name, each.instances),
             failures_url=self._failures_url(each.name),
-            history=self._history(each, period, found.now),
+            history=history,
             period=period,
             periods=PERIODS,
             processes=self._processes(request, each),
+            refused="" if may(request, Power.CONTROL) else reason_of(Power.CONTROL),
             worker_command=WORKER_COMMAND,
             queues=self._queue_rows(each),
             subscriptions=_subscriptions(settings, each.name),
@@ -115,7 +131,7 @@ class EndpointAdmin(PageAdmin):
         return self.problem(request, title=_("Endpoint not found"), text=text, status=404, crumbs=(Crumb(name),))
 
     def _failures_url(self, name: str) -> str:
-        url = self.url_of(FailedMessage)
+        url = self.url_of(FailedMessage, "messages")
         return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
 
     def _queue_url(self, name: str) -> str:
@@ -135,7 +151,13 @@ class EndpointAdmin(PageAdmin):
         alive = {each.name} if each.alive else set()
         holders = {instance.callback_queue: instance for instance in each.instances if instance.callback_queue}
         return [
-            queue_row(look, self._queue_url, alive, holders.get(look.queue.address.table))
+            queue_row(
+                look,
+                self._queue_url,
+                alive,
+                holders.get(look.queue.address.table),
+                threads=threads_on(look.queue.address.table, each.instances),
+            )
             for look in each.queues
             # Of the pool of callback queues of this machine, those that are nobody's are shown by the page of the queues.
             if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in holders
@@ -157,6 +179,7 @@ class EndpointAdmin(PageAdmin):
             return None
         samples = [sample for taken in queued.values() for sample in taken]
         return History(
+            by_type,
             endpoint_charts(over_time, samples, period, now),
             [measure_row(name, measured) for name, measured in by_type.items()],
             [measure_row(name, measured) for name, measured in by_instance.items()],

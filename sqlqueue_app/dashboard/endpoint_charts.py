@@ -12,15 +12,15 @@ from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart
 from sqlqueue_app.dashboard.formats import precise_duration, rate, whole
 from sqlqueue_app.dashboard.periods import Period
 from sqlqueue_app.models import QueueSample
-from sqlqueue_app.operations.endpoint_measures import Measured
-from sqlqueue_app.operations.sample_storage import instant_of, resolution_for
+from sqlqueue_app.operations.endpoint_measures import Measured, resolution_of
+from sqlqueue_app.operations.sample_storage import instant_of
 
 
 def endpoint_charts(
     measured: Sequence[tuple[datetime, Measured]], queued: Sequence[QueueSample], period: Period, now: datetime
 ) -> list[Chart]:
     """Throughput with failures and retries, processing time, critical time, and how much waited; `queued` of all its queues."""
-    begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
+    begin, step = now - period.length, timedelta(seconds=resolution_of(period.length).seconds)
     seconds = step.total_seconds()
     charts = []
     if any(each.handled or each.failures or each.retries for _at, each in measured):

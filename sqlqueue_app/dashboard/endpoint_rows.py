@@ -22,6 +22,11 @@ COLUMNS: Final = (
     "retries_per_second", "failures_per_second", "failed_messages", "alive", "dead", "busy_threads", "limit", "versions",
 )  # fmt: skip
 
+TYPE_COLUMNS: Final = (
+    "message_type", "handled", "handled_per_second", "processing_seconds", "processing_max", "critical_seconds", "critical_max",
+    "failures", "immediate_retries", "delayed_retries", "moved_to_error",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Time:
@@ -187,4 +192,22 @@ def exported_endpoints(found: Endpoints) -> Iterator[tuple[Any, ...]]:
             each.busy_threads,
             each.limit,
             sorted({instance.version for instance in each.alive}),
+        )
+
+
+def exported_types(found: Mapping[str, Measured]) -> Iterator[tuple[Any, ...]]:
+    """A row for each message type of an endpoint; times are means and maxima in seconds."""
+    for message_type, each in found.items():
+        yield (
+            message_type,
+            each.handled,
+            each.throughput,
+            each.processing_mean,
+            each.processing_max,
+            each.critical_mean,
+            each.critical_max,
+            each.failures,
+            each.immediate_retries,
+            each.delayed_retries,
+            each.moved_to_error,
         )

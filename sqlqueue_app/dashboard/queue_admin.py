@@ -38,7 +38,7 @@ from sqlqueue_app.dashboard.queue_charts import queue_charts, recent_rates
 from sqlqueue_app.dashboard.queue_exports import EXPORTED_COLUMNS, MESSAGE_COLUMNS, exported_messages, exported_queues
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import Queue
+from sqlqueue_app.models import Endpoint, Queue
 from sqlqueue_app.operations.browse import PAGE_SIZES, read_message, read_page
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import KnownQueue, known_queues

@@ -9,10 +9,12 @@ from typing import Any, Final
 from django.db.models import Max, QuerySet, Sum
 
 from sqlqueue_app.models import EndpointSample
-from sqlqueue_app.operations.sample_storage import FINEST, SUMS, Resolution, resolution_for
+from sqlqueue_app.operations.sample_storage import FINEST, RESOLUTIONS, SUMS, Resolution
 
 # The throughput of now is that of the last minute whose samples are all there.
 RECENT: Final = timedelta(minutes=1)
+# More points than a chart shows are work for nothing: a month is read by the hour.
+MOST_POINTS: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,12 @@ class Measured:
         return self.critical_seconds / self.critical_measured if self.critical_measured else None
 
 
+def resolution_of(period: timedelta) -> Resolution:
+    """The finest samples that are kept for so long and are no more than a chart shows."""
+    fine_enough = (each for each in RESOLUTIONS if each.kept >= period and period / timedelta(seconds=each.seconds) <= MOST_POINTS)
+    return next(fine_enough, RESOLUTIONS[-1])
+
+
 def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
     """What each endpoint did in the last minute. One statement."""
     end = FINEST.begin_of(now)
@@ -63,7 +71,7 @@ def measures_by_type_and_instance(
     alias: str, endpoint: str, period: timedelta, now: datetime
 ) -> tuple[dict[str, Measured], dict[str, Measured]]:
     """What an endpoint did in the period before `now`, by message type and by instance, the busiest first. One statement."""
-    samples = _samples(alias, endpoint, resolution_for(period), now - period, now)
+    samples = _samples(alias, endpoint, resolution_of(period), now - period, now)
     by_type: dict[str, Measured] = {}
     by_instance: dict[str, Measured] = {}
     for row in _summed(samples.values("message_type", "instance")):
@@ -97,7 +105,7 @@ def measures_over_time(alias: str, endpoint: str, period: timedelta, now: dateti
 
     The newest times are left out until all their samples are there.
     """
-    resolution = resolution_for(period)
+    resolution = resolution_of(period)
     # Processes write at the end of the time at the latest; coarser samples are made up to a minute later.
     late = timedelta(seconds=0 if resolution is FINEST else 60 + FINEST.seconds)
     end = resolution.begin_of(now - late)

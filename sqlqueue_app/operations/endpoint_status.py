@@ -123,5 +123,5 @@ def _failed(alias: str, names: Iterable[str]) -> Counter[str]:
     """By the groups of ServiceControl: their index holds all that is counted."""
     groups = {CLASSIFIERS["endpoint"].group_id(name): name for name in names}
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED, endpoint_group__in=list(groups))
-    counted = unresolved.values_list("endpoint_group").annotate(number=Count("id")).order_by()
+    counted = unresolved.values_list("endpoint_group").annotate(number=Count("*")).order_by()
     return Counter({groups[group]: number for group, number in counted})

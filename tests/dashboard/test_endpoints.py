@@ -78,6 +78,10 @@ def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
     (row,) = json.loads(answer.getvalue())
     assert (row["endpoint"], row["handled_per_second"], row["alive"], row["busy_threads"], row["limit"]) == ("Sales", 0.5, 1, 2, 4)
     assert client_of("reader").get(f"{LIST}?format=csv").status_code == 403
+    answer = client_of("writer").get(f"{SALES}?format=json&period=5m")
+    (row,) = json.loads(answer.getvalue())
+    assert (row["message_type"], row["handled"], row["handled_per_second"]) == ("Sales.PlaceOrder", 30, 0.1)
+    assert client_of("reader").get(f"{SALES}?format=csv").status_code == 403
 
 
 def test_one_endpoint_in_full(queue_database: QueueDatabase) -> None:
@@ -123,6 +127,13 @@ def test_any_name_has_a_page(sqlite_database: QueueDatabase, name: str) -> None:
     assert client.post(f"{link}instances/{made.pk}/pause/", CONFIRMED).status_code == 302
     made.refresh_from_db()
     assert made.paused
+
+
+def test_the_number_of_failed_messages_leads_to_them(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales & Co": {"CALLBACKS": False}})
+    (link,) = [link for link in page(f"{LIST}Sales & Co/").links if "/failedmessage/messages/?" in link]
+    assert link.endswith("?endpoint=Sales+%26+Co")
+    page(link)
 
 
 @pytest.mark.parametrize("query", ["period=nothing", "period=30d", "format=xml", "period=%00&x[]=1", "format=csv%00"])

@@ -31,6 +31,7 @@ from sqlqueue_app.dashboard.endpoint_rows import (
 )
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import depth_number
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import WORKER_COMMAND, queue_row
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
@@ -83,6 +84,7 @@ class EndpointAdmin(PageAdmin):
             rows=[endpoint_row(each, self.endpoint_url(each.name)) for each in found.endpoints],
             problem=found.problem,
             worker_command=WORKER_COMMAND,
+            live_seconds=LIVE_SECONDS,
             **(extra_context or {}),
         )
 
@@ -107,6 +109,7 @@ class EndpointAdmin(PageAdmin):
             endpoint=endpoint_row(each, self.endpoint_url(each.name)),
             buttons=endpoint_buttons(self, request, each.name, each.instances),
             failures_url=self._failures_url(each.name),
+            live_seconds=period.refresh_seconds,
             history=history,
             period=period,
             periods=PERIODS,

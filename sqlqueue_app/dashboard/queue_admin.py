@@ -73,7 +73,8 @@ class QueueAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
         title = capfirst(str(Queue._meta.verbose_name_plural))
-        return self.page(request, "queues", title=title, overview=found, live_seconds=LIVE_SECONDS, **(extra_context or {}))
+        shown: dict[str, Any] = {"overview": found, "endpoints_url": self.url_of(Endpoint), "live_seconds": LIVE_SECONDS}
+        return self.page(request, "queues", title=title, **shown, **(extra_context or {}))
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: its charts, its messages a page at a time, what can be done with it."""

@@ -143,23 +143,22 @@ class QueueTable:
 
     def peek(self, limit: int, *, after: int = 0, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
         """The first rows after a RowVersion, oldest first, without taking them or waiting for those that are being received."""
-        columns = self._correlation_columns()
-        statement = self.dialect.statement("peek", table=self.qualified, **columns)
+        return self._peek(limit, after, body_limit, compared=">", order="ASC")
+
+    def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
+        """The last rows at and before a RowVersion, the newest first, as `peek`."""
+        return self._peek(limit, before, body_limit, compared="<=", order="DESC")
+
+    def _peek(self, limit: int, place: int, body_limit: int, **texts: str) -> list[PeekedRow]:
+        statement = self.dialect.statement("peek", table=self.qualified, **texts, **self._correlation_columns())
         with self.errors(f"peek into {self.qualified}"):
-            rows = fetch_all(self.connection(), statement, limit=limit, after=after, body_limit=body_limit)
+            rows = fetch_all(self.connection(), statement, limit=limit, place=place, body_limit=body_limit)
         return [peeked_row(row) for row in rows]
 
     def row_versions(self, limit: int, *, after: int = 0) -> list[int]:
         """The RowVersions of the first rows after one, ascending; on SQL Server without rows that somebody holds."""
         with self.errors(f"list the rows of {self.qualified}"):
             return [int(number) for (number,) in self._read("row_versions", self.connection(), limit=limit, after=after)]
-
-    def peek_back(self, limit: int, *, before: int = LAST_ROW_VERSION, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
-        """The last rows at and before a RowVersion, the newest first, as `peek`."""
-        statement = self.dialect.statement("peek_back", table=self.qualified, **self._correlation_columns())
-        with self.errors(f"peek into {self.qualified}"):
-            rows = fetch_all(self.connection(), statement, limit=limit, before=before, body_limit=body_limit)
-        return [peeked_row(row) for row in rows]
 
     def row_version_at(self, position: int) -> int | None:
         """The RowVersion of the row at a position, counted from 0; None beyond the end. Walks the index that far."""

@@ -54,8 +54,8 @@ class ReceiveTransaction:
 
     def prepare(self) -> None:
         """What can be made ready before the first receive."""
-        probe = self.table.dialect.statement("peek", table=self.table.qualified)
-        self._probe = probe.sql, probe.bind({"limit": 1, "after": -(2**63), "body_limit": 0})
+        probe = self.table.dialect.statement("peek", table=self.table.qualified, compared=">", order="ASC")
+        self._probe = probe.sql, probe.bind({"limit": 1, "place": -(2**63), "body_limit": 0})
 
     @property
     def connection(self) -> WatchedConnection:

@@ -123,6 +123,8 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True) -> str:
         texts |= {"correlation_id": columns[0], "reply_to_address": columns[1]}
     if name == "receive":
         texts["limit"] = "1"
+    if name == "peek":
+        texts |= {"compared": ">", "order": "ASC"}
     if name == "find_ids":
         texts["ids"] = "'11111111-2222-3333-4444-555555555555'"
     if name in ("look_at", "take", "remove"):

@@ -35,6 +35,7 @@ RETURNING
     seq;
 
 -- name: peek
+-- The first rows after a number, or the last ones at and before it.
 SELECT
     seq,
     id,
@@ -46,8 +47,8 @@ SELECT
     substring(body FROM 1 FOR CAST(:body_limit AS integer)),
     length(body)
 FROM {table}
-WHERE seq > CAST(:after AS bigint)
-ORDER BY seq
+WHERE seq {compared} CAST(:place AS bigint)
+ORDER BY seq {order}
 LIMIT CAST(:limit AS integer);
 
 -- name: row_versions
@@ -56,23 +57,6 @@ SELECT seq
 FROM {table}
 WHERE seq > CAST(:after AS bigint)
 ORDER BY seq
-LIMIT CAST(:limit AS integer);
-
--- name: peek_back
--- The rows at and before a number, the last first.
-SELECT
-    seq,
-    id,
-    NULL,
-    NULL,
-    expires,
-    CASE WHEN expires <= (clock_timestamp() AT TIME ZONE 'UTC') THEN 1 ELSE 0 END,
-    headers,
-    substring(body FROM 1 FOR CAST(:body_limit AS integer)),
-    length(body)
-FROM {table}
-WHERE seq <= CAST(:before AS bigint)
-ORDER BY seq DESC
 LIMIT CAST(:limit AS integer);
 
 -- name: row_version_at

@@ -20,6 +20,7 @@ RETURNING
     RowVersion;
 
 -- name: peek
+-- The first rows after a number, or the last ones at and before it.
 -- As BLOB: see above; Expires also because its declared type would make Django parse it, and fail on text that somebody wrote by hand.
 SELECT
     RowVersion,
@@ -33,8 +34,8 @@ SELECT
     CASE length(Body) WHEN 0 THEN x'' ELSE substr(CAST(Body AS blob), 1, :body_limit) END,
     length(CAST(Body AS blob))
 FROM {table}
-WHERE RowVersion > :after
-ORDER BY RowVersion
+WHERE RowVersion {compared} :place
+ORDER BY RowVersion {order}
 LIMIT :limit;
 
 -- name: row_versions
@@ -43,23 +44,6 @@ SELECT RowVersion
 FROM {table}
 WHERE RowVersion > :after
 ORDER BY RowVersion
-LIMIT :limit;
-
--- name: peek_back
--- The rows at and before a number, the last first.
-SELECT
-    RowVersion,
-    CAST(Id AS blob),
-    CAST(CorrelationId AS blob),
-    CAST(ReplyToAddress AS blob),
-    CAST(Expires AS blob),
-    CASE WHEN Expires <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN 1 ELSE 0 END,
-    CAST(Headers AS blob),
-    CASE length(Body) WHEN 0 THEN x'' ELSE substr(CAST(Body AS blob), 1, :body_limit) END,
-    length(CAST(Body AS blob))
-FROM {table}
-WHERE RowVersion <= :before
-ORDER BY RowVersion DESC
 LIMIT :limit;
 
 -- name: row_version_at

@@ -34,7 +34,7 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: peek
--- The first rows after a RowVersion, without taking or waiting for any.
+-- The first rows after a RowVersion, or the last ones at and before it, without taking or waiting for any.
 SELECT TOP (CAST(:limit AS int))
     RowVersion,
     Id,
@@ -46,8 +46,8 @@ SELECT TOP (CAST(:limit AS int))
     SUBSTRING(Body, 1, CAST(:body_limit AS int)),
     DATALENGTH(Body)
 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
-WHERE RowVersion > CAST(:after AS bigint)
-ORDER BY RowVersion ASC;
+WHERE RowVersion {compared} CAST(:place AS bigint)
+ORDER BY RowVersion {order};
 
 -- name: row_versions
 -- The numbers alone of the first rows after one, without those that somebody holds.
@@ -55,22 +55,6 @@ SELECT TOP (CAST(:limit AS int)) RowVersion
 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
 WHERE RowVersion > CAST(:after AS bigint)
 ORDER BY RowVersion ASC;
-
--- name: peek_back
--- The rows at and before a number, the last first.
-SELECT TOP (CAST(:limit AS int))
-    RowVersion,
-    Id,
-    {correlation_id},
-    {reply_to_address},
-    Expires,
-    CASE WHEN Expires <= GETUTCDATE() THEN 1 ELSE 0 END,
-    Headers,
-    SUBSTRING(Body, 1, CAST(:body_limit AS int)),
-    DATALENGTH(Body)
-FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
-WHERE RowVersion <= CAST(:before AS bigint)
-ORDER BY RowVersion DESC;
 
 -- name: row_version_at
 -- The number of the row at a position, counted from 0.

@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
-from sqlqueue_app.dashboard.access import Button, Power, button
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
 from sqlqueue_app.dashboard.confirming import CONFIRMED, Confirmation, Done, Field, confirm
 from sqlqueue_app.dashboard.formats import duration, number
 from sqlqueue_app.dashboard.pages import Crumb
@@ -67,7 +69,7 @@ def instance_buttons(pages: EndpointAdmin, request: HttpRequest, each: InstanceS
 
 
 def _all_view(pages: EndpointAdmin, request: HttpRequest, name: str, *, paused: bool) -> HttpResponse:
-    endpoint, instances = _found(name)
+    endpoint, instances = _found(request, name)
     alive = [each for each in instances if each.alive]
 
     def perform() -> Done:
@@ -82,7 +84,7 @@ def _all_view(pages: EndpointAdmin, request: HttpRequest, name: str, *, paused: 
 
 
 def _one_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int, *, paused: bool) -> HttpResponse:
-    endpoint, each = _found_one(name, instance)
+    endpoint, each = _found_one(request, name, instance)
 
     def perform() -> Done:
         (pause if paused else resume)(endpoint, host=each.host, pid=each.pid)
@@ -117,7 +119,7 @@ def _pausing(
 
 
 def _concurrency_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
-    endpoint, each = _found_one(name, instance)
+    endpoint, each = _found_one(request, name, instance)
     text = request.POST.get("concurrency", str(each.concurrency)).strip()
     wanted, errors = _read_concurrency(text) if CONFIRMED in request.POST else (each.concurrency, ())
 
@@ -161,7 +163,7 @@ def _read_concurrency(text: str) -> tuple[int, tuple[str, ...]]:
 
 
 def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
-    endpoint, each = _found_one(name, instance)
+    endpoint, each = _found_one(request, name, instance)
 
     def perform() -> Done:
         if not forget_dead(each.id):
@@ -188,22 +190,28 @@ def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance
     )
 
 
-def _found(path: str) -> tuple[str, tuple[InstanceStatus, ...]]:
+def _found(request: HttpRequest, path: str) -> tuple[str, tuple[InstanceStatus, ...]]:
+    """An endpoint of the settings or with a registered process, and its processes."""
     instances, _rows, problem = read_instances()
     if problem is not None:
         raise ConfigurationError(problem.text)
-    name = name_of_path(path, {each.endpoint for each in instances})
+    name = name_of_path(path, {*get_settings().senders, *(each.endpoint for each in instances)})
     if name is None:
-        raise Http404(_("No process of an endpoint “%(name)s” has registered.") % {"name": path})
+        raise _missing(request, _("There is no endpoint “%(name)s”.") % {"name": path})
     return name, tuple(each for each in instances if each.endpoint == name)
 
 
-def _found_one(path: str, instance: int) -> tuple[str, InstanceStatus]:
-    endpoint, instances = _found(path)
+def _found_one(request: HttpRequest, path: str, instance: int) -> tuple[str, InstanceStatus]:
+    endpoint, instances = _found(request, path)
     each = next((each for each in instances if each.id == instance), None)
     if each is None:
-        raise Http404(_("The process is not registered any more."))
+        raise _missing(request, _("The process is not registered any more."))
     return endpoint, each
+
+
+def _missing(request: HttpRequest, text: str) -> Exception:
+    """Who may do nothing here does not learn either whether it is there."""
+    return Http404(text) if may(request, Power.CONTROL) else PermissionDenied(reason_of(Power.CONTROL))
 
 
 def _target(each: InstanceStatus) -> str:

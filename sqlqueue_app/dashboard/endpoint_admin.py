@@ -196,8 +196,8 @@ def _subscriptions(settings: Settings, name: str) -> list[SubscriptionState] | N
             return read_subscriptions(settings, name)
     except ConnectionLost:
         raise
-    except SqlQueueError:
-        return None  # no such table, or handlers that cannot be imported, which the page says
+    except Exception:  # noqa: BLE001 - no such table; or handlers that cannot be imported, which the page says
+        return None
 
 
 def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]:
@@ -206,8 +206,8 @@ def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]
         return [], _("The endpoint is not in the settings of this site.")
     try:
         return RunningEndpoint(settings, each.name).handlers.message_types, ""
-    except SqlQueueError as error:
-        return [], str(error)
+    except Exception as error:  # noqa: BLE001 - modules of the project are imported, and may raise anything
+        return [], str(error) if isinstance(error, SqlQueueError) else f"{type(error).__name__}: {error}"
 
 
 def _configuration(settings: Settings, name: str) -> list[tuple[str, str]]:

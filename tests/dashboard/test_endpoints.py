@@ -237,3 +237,21 @@ def test_who_may_not_is_refused_and_recorded(sqlite_database: QueueDatabase, kin
 def test_a_name_typed_into_the_address_is_found(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS={"Sales Größe": {"CALLBACKS": False}})
     assert "Sales Größe" in page(f"{LIST}{quote('Sales Größe')}/").text()
+
+
+def test_an_endpoint_without_a_process_has_nobody_to_ask(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    answer = client_of("writer").post(f"{SALES}pause/", CONFIRMED)
+    assert answer.status_code == 409
+    assert "No process of it is alive." in Markup(answer.content.decode()).text()
+    for address in (f"{LIST}Nobody/pause/", f"{SALES}instances/99999999999999999999/remove/"):
+        assert client_of("writer").get(address).status_code == 404
+        assert client_of("reader").post(address, CONFIRMED).status_code == 403
+
+
+@pytest.mark.parametrize("handlers", ["tests.nowhere.handlers", "tests.dashboard.broken_handlers"])
+def test_handlers_that_cannot_be_imported_are_said(sqlite_database: QueueDatabase, handlers: str) -> None:
+    install(sqlite_database)
+    sqlite_database.configure(ENDPOINTS={"Sales": {"HANDLERS": [handlers]}})
+    text = page(SALES).text()
+    assert handlers.rpartition(".")[2] in text

@@ -60,6 +60,8 @@ def places_of(section: type[Any], at: str = "SQLQUEUE") -> Mapping[str, str]:
         kind = kind_of(field)
         if isinstance(kind, Sections):
             known = {**places_of(kind.section, f'{at}["{key}"][{kind.entry}]'), **known}
+        elif isinstance(kind, Section):
+            known = {**places_of(kind.section, f'{at}["{key}"]'), **known}
     return known
 
 
@@ -118,6 +120,17 @@ class Sections:
         named = _with_good_keys(value, self.key, at, findings)
         read = {name: read_section(self.section, raw, at / name, findings, name=name) for name, raw in named.items()}
         return MappingProxyType({name: section for name, section in read.items() if section is not None})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A dictionary with known keys, or None."""
+
+    section: type[Any]
+    expected: str = "a dictionary, or None"
+
+    def read_into(self, value: object, at: KeyPath, findings: Findings) -> object:
+        return None if value is None else read_section(self.section, value, at, findings)
 
 
 def read_section(section: type[SectionType], value: object, at: KeyPath, findings: Findings, **given: object) -> SectionType | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Mapping
@@ -161,6 +162,47 @@ class Text:
             raise refuse(self, value, at, Code.WRONG_TYPE)
         if not value.strip():
             raise refuse(self, value, at, Code.BAD_NAME)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A string that travels in a header; None where it is allowed. No message shows it."""
+
+    none: bool = False
+
+    @property
+    def expected(self) -> str:
+        return "a string without blanks" + (", or None" if self.none else "")
+
+    def read(self, value: object, at: KeyPath) -> object:
+        if value is None and self.none:
+            return None
+        hint = "take one that nobody can guess, such as from secrets.token_urlsafe()"
+        if not isinstance(value, str):
+            raise Refused(
+                Problem(at, f"{at} is a value of {type(value).__name__}, expected {self.expected}", hint, Code.WRONG_TYPE)
+            )
+        if not value or any(character.isspace() or not character.isprintable() for character in value):
+            raise Refused(Problem(at, f"{at} is blank or has blanks in it, expected {self.expected}", hint, Code.BAD_NAME))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An IP network or a single address."""
+
+    expected: str = "an IP network such as '10.0.0.0/8'"
+
+    def read(self, value: object, at: KeyPath) -> object:
+        if not isinstance(value, str):
+            raise refuse(self, value, at, Code.WRONG_TYPE)
+        try:
+            ipaddress.ip_network(value)
+        except ValueError as error:
+            raise Refused(
+                Problem(at, f"{at} is {shown(value)}, expected {self.expected}", f"mend it: {error}", Code.BAD_NETWORK)
+            ) from error
         return value
 
 

@@ -39,6 +39,7 @@ class Code(StrEnum):
     NOT_SUPPORTED_YET = "sqlqueue.E021"
     NAME_TOO_LONG = "sqlqueue.E022"
     DEDUPLICATION_WITHOUT_TRANSACTION = "sqlqueue.E023"
+    BAD_NETWORK = "sqlqueue.E024"
     TASK_QUEUE = "sqlqueue.E040"
     TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"

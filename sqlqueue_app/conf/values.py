@@ -10,15 +10,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
-from sqlqueue_app.conf.containers import ListOf, MapOf, Sections, setting
+from sqlqueue_app.conf.containers import ListOf, MapOf, Section, Sections, setting
 from sqlqueue_app.conf.kinds import (
     CronLine,
     DottedPath,
     Flag,
     JsonObject,
+    Network,
     QueueName,
     QueuePattern,
     Seconds,
+    Secret,
     Text,
     TypePattern,
     Whole,
@@ -162,6 +164,14 @@ class ScheduleSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Who may ask for the metrics; nobody where neither is set, and only who satisfies both where both are."""
+
+    token: str | None = field(default=None, repr=False, metadata=setting(Secret(none=True)))
+    networks: tuple[str, ...] = field(default=(), metadata=setting(ListOf(Network())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole `SQLQUEUE` dictionary, checked and with its defaults filled in. It does not change."""
 
@@ -185,6 +195,7 @@ class Settings:
     schedules: Mapping[str, ScheduleSettings] = field(
         default_factory=_empty, metadata=setting(Sections(ScheduleSettings, Text(), "schedule"))
     )
+    metrics: MetricsSettings | None = field(default=None, metadata=setting(Section(MetricsSettings)))
     task_backends: Mapping[str, TaskBackend] = field(default_factory=_empty)
     """Not of `SQLQUEUE`: the entries of Django's `TASKS` that name our backend, by alias."""
 

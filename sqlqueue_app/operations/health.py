@@ -168,13 +168,13 @@ def _scope(settings: Settings, status: Status, limits: Limits, queues: Sequence[
         if name not in known:
             near = meant(name, known) or ": sqlqueue_status lists those that there are"
             raise ConfigurationError(f"there is no queue {name!r} in database {status.database!r}{near}")
-    chosen = [each for each in status.queues if _is_watched(each, status)]
+    chosen = [each for each in status.queues if is_watched(each, status)]
     of_endpoints = tuple(settings.senders)
     if queues or endpoints:
         chosen = [
             each
             for each in status.queues
-            if each.name in queues or (_is_watched(each, status) and set(each.queue.endpoints) & set(endpoints))
+            if each.name in queues or (is_watched(each, status) and set(each.queue.endpoints) & set(endpoints))
         ]
         of_queues = {
             name for each in chosen if each.name in queues and each.queue.kind in _RECEIVED for name in each.queue.endpoints
@@ -185,7 +185,7 @@ def _scope(settings: Settings, status: Status, limits: Limits, queues: Sequence[
     return _Scope(status, limits, tuple(chosen), of_endpoints, status.instances if everything else instances, frozenset(queues))
 
 
-def _is_watched(queue: QueueStatus, status: Status) -> bool:
+def is_watched(queue: QueueStatus, status: Status) -> bool:
     """Callback queues only while a live process holds them: a host that watches may have none of its own."""
     if queue.queue.kind is QueueKind.OTHER:
         return False

@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "ALLOWED_DESTINATIONS": None,
     "INSTALL_AFTER_MIGRATE": True,
     "SCHEDULES": {},
+    "METRICS": None,
 }
 ENDPOINT_DEFAULTS: dict[str, Any] = {
     "HANDLERS": None,

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 import sqlqueue_app
-from sqlqueue_app.conf import NOT_YET, CustomCheckSettings, EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf import (
+    NOT_YET,
+    CustomCheckSettings,
+    EndpointSettings,
+    MetricsSettings,
+    SatelliteSettings,
+    ScheduleSettings,
+    Settings,
+)
 from sqlqueue_app.conf.containers import keys_of, kind_of
 from sqlqueue_app.conf.task_backends import TaskOptions
 
@@ -23,6 +31,7 @@ HEADINGS: dict[str, type[Any]] = {
     '`SQLQUEUE["ENDPOINTS"][name]["SATELLITES"][queue]`': SatelliteSettings,
     '`SQLQUEUE["ENDPOINTS"][name]["CUSTOM_CHECKS"][check]`': CustomCheckSettings,
     '`SQLQUEUE["SCHEDULES"][name]`': ScheduleSettings,
+    '`SQLQUEUE["METRICS"]`': MetricsSettings,
     '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }
 

@@ -99,6 +99,12 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(PURGE_EXPIRED_EVERY=-1), "E004", f'{S}["PURGE_EXPIRED_EVERY"] is -1, expected {SECONDS} of at least 0'),
     (sales(SLOW_HANDLER=-1), "E004", f'{S}["SLOW_HANDLER"] is -1, expected {SECONDS} of at least 0'),
     (sales(DELAYED_RETRY_INCREASE=-1), "E004", f'{S}["DELAYED_RETRY_INCREASE"] is -1, expected {SECONDS} of at least 0'),
+    # who may ask for the metrics; a token is never shown
+    ({"METRICS": True}, "E003", 'SQLQUEUE["METRICS"] is True, expected a dictionary'),
+    ({"METRICS": {"TOKEN": b"s3cret"}}, "E003", 'SQLQUEUE["METRICS"]["TOKEN"] is a value of bytes, expected a string without blanks, or None'),
+    ({"METRICS": {"TOKEN": "s3 cret"}}, "E007", 'SQLQUEUE["METRICS"]["TOKEN"] is blank or has blanks in it, expected a string without blanks, or None'),
+    ({"METRICS": {"NETWORKS": [5]}}, "E003", "SQLQUEUE[\"METRICS\"][\"NETWORKS\"][0] is 5, expected an IP network such as '10.0.0.0/8'"),
+    ({"METRICS": {"NETWORKS": ["10.0.0.1/8"]}}, "E024", "SQLQUEUE[\"METRICS\"][\"NETWORKS\"][0] is '10.0.0.1/8', expected an IP network such as '10.0.0.0/8'"),
     # words
     (sales(CONCURRENCY_MODEL="adaptve"), "E005", f"{S}[\"CONCURRENCY_MODEL\"] is 'adaptve', expected 'fixed', 'adaptive' or 'monitor': did you mean 'adaptive'?"),
     (sales(TRANSACTION_MODE="TransactionScope"), "E005", f"{S}[\"TRANSACTION_MODE\"] is 'TransactionScope', expected 'transaction_scope', 'sends_atomic_with_receive', 'receive_only' or 'none': did you mean 'transaction_scope'?"),

@@ -1,8 +1,8 @@
-"""The addresses of the test site: the admin."""
+"""The addresses of the test site: the admin, and what projects include besides."""
 
 from __future__ import annotations
 
 from django.contrib import admin
-from django.urls import path
+from django.urls import include, path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+urlpatterns = [path("admin/", admin.site.urls), path("sqlqueue/", include("sqlqueue_app.urls"))]

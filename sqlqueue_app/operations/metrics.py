@@ -1,0 +1,149 @@
+"""The numbers for a monitoring system that asks again and again, as families of samples with labels; never what messages say.
+
+Counters only grow, also where processes end: they come from the database, not from this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from django.db import models
+from django.db.models import Count
+
+from sqlqueue_app import __version__
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import FailedMessage, Operation
+from sqlqueue_app.models.failures import FailureStatus
+from sqlqueue_app.models.operations import OperationState
+from sqlqueue_app.operations.health import is_watched
+from sqlqueue_app.operations.instance_status import InstanceStatus
+from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.queue_looks import QueueStatus
+from sqlqueue_app.operations.status import Status, read_status
+
+Labels = Mapping[str, str]
+_UNFINISHED: Final = (OperationState.WAITING, OperationState.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric: what it counts in words, and its samples. Ages are seconds."""
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    samples: tuple[tuple[Labels, float], ...]
+
+
+def read_metrics(settings: Settings | None = None) -> list[Family]:
+    """Look at everything, with as many statements as `read_status` and two more. A family without samples is left out.
+
+    Raises ConnectionLost, and ConfigurationError for wrong settings.
+    """
+    settings = settings or get_settings()
+    status = read_status(settings)
+    families = [
+        Family("sqlqueue_info", "gauge", "The version of sqlqueue.", (({"version": __version__}, 1),)),
+        *_of_queues(status),
+        *_of_delayed(status),
+        *_of_instances(status),
+        *_of_index(),
+    ]
+    return [each for each in families if each.samples]
+
+
+def _of_queues(status: Status) -> Iterator[Family]:
+    queues = [each for each in status.queues if is_watched(each, status)]
+
+    def family(name: str, text: str, number: Callable[[QueueStatus], float | None], *, counter: bool = False) -> Family:
+        samples = tuple(
+            ({"queue": each.name, "kind": each.queue.kind.value}, value) for each in queues if (value := number(each)) is not None
+        )
+        return Family(f"sqlqueue_queue_{name}", "counter" if counter else "gauge", text, samples)
+
+    yield family("up", "Whether the table can be worked with.", lambda each: 0 if each.problem and each.problem.stops_work else 1)
+    yield family(
+        "messages", "Rows in the table; an estimate beyond 10,000.", lambda each: each.depth.waiting if each.depth else None
+    )
+    yield family("expired_messages", "Expired and not purged.", lambda each: each.depth.expired if each.depth else None)
+    yield family("head_age_seconds", "Age of the first message by its headers; 0 for an empty queue.", _head_age)
+    yield family("threads", "Receive threads of live processes.", status.threads_of)
+    yield family("rows_written_total", "Rows ever written into the table.", lambda each: each.written, counter=True)
+
+
+def _head_age(queue: QueueStatus) -> float | None:
+    if queue.head_age is not None:
+        return None if queue.head_age.age is None else queue.head_age.age.total_seconds()
+    return 0 if queue.depth is not None and not queue.depth.waiting else None
+
+
+def _of_delayed(status: Status) -> Iterator[Family]:
+    found = [each for each in status.delayed if each.waiting is not None and each.overdue is not None]
+    yield Family(
+        "sqlqueue_delayed_messages",
+        "gauge",
+        "Delayed messages; counted up to 10,000.",
+        tuple(({"endpoint": each.endpoint}, each.waiting or 0) for each in found),
+    )
+    yield Family(
+        "sqlqueue_delayed_overdue_messages",
+        "gauge",
+        "Delayed messages that are due and were not moved; counted up to 10,000.",
+        tuple(({"endpoint": each.endpoint}, each.overdue or 0) for each in found),
+    )
+
+
+def _of_instances(status: Status) -> Iterator[Family]:
+    endpoints = list(dict.fromkeys([*(each.endpoint for each in status.delayed), *(each.endpoint for each in status.instances)]))
+    if status.instances_problem is not None:
+        return
+    yield Family(
+        "sqlqueue_instances",
+        "gauge",
+        "Registered processes; dead ones were not heard of for 40 seconds.",
+        tuple(
+            ({"endpoint": name, "state": state}, sum(1 for each in _of(name, status.instances) if each.alive is alive))
+            for name in endpoints
+            for state, alive in (("alive", True), ("dead", False))
+        ),
+    )
+    counts: tuple[tuple[str, str, Callable[[InstanceStatus], int]], ...] = (
+        ("threads", "Receive threads of live processes.", lambda each: each.live_threads),
+        ("busy_threads", "Receive threads of live processes that handle a message.", lambda each: each.busy_threads),
+    )
+    for short, text, number in counts:
+        samples = tuple(
+            ({"endpoint": name}, sum(number(each) for each in _of(name, status.instances) if each.alive)) for name in endpoints
+        )
+        yield Family(f"sqlqueue_endpoint_{short}", "gauge", text, samples)
+
+
+def _of(endpoint: str, instances: Iterable[InstanceStatus]) -> Iterator[InstanceStatus]:
+    return (each for each in instances if each.endpoint == endpoint)
+
+
+def _of_index() -> Iterator[Family]:
+    """Failures and operations; nothing of what cannot be read, such as before `migrate`."""
+    failures = _count(FailedMessage, "status", FailureStatus.values)
+    named = tuple(({"status": FailureStatus(key).name.lower()}, count) for key, count in failures)
+    yield Family("sqlqueue_failed_messages", "gauge", "Failed messages in the index, by what has become of them.", named)
+    operations = _count(Operation, "state", [each.value for each in _UNFINISHED])
+    running = tuple(({"state": str(key)}, count) for key, count in operations)
+    yield Family("sqlqueue_operations", "gauge", "Bulk operations that are not done yet.", running)
+
+
+def _count(model: type[models.Model], column: str, values: Sequence[object]) -> list[tuple[Any, float]]:
+    alias = managed_alias()
+    try:
+        with looking(alias, f"count by {column}"):
+            rows = model._default_manager.using(alias).filter(**{f"{column}__in": list(values)})
+            found = dict(rows.order_by().values_list(column).annotate(count=Count("pk")))
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return []
+    return [(value, found.get(value, 0)) for value in values]

@@ -1,0 +1,1 @@
+"""Tests of the address that Prometheus scrapes."""

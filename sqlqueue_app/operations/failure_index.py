@@ -41,7 +41,10 @@ STRETCH: Final = 1_000
 ROWS_AT_ONCE: Final = 100
 # SQL Server takes 2,100 values in a statement.
 GONE_AT_ONCE: Final = 500
-LOOK_SECONDS: Final = 5.0
+# An idle worker asks the database little (benchmarks/idle.py): one statement for each error queue, whether a row has come behind
+# the last one that is known, and at every sixth look for all the rest.
+LOOK_SECONDS: Final = 10.0
+WHOLE_LOOKS: Final = 6
 # One run of the job: the rest is left to the next, so that other jobs of the worker have their turn.
 _BATCH: Final = 500
 _BATCHES: Final = 40
@@ -224,26 +227,56 @@ class FailureIndexing:
         # Another project on this database has error queues and a claim of its own.
         names = "\n".join(sorted(queue.name for queue in error_queues(settings)))
         self._claim = hashlib.sha256(names.encode()).hexdigest()[:16]
+        self._looks = count()
+        self._last: dict[str, int] = {}
 
     def job(self) -> BackgroundJob:
         """`index` as a background job."""
         return BackgroundJob("index of failures", LOOK_SECONDS, self._run)
 
     def index(self) -> IndexState:
-        """Catch up if nobody has in these five seconds, and once an hour forget what is old. Raises DatabaseError."""
-        state = IndexState()
+        """Catch up if there is something new, and at every sixth call; unless another process has in these ten seconds.
+
+        Forgets what is old, once an hour. Raises DatabaseError.
+        """
+        is_whole = next(self._looks) % WHOLE_LOOKS == 0
+        if not is_whole and not self._has_grown():
+            return IndexState()
         with database_errors(dialect_of_connection(connection_of(self._alias)), "keep the index of failures"):
             now = self._now()
             if not claim(self._alias, f"index of failures {self._claim}", _begin(now, LOOK_SECONDS)):
-                return state
-            for _ in range(_BATCHES):
-                found = catch_up(self._settings, limit=_BATCH, now=now)
-                state = state.plus(replace(found, is_behind=False))
-                if not found.is_behind or found.problems:
-                    break
-            if claim(self._alias, "retention of failures", _begin(now, RETENTION_SECONDS)):
+                return IndexState()
+            state = self._catch_up(now)
+            if is_whole and claim(self._alias, "retention of failures", _begin(now, RETENTION_SECONDS)):
                 forget_old_failures(self._alias, now)
         return state
+
+    def _catch_up(self, now: datetime) -> IndexState:
+        state = IndexState()
+        for _ in range(_BATCHES):
+            found = catch_up(self._settings, limit=_BATCH, now=now)
+            state = state.plus(replace(found, is_behind=False))
+            if not found.is_behind or found.problems:
+                break
+        known = FailedAttempt.objects.using(self._alias).filter(row_version__isnull=False)
+        for queue in error_queues(self._settings):
+            last = numbers_of(known.filter(queue=queue.name).order_by("-row_version")[:1])
+            self._last[queue.name] = max(last, default=0)
+        return state
+
+    def _has_grown(self) -> bool:
+        """Whether an error queue has a row behind the last one that was known after the last look of this process."""
+        for queue in error_queues(self._settings):
+            table = queue_table(self._settings.database, queue.address)
+            try:
+                with looking(table.alias, f"look for failures in {table.qualified}"):
+                    if table.row_versions(1, after=self._last.get(queue.name, 0)):
+                        return True
+            except TransientError:
+                raise
+            except DatabaseError:
+                continue  # the look at everything names it
+        return False
 
     def _run(self) -> None:
         try:

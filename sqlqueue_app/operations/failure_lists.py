@@ -43,8 +43,8 @@ class Key:
         at, _, unique = text.partition("_")
         try:
             instant = datetime.fromisoformat(at.replace("Z", "+00:00"))
-            return cls(instant if instant.tzinfo else instant.replace(tzinfo=UTC), UUID(unique))
-        except ValueError:
+            return cls(instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC), UUID(unique))
+        except (ValueError, OverflowError):
             return None
 
 

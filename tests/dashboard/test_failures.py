@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -131,7 +132,6 @@ def test_the_traceback_is_shown_below_the_frames(filled: QueueDatabase) -> None:
     trace = "ValueError\n   at a.b() in /a.py:line 1\nTraceback (most recent call last):\n  the rest\n"
     table(filled, "error").send([failed("two", NServiceBus_ExceptionInfo_StackTrace=trace)])
 
-    shown = page(f"{deterministic_guid('two', 'Sales')}/")
     page()
     shown = page(f"{deterministic_guid('two', 'Sales')}/")
 
@@ -202,6 +202,13 @@ def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
         "header=%00%27",
         "q=a&q=b&after=1&after=2",
         "format=xml",
+        "q=" + "a+" * 900,
+        "q=" + "status:gone+" * 150,
+        "after=0001-01-01T00:00:00%2B14:00_00000000-0000-0000-0000-000000000000",
+        "after=9999-12-31T23:59:59-14:00_00000000-0000-0000-0000-000000000000",
+        "q=failed:0001-01-01T00:00:00%2B14:00..",
+        "q=failed:-99999w..",
+        "ids=" + "%2C".join(str(uuid.UUID(int=number)) for number in range(400)),
     ],
 )
 def test_query_strings_of_any_shape_give_a_page(filled: QueueDatabase, query: str) -> None:

@@ -388,6 +388,24 @@ def test_one_worker_looks_for_all(errors: QueueDatabase) -> None:
     assert (first.index(), second.index()) == (IndexState(read=3), IndexState())
 
 
+def test_an_idle_worker_asks_little(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed("m-1")])
+    clock = [NOW + timedelta(seconds=10 * number) for number in range(20)]
+    indexing = FailureIndexing(get_settings(), now=lambda: clock.pop(0))
+    assert indexing.index() == IndexState(read=1)
+
+    with CaptureQueriesContext(errors.connection) as queries:
+        assert [indexing.index() for _ in range(3)] == [IndexState()] * 3
+    assert len(queries) == 3
+
+    queue.send([failed("m-2")])
+    assert indexing.index() == IndexState(read=1)
+    queue.purge()
+    # What is gone is found at every sixth look.
+    assert [indexing.index().gone for _ in range(2)] == [0, 2]
+
+
 def test_what_needs_nobody_is_forgotten_after_a_while(errors: QueueDatabase) -> None:
     names = {"kept": FailureStatus.UNRESOLVED, "archived": FailureStatus.ARCHIVED, "resolved": FailureStatus.RESOLVED}
     for name in (*names, "noted"):

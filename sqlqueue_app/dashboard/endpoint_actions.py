@@ -11,6 +11,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
@@ -236,4 +237,5 @@ def _follows() -> str:
 
 
 def _asked(count: int) -> str:
-    return _("Asked of %(count)s processes. %(follows)s") % {"count": number(count), "follows": _follows()}
+    words = ngettext("%(count)s process was asked.", "%(count)s processes were asked.", count) % {"count": number(count)}
+    return f"{words} {_follows()}"

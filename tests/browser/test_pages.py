@@ -8,7 +8,7 @@ from urllib.parse import urljoin
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
+from sqlqueue_app.models import EndpointSample, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
 from sqlqueue_app.operations.actions import Actor, record_action
 from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
@@ -33,6 +33,10 @@ PAGES = (
     "queue/Sales/1/move/",
     "queue/Sales.Priority/",
     "queue/nothing/",
+    "endpoint/",
+    "endpoint/Sales/",
+    "endpoint/Sales/pause/",
+    "endpoint/nothing/",
     "operation/",
     "operatoraction/",
     "failedmessage/",
@@ -65,6 +69,11 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
             queue="Sales", taken_at=now - timedelta(seconds=10 * number), seconds=10, waiting=number, most_waiting=number,
             head_age_seconds=number, expired=number // 2, written=1000 - number,
         )  # fmt: skip
+        EndpointSample.objects.create(
+            endpoint="Sales", instance="here", message_type="Shop.PlaceOrder", taken_at=now - timedelta(seconds=10 * number),
+            seconds=10, handled=number, processing_seconds=1, processing_max=1, critical_measured=1, critical_seconds=-1,
+            critical_max=-1, failures=1,
+        )  # fmt: skip
     table(sqlite_database, "error").send([failed(), failed("m-2"), row("no json", b"x")])
     catch_up(get_settings(), limit=10, now=now)
     FailureGroup.objects.filter(pk=GROUP).update(note="known", noted_by="anna", noted_at=now)
@@ -96,7 +105,7 @@ def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site,
     window = site.window(kind, scripts=False)
     client = client_of(kind)
     dead = []
-    for page in PAGES[:7]:
+    for page in (*PAGES[:7], "endpoint/", "endpoint/Sales/"):
         window.goto(ADMIN + page)
         links = [link.get_attribute("href") or "" for link in window.query_selector_all("#content a[href]")]
         addresses = {urljoin(ADMIN + page, link) for link in links if not link.startswith("#")}

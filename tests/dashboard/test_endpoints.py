@@ -165,7 +165,7 @@ def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase
     assert "within 10 seconds" in Markup(asking).text()
     assert not Instance.objects.filter(paused=True).exists()
     done = client.post(f"{SALES}pause/", CONFIRMED, follow=True).content.decode()
-    assert "Asked of 1 processes." in Markup(done).text()
+    assert "1 process was asked." in Markup(done).text()
     assert "Pausing asked to pause; follows at its next heartbeat, within " in Markup(done).text()
     held.tell_paused(True)
     assert "Sales Paused" in page().text()

@@ -9,7 +9,7 @@ from sqlqueue_app.models.anchors import Dashboard, Endpoint, Queue
 from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.models.handled import HandledMessage, TaskResult
 from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
-from sqlqueue_app.models.running import Claim, EndpointSample, Instance, QueueSample, ScheduleTick
+from sqlqueue_app.models.running import Claim, EndpointSample, EndpointTotal, Instance, QueueSample, ScheduleTick
 from sqlqueue_app.queue_models import queue_model, queue_models
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Dashboard",
     "Endpoint",
     "EndpointSample",
+    "EndpointTotal",
     "FailedAttempt",
     "FailedMessage",
     "FailureGroup",

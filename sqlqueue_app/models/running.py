@@ -134,6 +134,30 @@ class EndpointSample(models.Model):
         return f"{self.endpoint}: {self.message_type} at {self.taken_at:%Y-%m-%d %H:%M:%S}"
 
 
+class EndpointTotal(models.Model):
+    """What the processes of an instance of an endpoint have done since ever: what samples say, added up, for counters.
+
+    It only grows. It is written in the transaction of the samples, so that both say the same.
+    """
+
+    endpoint = models.CharField("endpoint", max_length=255)
+    instance = models.CharField("instance", max_length=255)
+    handled = models.PositiveBigIntegerField("handled", default=0)
+    failures = models.PositiveBigIntegerField("failed attempts", default=0)
+    immediate_retries = models.PositiveBigIntegerField("immediate retries", default=0)
+    delayed_retries = models.PositiveBigIntegerField("delayed retries", default=0)
+    moved_to_error = models.PositiveBigIntegerField("moved to the error queue", default=0)
+    processing_seconds = models.FloatField("processing time", default=0)
+
+    class Meta:
+        verbose_name = "total of an endpoint"
+        verbose_name_plural = "totals of endpoints"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["endpoint", "instance"], name="sqlqueue_total_once")]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} on {self.instance}: {self.handled}"
+
+
 class ScheduleTick(models.Model):
     """A tick of a schedule whose message was sent. No two rows hold the same tick: who loses the race sends nothing.
 

@@ -13,6 +13,7 @@ from django.db import transaction
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import EndpointSample
+from sqlqueue_app.operations.endpoint_totals import add_to_totals
 from sqlqueue_app.operations.sample_storage import FINEST
 from sqlqueue_app.receiving.measures import Counted, Measures
 from sqlqueue_app.scheduler import BackgroundJob
@@ -62,6 +63,7 @@ class Measuring:
                 rows = [row for endpoint, instance, _, counted in taken for row in _rows(endpoint, instance, begin, counted)]
                 with transaction.atomic(using=self._alias):
                     EndpointSample.objects.using(self._alias).bulk_create(rows, batch_size=_WRITTEN_AT_ONCE)
+                    add_to_totals(self._alias, rows)
         except BaseException:
             for _endpoint, _instance, measures, counted in taken:
                 measures.put_back(counted)

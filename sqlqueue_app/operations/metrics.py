@@ -19,6 +19,7 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import FailedMessage, Operation
 from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.models.operations import OperationState
+from sqlqueue_app.operations.endpoint_totals import read_totals
 from sqlqueue_app.operations.health import is_watched
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.looking import looking
@@ -26,6 +27,14 @@ from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.status import Status, read_status
 
 Labels = Mapping[str, str]
+_TOTALS: Final = (
+    ("handled", "Messages handled."),
+    ("failures", "Attempts that failed."),
+    ("immediate_retries", "Immediate retries."),
+    ("delayed_retries", "Delayed retries."),
+    ("moved_to_error", "Messages moved to the error queue."),
+    ("processing_seconds", "How long the handlers of handled messages took."),
+)
 _UNFINISHED: Final = (OperationState.WAITING, OperationState.RUNNING)
 
 
@@ -40,7 +49,7 @@ class Family:
 
 
 def read_metrics(settings: Settings | None = None) -> list[Family]:
-    """Look at everything, with as many statements as `read_status` and two more. A family without samples is left out.
+    """Look at everything, with as many statements as `read_status` and three more. A family without samples is left out.
 
     Raises ConnectionLost, and ConfigurationError for wrong settings.
     """
@@ -51,6 +60,7 @@ def read_metrics(settings: Settings | None = None) -> list[Family]:
         *_of_queues(status),
         *_of_delayed(status),
         *_of_instances(status),
+        *_of_totals(),
         *_of_index(),
     ]
     return [each for each in families if each.samples]
@@ -124,6 +134,20 @@ def _of_instances(status: Status) -> Iterator[Family]:
 
 def _of(endpoint: str, instances: Iterable[InstanceStatus]) -> Iterator[InstanceStatus]:
     return (each for each in instances if each.endpoint == endpoint)
+
+
+def _of_totals() -> Iterator[Family]:
+    alias = managed_alias()
+    try:
+        with looking(alias, "read the totals of the endpoints"):
+            totals = read_totals(alias)
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return
+    for column, text in _TOTALS:
+        samples = tuple(({"endpoint": each.endpoint, "instance": each.instance}, getattr(each, column)) for each in totals)
+        yield Family(f"sqlqueue_endpoint_{column}_total", "counter", text, samples)
 
 
 def _of_index() -> Iterator[Family]:

@@ -11,7 +11,7 @@ from django.test import Client
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.metrics.exposition import exposition
-from sqlqueue_app.models import FailedMessage, Operation
+from sqlqueue_app.models import EndpointTotal, FailedMessage, Operation
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.metrics import Family
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -140,6 +140,17 @@ def test_a_counter_counts_what_was_written_and_not_what_is_there(queue_database:
     assert samples(get().content.decode())[name] - before == 1
 
 
+def test_what_endpoints_did_is_counted(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, METRICS=OPEN)
+    EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3, failures=1, processing_seconds=1.5)
+
+    found = samples(get().content.decode())
+
+    assert found['sqlqueue_endpoint_handled_total{endpoint="Sales",instance="here"}'] == 3
+    assert found['sqlqueue_endpoint_failures_total{endpoint="Sales",instance="here"}'] == 1
+    assert found['sqlqueue_endpoint_processing_seconds_total{endpoint="Sales",instance="here"}'] == 1.5
+
+
 def test_failed_messages_and_operations_are_counted(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS=OPEN)
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -204,6 +215,7 @@ def test_a_database_that_is_away_is_no_page_of_zeros(
 def test_the_metrics_are_those_of_the_documentation(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, METRICS=OPEN)
     instance()
+    EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3)
     table(sqlite_database, "Sales").send([message()])  # SQLite counts the rows of a table from its first one on
     page = (ROOT / "docs" / "howto" / "monitor.md").read_text("utf-8")
 

@@ -19,6 +19,7 @@ from sqlqueue_app.dashboard.access import Button, Power, button
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, duration, number, stamp_of
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
@@ -37,6 +38,8 @@ COLUMNS: Final = (
     *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
     *("user_name", "requested_at", "started_at", "finished_at", "worker"),
 )
+# While an operation runs, somebody waits for it.
+_LIVE_SECONDS: Final = 1
 _STATES: Final = {
     OperationState.WAITING: (Level.INFO, gettext_lazy("waiting")),
     OperationState.RUNNING: (Level.INFO, gettext_lazy("running")),
@@ -98,6 +101,7 @@ class OperationAdmin(PageAdmin):
         return self.page(
             request,
             "operations",
+            live_seconds=LIVE_SECONDS,
             title=capfirst(str(Operation._meta.verbose_name_plural)),
             rows=shown,
             states=[("", _("all")), *((value, str(_STATES[OperationState(value)][1])) for value in OperationState.values)],
@@ -118,6 +122,7 @@ class OperationAdmin(PageAdmin):
         return self.page(
             request,
             "operation",
+            live_seconds=_LIVE_SECONDS if row.is_open else None,
             title=_("%(kind)s: %(on)s") % {"kind": row.kind, "on": operation.description},
             crumbs=(Crumb(_name(row)),),
             row=row,

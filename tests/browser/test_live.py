@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import UTC, datetime
+
 import pytest
 from playwright.sync_api import Page, Request
 
+from sqlqueue_app.models import Operation, OperationState
 from tests.browser.conftest import Site
 from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
@@ -98,3 +102,21 @@ def test_refreshing_can_be_stopped(filled: QueueDatabase, site: Site) -> None:
     table(filled, "Sales").send([message()])
     window.click("text=Refresh again")
     window.wait_for_selector('[data-key="message 21"]', timeout=SECONDS)
+
+
+def test_the_progress_of_an_operation_is_followed_to_its_end(filled: QueueDatabase, site: Site) -> None:
+    now = datetime.now(UTC)
+    operation = Operation.objects.create(
+        id=uuid.uuid4(), kind="retry", state=OperationState.RUNNING, total=100, done=10, requested_at=now, started_at=now
+    )
+    window = site.window("viewer")
+    window.goto(f"/admin/sqlqueue_app/operation/{operation.pk}/")
+    Operation.objects.filter(pk=operation.pk).update(done=60)
+    window.wait_for_selector("data[value='60']", timeout=SECONDS)
+    Operation.objects.filter(pk=operation.pk).update(done=100, state=OperationState.COMPLETED, finished_at=datetime.now(UTC))
+    window.wait_for_selector("#content-main:not([data-live])", timeout=SECONDS)
+    asked: list[Request] = []
+    window.on("request", lambda request: asked.append(request))
+    window.wait_for_timeout(2500)
+    assert asked == []
+    assert site.complaints == []

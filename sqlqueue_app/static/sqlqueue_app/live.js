@@ -21,7 +21,8 @@ function start(content) {
 
 function schedule(content, state, line) {
     clearTimeout(state.timer);
-    if (state.paused || document.hidden) {
+    // What has come to its end, as an operation does, is not asked for any more.
+    if (state.paused || document.hidden || !state.every) {
         state.asking?.abort();
         return;
     }
@@ -39,6 +40,7 @@ async function refresh(content, state, line) {
             if (fresh && !isSelecting(content)) {
                 morph(content, fresh);
                 state.etag = answer.headers.get("ETag");
+                state.every = Number(content.dataset.live) || 0;
             }
         } else if (answer.status !== 304) {
             throw new Error(`HTTP ${answer.status}`);

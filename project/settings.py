@@ -8,6 +8,7 @@ ALLOWED_HOSTS  a list with commas; default: this machine alone
 VAR_DIR        where the demo keeps its files; default: var/ beside this project
 CONCURRENCY_MODEL  adaptive, fixed or monitor; default: that of sqlqueue
 DELAYED_RETRY_INCREASE  seconds until a message that fails is tried again; default: 5
+METRICS_TOKEN  what a scraper of /sqlqueue/metrics must send; default: none, and there is no such page
 TRANSACTION_MODE   transaction_scope, sends_atomic_with_receive, receive_only or none; default: that of sqlqueue
 """
 
@@ -62,6 +63,7 @@ SQLQUEUE = {
         }
         for name in ("Sales", "Billing", "Shipping")
     },
+    "METRICS": {"TOKEN": env.str("METRICS_TOKEN", default="") or None},
 }
 
 # --- the site -----------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""The shop's page, signing in and out, the admin."""
+"""The shop's page, signing in and out, the admin, the metrics."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 from django.contrib.auth.views import LoginView, LogoutView
 from django.templatetags.static import static
-from django.urls import path
+from django.urls import include, path
 from django.views.generic import RedirectView
 
 from project.shop.views import home, parcel
@@ -16,6 +16,7 @@ urlpatterns = [
     path("login/", LoginView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),
+    path("sqlqueue/", include("sqlqueue_app.urls")),
     # browsers ask for it on pages that name no icon, as those of the admin
     path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),
 ]

@@ -18,7 +18,7 @@ SECONDS = 120
 def environment(var: Path, database_url: str = "", **more: str) -> dict[str, str]:
     """The environment of a demo that keeps its files in `var`; without an address it runs on SQLite there."""
     ours = {"DJANGO_SETTINGS_MODULE", "SQLQUEUE_TEST_CHILD", "SECRET_KEY", "DEBUG", "ALLOWED_HOSTS"}
-    ours |= {"CONCURRENCY_MODEL", "TRANSACTION_MODE", "MODEL", "MODE", "MAKEFLAGS"}
+    ours |= {"CONCURRENCY_MODEL", "METRICS_TOKEN", "TRANSACTION_MODE", "MODEL", "MODE", "MAKEFLAGS"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     return {**kept, "VAR_DIR": str(var), "DATABASE_URL": database_url, "PYTHONUNBUFFERED": "1", **more}
 

@@ -96,6 +96,7 @@ def test_processes_that_start_together_get_one_secret(tmp_path: Path) -> None:
         ("DATABASE_URL", "postgres://u:p@h/n", "settings.DATABASES['default']['ENGINE']", "django.db.backends.postgresql"),
         ("DATABASE_URL", "mssql://u:p@h/n", "settings.DATABASES['default']['ENGINE']", "mssql"),
         ("CONCURRENCY_MODEL", "fixed", "settings.SQLQUEUE['ENDPOINTS']['Sales']['CONCURRENCY_MODEL']", "fixed"),
+        ("METRICS_TOKEN", "s3cret", "settings.SQLQUEUE['METRICS']['TOKEN']", "s3cret"),
         ("TRANSACTION_MODE", "none", "settings.SQLQUEUE['ENDPOINTS']['Billing']['TRANSACTION_MODE']", "none"),
         ("TRANSACTION_MODE", "none", "settings.SQLQUEUE['ENDPOINTS']['Billing']['IMMEDIATE_RETRIES']", "0"),
         ("TRANSACTION_MODE", "receive_only", "'IMMEDIATE_RETRIES' in settings.SQLQUEUE['ENDPOINTS']['Sales']", "False"),

@@ -113,7 +113,9 @@ def _of_queues(status: Status, overview: Overview, links: Links) -> Iterator[Con
         row = rows.get(each.name)
         if row is None or row.state.level in (Level.OK, Level.INFO):
             continue
-        age = f", {_('the first is %(age)s old') % {'age': row.age.text}}" if row.age is not None and not row.age.is_odd else ""
+        age = ""
+        if row.age is not None and not row.age.is_odd:
+            age = ", " + _("the first is %(age)s old") % {"age": row.age.text}
         words = {"queue": each.name, "state": row.state.word, "count": row.depth.text if row.depth else "?", "age": age}
         if each.problem is not None and each.problem.stops_work:
             yield Concern(row.state.level, f"{each.name}: {each.problem.text}", links.queues)

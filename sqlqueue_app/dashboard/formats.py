@@ -75,7 +75,7 @@ def size(value: int) -> str:
     for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
         if value < factor * 1024:
             return f"{_rounded(value / factor, 1)} {unit}"
-    return f"{_rounded(value / 1024**3, 1)} {_('GiB')}"
+    return _rounded(value / 1024**3, 1) + " " + _("GiB")
 
 
 def duration(value: timedelta) -> str:
@@ -92,7 +92,8 @@ def precise_duration(value: timedelta) -> str:
         return duration(value)
     milliseconds = value / timedelta(milliseconds=1)
     text = _rounded(abs(milliseconds), 0 if abs(milliseconds) >= 10 else 1)
-    return f"{chr(0x2212) if milliseconds < 0 else ''}{text} {_('ms')}"
+    sign = "\N{MINUS SIGN}" if milliseconds < 0 else ""
+    return sign + text + " " + _("ms")
 
 
 def stamp(instant: datetime) -> Stamp:

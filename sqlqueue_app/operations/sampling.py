@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import partial
 from typing import Final
 
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
@@ -70,10 +72,20 @@ class Sampling:
             self._looked_at = begin
             if not claim(self._alias, self._claim, begin):
                 return 0
-            samples = list(self._count(begin, now))
-            write_samples(self._alias, samples)
+            with self._one_look():
+                samples = list(self._count(begin, now))
+                write_samples(self._alias, samples)
             keep_house(self._alias, now)
         return len(samples)
+
+    def _one_look(self) -> AbstractContextManager[object]:
+        """One transaction for all statements of a look: an idle worker should cost a server few.
+
+        None on SQLite, where a transaction of ours writes from its begin, and handlers would wait for the counting.
+        """
+        if connection_of(self._alias).vendor == "sqlite":
+            return nullcontext()
+        return transaction.atomic(using=self._alias)
 
     def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
         found = read_queues(self._settings, self._queues(self._live_instances()), now=now)

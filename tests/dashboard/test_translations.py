@@ -1,0 +1,92 @@
+"""The catalogs: German, French and Spanish have every text of the pages, with its placeholders, compiled as they are written."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import polib
+import pytest
+from django.utils import translation
+
+import sqlqueue_app
+from tests.dashboard.pages import OVERVIEW, Markup, client_of
+from tests.operations.filling import install, instance
+from tests.support.databases import QueueDatabase
+
+PACKAGE = Path(sqlqueue_app.__file__).parent
+LANGUAGES = ("de", "es", "fr")
+MARKERS = {"_", "gettext", "gettext_lazy", "ngettext"}
+PLACEHOLDER = re.compile(r"%\([a-z_]+\)[sd]|%%|</?[a-z]+>")
+IN_TEMPLATE = re.compile(r"""{%\s*translate\s+(?:'([^']+)'|"([^"]+)")""")
+
+
+def catalog(language: str, kind: str = "po") -> polib.POFile | polib.MOFile:
+    path = PACKAGE / "locale" / language / "LC_MESSAGES" / f"django.{kind}"
+    return polib.pofile(str(path)) if kind == "po" else polib.mofile(str(path))
+
+
+def texts_of(entry: polib.POEntry) -> list[tuple[str, str]]:
+    """Pairs of an original and its translation."""
+    if not entry.msgid_plural:
+        return [(entry.msgid, entry.msgstr)]
+    return [(entry.msgid if number == 0 else entry.msgid_plural, text) for number, text in entry.msgstr_plural.items()]
+
+
+def texts_in_code() -> Iterator[tuple[str, str]]:
+    """Every text that the code and the templates mark for translation, with its file."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MARKERS and node.args:
+                text = node.args[0]
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    yield path.name, text.value
+    for path in sorted((PACKAGE / "templates").rglob("*.html")):
+        for match in IN_TEMPLATE.finditer(path.read_text("utf-8")):
+            yield path.name, match[1] or match[2]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_everything_is_translated(language: str) -> None:
+    entries = catalog(language)
+    assert [entry.msgid for entry in entries if entry.fuzzy or entry.obsolete] == []
+    assert [original for entry in entries for original, text in texts_of(entry) if not text.strip()] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_placeholders_and_spaces_are_kept(language: str) -> None:
+    for entry in catalog(language):
+        for original, text in texts_of(entry):
+            # the form for one may say "a message" where the other has a number
+            if not entry.msgid_plural:
+                assert sorted(PLACEHOLDER.findall(original)) == sorted(PLACEHOLDER.findall(text)), (original, text)
+            assert set(PLACEHOLDER.findall(text)) <= set(PLACEHOLDER.findall(entry.msgid + entry.msgid_plural)), (original, text)
+            assert original.endswith(" ") == text.endswith(" "), (original, text)
+            assert original.startswith("\n") == text.startswith("\n"), (original, text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_text_of_the_code_is_in_the_catalog(language: str) -> None:
+    known = {entry.msgid for entry in catalog(language)}
+    assert [(file, text) for file, text in texts_in_code() if text not in known] == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_compiled_catalog_is_that_of_the_text(language: str) -> None:
+    written = {entry.msgid: texts_of(entry) for entry in catalog(language)}
+    compiled = {entry.msgid: texts_of(entry) for entry in catalog(language, "mo")}
+    assert compiled == written
+
+
+@pytest.mark.parametrize(("language", "word"), [("de", "Warteschlangen"), ("fr", "Files d’attente"), ("es", "Colas")])
+def test_the_pages_speak_the_language(sqlite_database: QueueDatabase, language: str, word: str) -> None:
+    install(sqlite_database)
+    instance(silent=timedelta(hours=1))
+    sqlite_database.settings.MIDDLEWARE = [*sqlite_database.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    client = client_of("superuser")
+    with translation.override("en"):
+        text = Markup(client.get(OVERVIEW, headers={"accept-language": language}).content.decode()).text()
+    assert word.lower() in text.lower()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
 
 
 class SqlQueueConfig(AppConfig):
     """`INSTALLED_APPS = [..., "sqlqueue_app"]`. Being ready opens no connection and starts no thread."""
 
     name = "sqlqueue_app"
-    verbose_name = "SQL queues"
+    verbose_name = _("SQL queues")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Queue(models.Model):
@@ -26,8 +27,8 @@ class Queue(models.Model):
             ("manage_redirect", "Can manage redirects of retries"),
             ("manage_settings", "Can manage notes, schedules, subscriptions and notifications"),
         ]
-        verbose_name = "queue"
-        verbose_name_plural = "queues"
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
 
     def __str__(self) -> str:
         return str(self.pk)
@@ -39,8 +40,8 @@ class Dashboard(models.Model):
     class Meta:
         managed = False
         default_permissions = ()
-        verbose_name = "overview"
-        verbose_name_plural = "overview"
+        verbose_name = _("overview")
+        verbose_name_plural = _("overview")
 
     def __str__(self) -> str:
         return str(self.pk)
@@ -52,8 +53,8 @@ class Endpoint(models.Model):
     class Meta:
         managed = False
         default_permissions = ()
-        verbose_name = "endpoint"
-        verbose_name_plural = "endpoints"
+        verbose_name = _("endpoint")
+        verbose_name_plural = _("endpoints")
 
     def __str__(self) -> str:
         return str(self.pk)

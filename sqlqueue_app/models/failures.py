@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.queue_models.fields import UtcInstantField
 
@@ -16,12 +17,12 @@ from sqlqueue_app.queue_models.fields import UtcInstantField
 class FailureStatus(models.IntegerChoices):
     """What has become of a failed message; the first four numbers are those of ServiceControl (operations reference 3.2)."""
 
-    UNRESOLVED = 1, "unresolved"
-    RESOLVED = 2, "resolved"
-    RETRY_ISSUED = 3, "retry issued"
-    ARCHIVED = 4, "archived"
-    DELETED = 5, "deleted"
-    GONE = 6, "gone from the error queue"
+    UNRESOLVED = 1, _("unresolved")
+    RESOLVED = 2, _("resolved")
+    RETRY_ISSUED = 3, _("retry issued")
+    ARCHIVED = 4, _("archived")
+    DELETED = 5, _("deleted")
+    GONE = 6, _("gone from the error queue")
 
 
 class FailureGroup(models.Model):
@@ -76,8 +77,8 @@ class FailedMessage(models.Model):
     edit_of = models.UUIDField("edit of", null=True, blank=True, help_text="the message of which this is an edited copy")
 
     class Meta:
-        verbose_name = "failed message"
-        verbose_name_plural = "failed messages"
+        verbose_name = _("failed message")
+        verbose_name_plural = _("failed messages")
         default_permissions = ()
         constraints: ClassVar = [
             models.UniqueConstraint(
@@ -136,8 +137,8 @@ class Redirect(models.Model):
     used = models.PositiveBigIntegerField("used", default=0, help_text="how many retries it has turned")
 
     class Meta:
-        verbose_name = "redirect"
-        verbose_name_plural = "redirects"
+        verbose_name = _("redirect")
+        verbose_name_plural = _("redirects")
         default_permissions = ()
 
     def __str__(self) -> str:

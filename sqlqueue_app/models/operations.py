@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.queue_models.fields import UtcInstantField
 from sqlqueue_app.queue_models.json_text import JsonTextField
@@ -13,11 +14,11 @@ from sqlqueue_app.queue_models.json_text import JsonTextField
 class OperationState(models.TextChoices):
     """Where a bulk operation is. The last three are its ends."""
 
-    WAITING = "waiting", "waiting"
-    RUNNING = "running", "running"
-    CANCELLED = "cancelled", "cancelled"
-    FAILED = "failed", "failed"
-    COMPLETED = "completed", "completed"
+    WAITING = "waiting", _("waiting")
+    RUNNING = "running", _("running")
+    CANCELLED = "cancelled", _("cancelled")
+    FAILED = "failed", _("failed")
+    COMPLETED = "completed", _("completed")
 
 
 class Operation(models.Model):
@@ -49,8 +50,8 @@ class Operation(models.Model):
     worker = models.CharField("worker", max_length=255, blank=True, default="")
 
     class Meta:
-        verbose_name = "operation"
-        verbose_name_plural = "operations"
+        verbose_name = _("operation")
+        verbose_name_plural = _("operations")
         default_permissions = ()
         indexes: ClassVar = [
             models.Index(fields=["state", "requested_at"], name="sqlqueue_operation_state"),
@@ -64,10 +65,10 @@ class Operation(models.Model):
 class ActionResult(models.TextChoices):
     """How an action ended."""
 
-    DONE = "done", "done"
-    REQUESTED = "requested", "requested"
-    DENIED = "denied", "denied"
-    FAILED = "failed", "failed"
+    DONE = "done", _("done")
+    REQUESTED = "requested", _("requested")
+    DENIED = "denied", _("denied")
+    FAILED = "failed", _("failed")
 
 
 class OperatorAction(models.Model):
@@ -89,8 +90,8 @@ class OperatorAction(models.Model):
     operation = models.ForeignKey(Operation, on_delete=models.SET_NULL, null=True, blank=True, related_name="actions")
 
     class Meta:
-        verbose_name = "action"
-        verbose_name_plural = "actions"
+        verbose_name = _("action")
+        verbose_name_plural = _("actions")
         default_permissions = ()
         indexes: ClassVar = [models.Index(fields=["at"], name="sqlqueue_action_newest")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.queue_models.fields import UtcInstantField
 
@@ -34,8 +35,8 @@ class Instance(models.Model):
     version = models.CharField("version", max_length=50, blank=True, default="")
 
     class Meta:
-        verbose_name = "instance"
-        verbose_name_plural = "instances"
+        verbose_name = _("instance")
+        verbose_name_plural = _("instances")
         ordering: ClassVar = ["endpoint", "name", "pid"]
         constraints: ClassVar = [
             models.UniqueConstraint(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -56,6 +57,17 @@ def reason_of(power: Power) -> str:
     return _("You need the permission “%(permission)s”.") % {"permission": _NAMES[power]}
 
 
+def refusal(request: HttpRequest, *powers: Power) -> str:
+    """Why the user may not do what takes all of these powers; empty if he may."""
+    return next((reason_of(power) for power in powers if not may(request, power)), "")
+
+
+def require(request: HttpRequest, *powers: Power) -> None:
+    """Raise PermissionDenied, with the reason, unless the user has all of these powers."""
+    if reason := refusal(request, *powers):
+        raise PermissionDenied(reason)
+
+
 def actor_of(request: HttpRequest) -> Actor:
     """The user of a request, for the record of actions. The address is the one that the server has seen."""
     user = request.user
@@ -75,4 +87,4 @@ class Button:
 
 def button(request: HttpRequest, power: Power, label: str, url: str, *, dangerous: bool = False, reason: str = "") -> Button:
     """A button for an action; disabled without the power, or for another reason."""
-    return Button(label, url, reason if may(request, power) else reason_of(power), dangerous)
+    return Button(label, url, refusal(request, power) or reason, dangerous)

@@ -10,11 +10,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from sqlqueue_app.dashboard.access import Power, may, reason_of
+from sqlqueue_app.dashboard.access import Power, require
 
 FORMATS: Final = ("csv", "json")
 # What a spreadsheet would take for a formula (OWASP, CSV injection).
@@ -35,8 +34,7 @@ def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterab
     Rows are asked for while others are sent. Instants are ISO 8601 in UTC. In CSV a text that a spreadsheet would take for a
     formula begins with an apostrophe. Raises PermissionDenied without the power to export.
     """
-    if not may(request, Power.EXPORT):
-        raise PermissionDenied(reason_of(Power.EXPORT))
+    require(request, Power.EXPORT)
     if wanted_format(request) == "json":
         response = StreamingHttpResponse(_json(columns, rows), content_type="application/json")
     else:

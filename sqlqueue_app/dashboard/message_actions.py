@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, button, refusal, require
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, Field, confirm
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.operations.browse import LARGEST_BODY, read_body
@@ -37,7 +36,7 @@ def message_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, 
     def url(page: str) -> str:
         return pages.message_url(queue, row_version, page)
 
-    refused = next((reason_of(power) for power in (Power.EXPORT, Power.VIEW_BODY) if not may(request, power)), "")
+    refused = refusal(request, Power.EXPORT, Power.VIEW_BODY)
     return [
         Button(_("Save the body as a file"), url("message_body"), refused),
         button(request, Power.MOVE, _("Move to another queue"), url("message_move")),
@@ -46,9 +45,7 @@ def message_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, 
 
 
 def _body_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
-    for power in (Power.EXPORT, Power.VIEW_BODY):
-        if not may(request, power):
-            raise PermissionDenied(reason_of(power))
+    require(request, Power.EXPORT, Power.VIEW_BODY)
     body = read_body(pages.found(name)[1], row_version, LARGEST_BODY)
     if body is None:
         raise Http404(_("The message is not there."))

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, button, refusal, require
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
 from sqlqueue_app.dashboard.formats import bounded_number, depth_number, number
 from sqlqueue_app.dashboard.pages import Crumb
@@ -51,7 +50,7 @@ def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, ho
         reason = _("A process that lives has leased it.") if holder is not None and holder.alive else ""
         remove = pages.queue_url(queue, "remove")
         found.append(button(request, Power.PURGE, _("Remove the queue"), remove, dangerous=True, reason=reason))
-    refused = next((reason_of(power) for power in (Power.EXPORT, Power.VIEW_BODY) if not may(request, power)), "")
+    refused = refusal(request, Power.EXPORT, Power.VIEW_BODY)
     found.append(Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused))
     return found
 
@@ -156,9 +155,7 @@ def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:
 
 
 def _save_view(pages: QueueAdmin, request: HttpRequest, name: str) -> Any:
-    for power in (Power.EXPORT, Power.VIEW_BODY):
-        if not may(request, power):
-            raise PermissionDenied(reason_of(power))
+    require(request, Power.EXPORT, Power.VIEW_BODY)
     table = pages.found(name)[1]
     table.layout()  # an error of the table is a page, and not half a file
     response = StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson")

@@ -100,24 +100,32 @@ class QueueSample(models.Model):
         return f"{self.queue} at {self.taken_at:%Y-%m-%d %H:%M:%S}"
 
 
-class EndpointSample(models.Model):
-    """What an instance of an endpoint did in a time with messages of one type, for charts; rows of the same time add up.
-
-    Times are of messages that were handled, their sums in seconds: a mean is a sum divided by its number of messages. The critical
-    time is negative where a sender's clock is ahead, and unknown of messages without a time in their headers.
-    """
+class EndpointCounts(models.Model):
+    """What an instance of an endpoint did: the columns that its samples and its totals share."""
 
     endpoint = models.CharField("endpoint", max_length=255)
     instance = models.CharField("instance", max_length=255)
-    message_type = models.CharField("message type", max_length=255, blank=True, default="")
-    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
-    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
     handled = models.PositiveBigIntegerField("handled", default=0)
     failures = models.PositiveBigIntegerField("failed attempts", default=0)
     immediate_retries = models.PositiveBigIntegerField("immediate retries", default=0)
     delayed_retries = models.PositiveBigIntegerField("delayed retries", default=0)
     moved_to_error = models.PositiveBigIntegerField("moved to the error queue", default=0)
     processing_seconds = models.FloatField("processing time", default=0)
+
+    class Meta:
+        abstract = True
+
+
+class EndpointSample(EndpointCounts):
+    """What an instance of an endpoint did in a time with messages of one type, for charts; rows of the same time add up.
+
+    Times are of messages that were handled, their sums in seconds: a mean is a sum divided by its number of messages. The critical
+    time is negative where a sender's clock is ahead, and unknown of messages without a time in their headers.
+    """
+
+    message_type = models.CharField("message type", max_length=255, blank=True, default="")
+    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
     processing_max = models.FloatField("longest processing time", default=0)
     critical_measured = models.PositiveBigIntegerField("handled with a critical time", default=0)
     critical_seconds = models.FloatField("critical time", default=0)
@@ -135,20 +143,11 @@ class EndpointSample(models.Model):
         return f"{self.endpoint}: {self.message_type} at {self.taken_at:%Y-%m-%d %H:%M:%S}"
 
 
-class EndpointTotal(models.Model):
+class EndpointTotal(EndpointCounts):
     """What the processes of an instance of an endpoint have done since ever: what samples say, added up, for counters.
 
     It only grows. It is written in the transaction of the samples, so that both say the same.
     """
-
-    endpoint = models.CharField("endpoint", max_length=255)
-    instance = models.CharField("instance", max_length=255)
-    handled = models.PositiveBigIntegerField("handled", default=0)
-    failures = models.PositiveBigIntegerField("failed attempts", default=0)
-    immediate_retries = models.PositiveBigIntegerField("immediate retries", default=0)
-    delayed_retries = models.PositiveBigIntegerField("delayed retries", default=0)
-    moved_to_error = models.PositiveBigIntegerField("moved to the error queue", default=0)
-    processing_seconds = models.FloatField("processing time", default=0)
 
     class Meta:
         verbose_name = "total of an endpoint"

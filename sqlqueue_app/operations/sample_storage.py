@@ -73,6 +73,16 @@ class SampleTable:
     rolled_up: Callable[[Sequence[Any]], dict[str, Any]]
 
 
+def complete_minute(now: datetime) -> datetime:
+    """The end of the last minute whose samples are all written; `keep_house` has nothing new to do until it moves."""
+    return _complete(*RESOLUTIONS[:2], now)
+
+
+def _complete(finer: Resolution, coarser: Resolution, now: datetime) -> datetime:
+    # The last samples of a time may be written a little after its end.
+    return coarser.begin_of(now - timedelta(seconds=finer.seconds))
+
+
 def keep_house(alias: str, now: datetime) -> None:
     """In both tables roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
 
@@ -80,8 +90,7 @@ def keep_house(alias: str, now: datetime) -> None:
     """
     minute_is_over = False
     for finer, coarser in pairwise(RESOLUTIONS):
-        # The last samples of a time may be written a little after its end.
-        until = coarser.begin_of(now - timedelta(seconds=finer.seconds))
+        until = _complete(finer, coarser, now)
         with transaction.atomic(using=alias):
             if not claim(alias, f"roll-up of samples to {coarser.seconds} s", until):
                 continue

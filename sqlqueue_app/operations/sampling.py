@@ -21,7 +21,7 @@ from sqlqueue_app.operations.claims import claim
 from sqlqueue_app.operations.delayed_status import DelayedStatus, read_delayed
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.queue_looks import QueueStatus, read_queues
-from sqlqueue_app.operations.sample_storage import FINEST, keep_house, write_samples
+from sqlqueue_app.operations.sample_storage import FINEST, complete_minute, keep_house, write_samples
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
@@ -46,6 +46,7 @@ class Sampling:
         names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *settings.senders]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
         self._looked_at: datetime | None = None
+        self._kept_house: datetime | None = None
 
     def job(self) -> BackgroundJob:
         """`sample` as a background job."""
@@ -75,7 +76,11 @@ class Sampling:
             with self._one_look():
                 samples = list(self._count(begin, now))
                 write_samples(self._alias, samples)
-            keep_house(self._alias, now)
+            # Nothing is complete before the next minute is; who has not seen this one through tries again.
+            minute = complete_minute(now)
+            if minute != self._kept_house:
+                keep_house(self._alias, now)
+                self._kept_house = minute
         return len(samples)
 
     def _one_look(self) -> AbstractContextManager[object]:

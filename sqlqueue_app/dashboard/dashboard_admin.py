@@ -27,11 +27,11 @@ from sqlqueue_app.models import (
     FailedMessage,
     FailureStatus,
     Operation,
-    OperationState,
     OperatorAction,
     Queue,
     QueueSample,
 )
+from sqlqueue_app.operations.bulk.engine import OPEN
 from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.operations.failure_lists import count_failures
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
@@ -87,8 +87,7 @@ class DashboardAdmin(PageAdmin):
                 catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
                 unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
                 count, exact = count_failures(unresolved)
-                open_states = (OperationState.WAITING, OperationState.RUNNING)
-                running = Operation.objects.using(alias).filter(state__in=open_states).count()
+                running = Operation.objects.using(alias).filter(state__in=OPEN).count()
                 rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_ACTIONS_SHOWN])
                 wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
                 samples = read_samples(alias, [queue.name for queue in wanted], period.length, now)

@@ -30,6 +30,7 @@ from sqlqueue_app.operations.bulk.engine import OPEN
 from sqlqueue_app.operations.bulk.kinds import KINDS
 from sqlqueue_app.operations.bulk.outcome import reason_in_words
 from sqlqueue_app.operations.bulk.requesting import cancel_operation, is_worker_alive
+from sqlqueue_app.operations.failure_groups import guid_of
 from sqlqueue_app.tables.clock import database_now
 
 PAGE_SIZE: Final = 50
@@ -92,7 +93,7 @@ class OperationAdmin(PageAdmin):
             asked = ""
         if wanted_format(request):
             return export(request, "operations", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
-        before = _uuid(request.GET.get("before", ""))
+        before = guid_of(request.GET.get("before", ""))
         last = None if before is None else Operation.objects.using(managed_alias()).filter(pk=before).first()
         if last is not None:
             found = found.filter(Q(requested_at__lt=last.requested_at) | Q(requested_at=last.requested_at, pk__lt=last.pk))
@@ -247,10 +248,3 @@ def _speed(operation: Operation, looked_at: int, now: datetime) -> tuple[str, st
     if operation.finished_at is not None or not looked_at:
         return text, "", duration(took)
     return text, duration(timedelta(seconds=max(0, operation.total - looked_at) / rate)), duration(took)
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

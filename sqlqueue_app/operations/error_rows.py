@@ -18,6 +18,7 @@ from sqlqueue_app.operations.failure_groups import (
     Group,
     deterministic_guid,
     groups_of,
+    guid_of,
     processing_endpoint,
     unique_message_id,
 )
@@ -63,7 +64,7 @@ def read_error_row(queue: str, row: PeekedRow, now: datetime) -> tuple[Acknowled
 def _acknowledgement(row: PeekedRow, headers: Headers) -> Acknowledgement | None:
     if names.RETRY_SUCCESSFUL not in headers:
         return None
-    unique = _uuid(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
+    unique = guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
     if unique is None:
         return None
     is_control = (headers.get(names.CONTROL_MESSAGE) or "").lower() == "true"
@@ -88,7 +89,7 @@ def _failure(queue: str, row: PeekedRow, headers: Headers, poison: str, now: dat
         "poison": poison,
         "sent_at": message.time_sent,
         "size": row.body_length,
-        "edit_of": _uuid(headers.get(names.EDIT_OF)),
+        "edit_of": guid_of(headers.get(names.EDIT_OF)),
         **{field: fields.get(field) for field in _GROUP_FIELDS},
     }
     native = str(row.id)
@@ -115,12 +116,5 @@ def without_nul(text: str) -> str:
 def _time(text: str | None) -> datetime | None:
     try:
         return parse_time(text) if text else None
-    except ValueError:
-        return None
-
-
-def _uuid(text: str | None) -> uuid.UUID | None:
-    try:
-        return uuid.UUID(text or "")
     except ValueError:
         return None

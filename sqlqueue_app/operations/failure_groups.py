@@ -26,6 +26,14 @@ def deterministic_guid(*parts: str) -> uuid.UUID:
     return uuid.UUID(bytes_le=hashlib.md5(text, usedforsecurity=False).digest())
 
 
+def guid_of(text: str | None) -> uuid.UUID | None:
+    """The id that a text is; None for any other text."""
+    try:
+        return uuid.UUID(text or "")
+    except ValueError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Classifier:
     """A way to group: `name` is ServiceControl's, `key` stands in addresses of pages, `field` is the column of FailedMessage."""

@@ -218,7 +218,7 @@ def _matches(column: str, text: str, *, last_part: bool = False) -> Q:
 
 def _has_id(text: str) -> Q:
     condition = Q(message_id=text)
-    unique = _uuid(text)
+    unique = failure_groups.guid_of(text)
     if unique is None:
         return condition
     # A message id is written in one way, and typed in others.
@@ -229,7 +229,7 @@ def _contains(word: str) -> Q:
     condition = Q()
     for column in _SEARCHED:
         condition |= Q(**{f"{column}__icontains": word})
-    unique = _uuid(word)
+    unique = failure_groups.guid_of(word)
     return condition if unique is None else condition | Q(pk=unique)
 
 
@@ -274,7 +274,7 @@ def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
         return ()
     found = []
     for text in texts:
-        if (unique := _uuid(text)) is None:
+        if (unique := failure_groups.guid_of(text)) is None:
             problems.append(_("“%(value)s” is no id of a failed message.") % {"value": text[:80]})
         else:
             found.append(unique)
@@ -283,7 +283,7 @@ def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
 
 def _read_group(lists: Mapping[str, list[str]], problems: list[str]) -> tuple[UUID | None, str]:
     text, classifier = _last(lists, "group"), _last(lists, "classifier")
-    group = _uuid(text) if text else None
+    group = failure_groups.guid_of(text) if text else None
     if text and group is None:
         problems.append(_("“%(value)s” is no id of a group.") % {"value": text[:80]})
     short = {name: short for short, name in CLASSIFIERS.items()}.get(classifier, classifier)
@@ -316,13 +316,6 @@ def _read_time(text: str, problems: list[str]) -> datetime | None:
 
 def _time_in_words(instant: datetime | None) -> str:
     return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _uuid(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None
 
 
 def _plain(value: Any) -> Any:

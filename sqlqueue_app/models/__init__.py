@@ -5,33 +5,65 @@ from __future__ import annotations
 from django.apps import apps
 from django.db import models
 
-from sqlqueue_app.models.anchors import Dashboard, Endpoint, Queue
+from sqlqueue_app.models.anchors import Conversation, Dashboard, DelayedMessage, Endpoint, Queue, Subscription
 from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.models.handled import HandledMessage, TaskResult
 from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
-from sqlqueue_app.models.running import Claim, EndpointSample, EndpointTotal, Instance, QueueSample, ScheduleTick
+from sqlqueue_app.models.running import (
+    Claim,
+    EndpointExpectation,
+    EndpointSample,
+    EndpointTotal,
+    Instance,
+    QueueSample,
+    Schedule,
+    ScheduleTick,
+)
+from sqlqueue_app.models.watching import (
+    CheckResult,
+    DeliveryState,
+    Event,
+    NotificationChannel,
+    NotificationDelivery,
+    NotificationKind,
+    NotificationRule,
+    Severity,
+)
 from sqlqueue_app.queue_models import queue_model, queue_models
 
 __all__ = [
     "ActionResult",
+    "CheckResult",
     "Claim",
+    "Conversation",
     "Dashboard",
+    "DelayedMessage",
+    "DeliveryState",
     "Endpoint",
+    "EndpointExpectation",
     "EndpointSample",
     "EndpointTotal",
+    "Event",
     "FailedAttempt",
     "FailedMessage",
     "FailureGroup",
     "FailureStatus",
     "HandledMessage",
     "Instance",
+    "NotificationChannel",
+    "NotificationDelivery",
+    "NotificationKind",
+    "NotificationRule",
     "Operation",
     "OperationState",
     "OperatorAction",
     "Queue",
     "QueueSample",
     "Redirect",
+    "Schedule",
     "ScheduleTick",
+    "Severity",
+    "Subscription",
     "TaskResult",
     "managed_models",
     "queue_model",

@@ -58,3 +58,42 @@ class Endpoint(models.Model):
 
     def __str__(self) -> str:
         return str(self.pk)
+
+
+class DelayedMessage(models.Model):
+    """The pages about delayed messages; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = _("delayed message")
+        verbose_name_plural = _("delayed messages")
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Subscription(models.Model):
+    """The page about subscriptions; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = _("subscription")
+        verbose_name_plural = _("subscriptions")
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Conversation(models.Model):
+    """The pages about conversations; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = _("conversation")
+        verbose_name_plural = _("conversations")
+
+    def __str__(self) -> str:
+        return str(self.pk)

@@ -31,6 +31,7 @@ class FailureGroup(models.Model):
     id = models.UUIDField("id", primary_key=True)
     classifier = models.CharField("classifier", max_length=64, help_text="by what the failures are alike")
     title = models.TextField("title", help_text="what they have in common")
+    first_seen_at = UtcInstantField("first seen at", null=True, blank=True, help_text="when its first failure was noticed")
     note = models.TextField("note", blank=True, default="", db_default="")
     noted_by = models.CharField("noted by", max_length=255, blank=True, default="", db_default="")
     noted_at = UtcInstantField("noted at", null=True, blank=True)

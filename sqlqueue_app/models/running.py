@@ -158,6 +158,23 @@ class EndpointTotal(EndpointCounts):
         return f"{self.endpoint} on {self.instance}: {self.handled}"
 
 
+class EndpointExpectation(models.Model):
+    """How many live instances an endpoint must have at least; without a row nothing is expected of it."""
+
+    endpoint = models.CharField("endpoint", max_length=255, unique=True)
+    minimum = models.PositiveIntegerField("minimum of live instances")
+    changed_by = models.CharField("changed by", max_length=255, blank=True, default="")
+    changed_at = UtcInstantField("changed at")
+
+    class Meta:
+        verbose_name = "minimum of instances"
+        verbose_name_plural = "minimums of instances"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}: {self.minimum}"
+
+
 class ScheduleTick(models.Model):
     """A tick of a schedule whose message was sent. No two rows hold the same tick: who loses the race sends nothing.
 
@@ -179,3 +196,26 @@ class ScheduleTick(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule} at {self.tick:%Y-%m-%d %H:%M}"
+
+
+class Schedule(models.Model):
+    """What operators have said about an entry of SCHEDULES; without a row it is enabled, and nobody has asked for a run.
+
+    `run_requested_at` is set when somebody asks for a run now, and cleared in the transaction that sends its message.
+    """
+
+    name = models.CharField("schedule", max_length=255)
+    message_type = models.CharField("message type", max_length=255)
+    enabled = models.BooleanField("enabled", default=True)
+    run_requested_at = UtcInstantField("run requested at", null=True, blank=True)
+    changed_by = models.CharField("changed by", max_length=255, blank=True, default="")
+    changed_at = UtcInstantField("changed at")
+
+    class Meta:
+        verbose_name = _("recurring message")
+        verbose_name_plural = _("recurring messages")
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["name", "message_type"], name="sqlqueue_schedule_once")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -46,7 +46,7 @@ class FailureRecords:
             doubted = [each.row_version for each in unknown if each.id in stored]
             there = headers_of_rows(self._table, doubted)
             new = [each for each in unknown if each.id not in stored or each.row_version in there]
-            self._write_groups(new)
+            self._write_groups(new, now)
             _Batch(self._alias, self._queue, now, stored).write(sorted(new, key=lambda each: (each.failed_at, each.row_version)))
         return len(new)
 
@@ -98,12 +98,12 @@ class FailureRecords:
         attempts = FailedAttempt.objects.using(self._alias).filter(queue=self._queue, row_version__in=list(row_versions))
         return set(numbers_of(attempts))
 
-    def _write_groups(self, rows: Iterable[FailureRow]) -> None:
+    def _write_groups(self, rows: Iterable[FailureRow], now: datetime) -> None:
         groups = {group.id: group for row in rows for group in row.groups}
         stored = FailureGroup.objects.using(self._alias)
         missing = groups.keys() - set(stored.filter(pk__in=list(groups)).values_list("pk", flat=True))
         made = [
-            FailureGroup(pk=each, classifier=groups[each].classifier.name, title=without_nul(groups[each].title))
+            FailureGroup(pk=each, classifier=groups[each].classifier.name, title=without_nul(groups[each].title), first_seen_at=now)
             for each in sorted(missing)
         ]
         stored.bulk_create(made, batch_size=_WRITTEN_AT_ONCE)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date
 from typing import Any, Final
 
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern
-from django.utils import timezone
-from django.utils.dateparse import parse_date
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue_app.dashboard.days import day_of, within
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
 from sqlqueue_app.dashboard.overview import Level, State
@@ -60,7 +59,7 @@ class ActionFilter:
         said = {name: request.GET.get(name, "").strip().replace("\x00", "") for name in ("user", "action", "result")}
         if said["result"] not in ActionResult.values:
             said["result"] = ""
-        return cls(**said, since=_day(request.GET.get("since", "")), until=_day(request.GET.get("until", "")))
+        return cls(**said, since=day_of(request.GET.get("since", "")), until=day_of(request.GET.get("until", "")))
 
     def queryset(self) -> QuerySet[OperatorAction]:
         """The actions, the newest first."""
@@ -71,11 +70,7 @@ class ActionFilter:
             found = found.filter(action=self.action)
         if self.result:
             found = found.filter(result=self.result)
-        if self.since is not None:
-            found = found.filter(at__gte=_begin(self.since))
-        if self.until is not None and self.until < date.max:
-            found = found.filter(at__lt=_begin(self.until + timedelta(days=1)))
-        return found
+        return found.filter(within("at", self.since, self.until))
 
 
 class ActionAdmin(PageAdmin):
@@ -136,18 +131,3 @@ def _lines(found: QuerySet[OperatorAction]) -> Iterator[tuple[object, ...]]:
             each.permission,
             each.operation_id,
         )
-
-
-def _day(text: str) -> date | None:
-    try:
-        return parse_date(text)
-    except ValueError:
-        return None
-
-
-def _begin(day: date) -> datetime:
-    begin = datetime.combine(day, time())
-    try:
-        return timezone.make_aware(begin)
-    except OverflowError:  # at the ends of time
-        return begin.replace(tzinfo=timezone.get_default_timezone())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.http import HttpRequest, HttpResponse
@@ -13,8 +14,9 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.attention import Links, concerns, tiles
 from sqlqueue_app.dashboard.charts import Chart, Series, line_chart
+from sqlqueue_app.dashboard.event_rows import EventRow, event_row
 from sqlqueue_app.dashboard.failure_admin import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
-from sqlqueue_app.dashboard.formats import Number, bounded_number, stamp, whole
+from sqlqueue_app.dashboard.formats import Number, Stamp, bounded_number, stamp, whole
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import overview_of
 from sqlqueue_app.dashboard.page_admin import PageAdmin
@@ -24,6 +26,7 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import (
     Endpoint,
+    Event,
     FailedMessage,
     FailureStatus,
     Operation,
@@ -40,7 +43,19 @@ from sqlqueue_app.operations.sample_storage import instant_of, read_samples, res
 from sqlqueue_app.operations.status import Status, read_status
 from sqlqueue_app.tables.clock import database_now
 
-_ACTIONS_SHOWN = 10
+# Of actions and of events.
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Managed:
+    """Unresolved failures (None: not known), running operations, the last actions and events, charts."""
+
+    failed: Number | None = None
+    running: int = 0
+    actions: Sequence[tuple[OperatorAction, Stamp]] = ()
+    events: Sequence[EventRow] = ()
+    charts: Sequence[Chart] = ()
 
 
 class DashboardAdmin(PageAdmin):
@@ -61,24 +76,26 @@ class DashboardAdmin(PageAdmin):
             operations=self.url_of(Operation),
         )
         overview = overview_of(status, links.queue_of)
-        failed, running, actions, charts = self._read(status, period_of(request))
+        managed = self._read(status, period_of(request))
         return self.page(
             request,
             "dashboard",
             live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
-            tiles=tiles(status, links, failed=failed, running=running),
+            tiles=tiles(status, links, failed=managed.failed, running=managed.running),
             concerns=concerns(status, overview, links),
-            charts=charts,
+            charts=managed.charts,
             period=period_of(request),
             periods=PERIODS,
-            actions=actions,
+            events=managed.events,
+            events_url=self.url_of(Event),
+            actions=managed.actions,
             actions_url=self.url_of(OperatorAction),
         )
 
-    def _read(self, status: Status, period: Period) -> tuple[Number | None, int, list[tuple[OperatorAction, object]], list[Chart]]:
-        """Unresolved failures, running operations, the last actions, charts; nothing of it where the managed tables are missing."""
+    def _read(self, status: Status, period: Period) -> _Managed:
+        """What the managed tables say; nothing of it where they are missing."""
         alias = managed_alias()
         try:
             with looking(alias, "read the tables of the dashboard"):
@@ -88,17 +105,19 @@ class DashboardAdmin(PageAdmin):
                 unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
                 count, exact = count_failures(unresolved)
                 running = Operation.objects.using(alias).filter(state__in=OPEN).count()
-                rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_ACTIONS_SHOWN])
+                rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
+                events = list(Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
                 wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
                 samples = read_samples(alias, [queue.name for queue in wanted], period.length, now)
         except ConnectionLost:
             raise
         except DatabaseError:
-            return None, 0, [], []
-        return (
+            return _Managed()
+        return _Managed(
             bounded_number(count, exact=exact),
             running,
             [(row, stamp(row.at)) for row in rows if row.at],
+            [event_row(self, each) for each in events],
             _charts(wanted, samples, period, now),
         )
 

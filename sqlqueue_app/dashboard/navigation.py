@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.text import capfirst
 
-from sqlqueue_app.models import Dashboard, Endpoint, FailedMessage, Operation, OperatorAction, Queue, Redirect
+from sqlqueue_app.models import Dashboard, Endpoint, Event, FailedMessage, Operation, OperatorAction, Queue, Redirect
 
-PARTS: Final[tuple[type[Model], ...]] = (Dashboard, Queue, Endpoint, FailedMessage, Redirect, Operation, OperatorAction)
+PARTS: Final[tuple[type[Model], ...]] = (Dashboard, Queue, Endpoint, FailedMessage, Redirect, Event, Operation, OperatorAction)
 
 
 @dataclass(frozen=True, slots=True)

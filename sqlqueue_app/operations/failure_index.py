@@ -25,6 +25,7 @@ from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.models import FailedAttempt
 from sqlqueue_app.operations.claims import claim
 from sqlqueue_app.operations.error_rows import Acknowledgement, FailureRow, read_error_row
+from sqlqueue_app.operations.events import forget_old_events
 from sqlqueue_app.operations.failure_records import FailureRecords, numbers_of
 from sqlqueue_app.operations.failure_retention import RETENTION_SECONDS, forget_old_failures
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
@@ -249,6 +250,7 @@ class FailureIndexing:
             state = self._catch_up(now)
             if is_whole and claim(self._alias, "retention of failures", _begin(now, RETENTION_SECONDS)):
                 forget_old_failures(self._alias, now)
+                forget_old_events(self._alias, now)
         return state
 
     def _catch_up(self, now: datetime) -> IndexState:

@@ -6,17 +6,19 @@ An attempt is told from another by its time of failure, as ServiceControl does: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from sqlqueue_app.models import Claim, FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations.error_rows import Acknowledgement, FailureRow, without_nul
+from sqlqueue_app.operations.events import EventKind, Happening, record_events
+from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.tables.chosen_rows import headers_of_rows, remove_rows
 from sqlqueue_app.tables.queue import QueueTable
 
@@ -25,6 +27,10 @@ _ATTEMPT_VALUES: Final = ("exception_type", "exception_message", "failed_q")
 # What the message waits in: its row lies in the error queue. In every other state a row that comes makes it wait again.
 _WAITING: Final = (FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED)
 _ENDED: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED)
+# A group is open while one of its messages waits for somebody, or for the end of a retry.
+_OPEN: Final = (FailureStatus.UNRESOLVED, FailureStatus.RETRY_ISSUED)
+# Each failure is in a group of every classifier: one of them is told of.
+_TOLD_OF: Final = CLASSIFIERS["exception"]
 _WRITTEN_AT_ONCE: Final = 100
 
 
@@ -46,7 +52,7 @@ class FailureRecords:
             doubted = [each.row_version for each in unknown if each.id in stored]
             there = headers_of_rows(self._table, doubted)
             new = [each for each in unknown if each.id not in stored or each.row_version in there]
-            self._write_groups(new, now)
+            self._write_groups(new, stored, now)
             _Batch(self._alias, self._queue, now, stored).write(sorted(new, key=lambda each: (each.failed_at, each.row_version)))
         return len(new)
 
@@ -98,7 +104,7 @@ class FailureRecords:
         attempts = FailedAttempt.objects.using(self._alias).filter(queue=self._queue, row_version__in=list(row_versions))
         return set(numbers_of(attempts))
 
-    def _write_groups(self, rows: Iterable[FailureRow], now: datetime) -> None:
+    def _write_groups(self, rows: Sequence[FailureRow], messages: Mapping[UUID, FailedMessage], now: datetime) -> None:
         groups = {group.id: group for row in rows for group in row.groups}
         stored = FailureGroup.objects.using(self._alias)
         missing = groups.keys() - set(stored.filter(pk__in=list(groups)).values_list("pk", flat=True))
@@ -107,6 +113,22 @@ class FailureRecords:
             for each in sorted(missing)
         ]
         stored.bulk_create(made, batch_size=_WRITTEN_AT_ONCE)
+        failed_anew = [each for each in rows if each.id not in messages or _is_later(each, messages[each.id])]
+        back = self._come_back({group.id for row in failed_anew for group in row.groups} - missing)
+        record_events(
+            [
+                Happening(EventKind.GROUP_NEW if key in missing else EventKind.GROUP_BACK, groups[key].title, {"group": str(key)})
+                for key in groups
+                if groups[key].classifier is _TOLD_OF and (key in missing or key in back)
+            ],
+            now=now,
+        )
+
+    def _come_back(self, groups: Collection[UUID]) -> set[UUID]:
+        """Those of the groups of which no message is open, before the new ones are written."""
+        members = FailedMessage.objects.using(self._alias).filter(**{_TOLD_OF.field: OuterRef("pk")}, status__in=_OPEN)
+        known = FailureGroup.objects.using(self._alias).filter(~Exists(members), classifier=_TOLD_OF.name, pk__in=groups)
+        return set(known.values_list("pk", flat=True)) if groups else set()
 
     @contextmanager
     def _writing(self, now: datetime) -> Iterator[None]:
@@ -203,6 +225,11 @@ class _Batch:
 def numbers_of(attempts: QuerySet[FailedAttempt]) -> list[int]:
     """The RowVersions of the attempts, in their order."""
     return [int(number) for number in attempts.values_list("row_version", flat=True) if number is not None]
+
+
+def _is_later(row: FailureRow, message: FailedMessage) -> bool:
+    """Whether the row is a failure after the last that is known of its message; else it is one that was put back, or a copy."""
+    return _comparable(row.failed_at) > _comparable(message.failed_at)
 
 
 def _instant(value: datetime | None) -> datetime:

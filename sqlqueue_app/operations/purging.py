@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sqlqueue_app.operations.events import EventKind, tell_event
 from sqlqueue_app.tables.queue import QueueTable
 
 EXPIRED_BATCH = 10_000
 
 
 def purge_queue(table: QueueTable) -> int:
-    """Delete every message and return how many there were. Waits for messages that are being received. Raises DatabaseErrors."""
-    return table.purge()
+    """Delete every message and return how many there were. Waits for messages that are being received. Raises DatabaseErrors.
+
+    It becomes an event, where there are tables for events.
+    """
+    purged = table.purge()
+    tell_event(EventKind.QUEUE_PURGED, table.address.table, {"count": purged})
+    return purged
 
 
 def purge_expired(table: QueueTable, *, batch: int = EXPIRED_BATCH, progress: Callable[[int], None] | None = None) -> int:

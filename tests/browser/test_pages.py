@@ -10,6 +10,7 @@ import pytest
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import EndpointSample, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
 from sqlqueue_app.operations.actions import Actor, record_action
+from sqlqueue_app.operations.events import EventKind, tell_event
 from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.tables.chosen_rows import remove_rows
@@ -39,6 +40,8 @@ PAGES = (
     "endpoint/nothing/",
     "operation/",
     "operatoraction/",
+    "event/",
+    "event/?subject=nothing",
     "failedmessage/",
     "failedmessage/messages/",
     "failedmessage/messages/?q=status:odd",
@@ -81,6 +84,7 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     FailedAttempt.objects.filter(failure=PENDING).update(row_version=None)
     FailedMessage.objects.filter(pk=PENDING).update(status=FailureStatus.RETRY_ISSUED, row_version=None, retried_to="Sales")
     record_action(Actor("anna"), "purge", "Sales")
+    tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     return sqlite_database
 
 

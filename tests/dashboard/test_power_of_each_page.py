@@ -65,7 +65,7 @@ LOOKS = {
     ),
     **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
     **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
-    "operatoraction_changelist": LOOK,
+    **dict.fromkeys(("operatoraction_changelist", "event_changelist"), LOOK),
     "queue_save": "view_body",
     "queue_message_body": "view_body",
 }

@@ -18,7 +18,6 @@ PAGES = (
     "subscription/",
     "schedule/",
     "check/",
-    "event/",
     "notificationrule/",
     "queue/Sales/move/",
 )

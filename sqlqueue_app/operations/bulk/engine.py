@@ -28,6 +28,7 @@ from sqlqueue_app.operations.actions import Actor, record_action
 from sqlqueue_app.operations.bulk.kinds import FailureKind, OperationRefused, kind_of
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason, merged_log
 from sqlqueue_app.operations.bulk.permission import still_may
+from sqlqueue_app.operations.events import EventKind, record_event
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
@@ -43,6 +44,12 @@ OPEN: Final = (OperationState.WAITING, OperationState.RUNNING)
 # Other writers get their turn between two batches, also where there is one at a time.
 PAUSE_SECONDS: Final = 0.02
 _ASK_AGAIN_SECONDS: Final = 1.0
+_LONGEST_ERROR: Final = 1_000
+_EVENTS: Final = {
+    OperationState.COMPLETED: EventKind.OPERATION_COMPLETED,
+    OperationState.FAILED: EventKind.OPERATION_FAILED,
+    OperationState.CANCELLED: EventKind.OPERATION_CANCELLED,
+}
 
 
 class LeaseLost(SqlQueueError):
@@ -200,8 +207,12 @@ class OperationRunner:
         row.save(using=self.alias, update_fields=["done", "skipped", "failed", "log", "cursor"])
 
     def _ended(self, row: Operation, state: OperationState, error: str = "") -> Operation:
-        row.state, row.error, row.finished_at, row.lease_until = state, error, self.now(), None
+        now = self.now()
+        row.state, row.error, row.finished_at, row.lease_until = state, error, now, None
         row.save(using=self.alias, update_fields=["state", "error", "finished_at", "lease_until"])
+        counts = {"done": row.done, "skipped": row.skipped, "failed": row.failed}
+        details = {"operation": str(row.pk), "kind": row.kind, "error": error[:_LONGEST_ERROR], **counts}
+        record_event(_EVENTS[state], row.description, details, now=now)
         text = "operation %s (%s) %s: %s done, %s skipped, %s failed%s"
         numbers = row.done, row.skipped, row.failed
         why = f"; {error}" if error else ""

@@ -1,0 +1,156 @@
+"""What happens to queues, endpoints and operations, written down where it happens, once however many workers there are.
+
+An event is a kind and its details; the text of the kind is put together when somebody reads it, in his language. What is written in
+the transaction of what happened is neither lost nor doubled, whoever is killed.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.models import Event, Severity
+from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.tables.clock import database_now
+
+logger = logging.getLogger("sqlqueue.operations")
+
+# As long as ServiceControl keeps its event log (operations reference 3.5).
+KEPT: Final = timedelta(days=14)
+DELETED_AT_ONCE: Final = 1_000
+_WRITTEN_AT_ONCE: Final = 100
+_LONGEST_SUBJECT: Final = 400
+
+
+class EventKind(enum.StrEnum):
+    """What may happen; the values are stored, and stay."""
+
+    GROUP_NEW = "group_new"
+    GROUP_BACK = "group_back"
+    OPERATION_COMPLETED = "operation_completed"
+    OPERATION_FAILED = "operation_failed"
+    OPERATION_CANCELLED = "operation_cancelled"
+    QUEUE_PURGED = "queue_purged"
+
+
+class About(enum.StrEnum):
+    """What an event is about: where its link leads."""
+
+    GROUP = "group"
+    OPERATION = "operation"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfEvent:
+    """How bad a kind is, what it is called in a list of kinds, and its text: placeholders name details, or the `subject`."""
+
+    severity: Severity
+    label: Promise
+    text: Promise
+    about: About
+
+
+CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
+    EventKind.GROUP_NEW: KindOfEvent(
+        Severity.ERROR, _("new group of failures"), _("Messages fail in a new way: %(subject)s"), About.GROUP
+    ),
+    EventKind.GROUP_BACK: KindOfEvent(
+        Severity.ERROR, _("group of failures came back"), _("Messages fail again, though none was left: %(subject)s"), About.GROUP
+    ),
+    EventKind.OPERATION_COMPLETED: KindOfEvent(
+        Severity.INFO,
+        _("operation completed"),
+        _("The operation on %(subject)s is completed: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
+        About.OPERATION,
+    ),
+    EventKind.OPERATION_FAILED: KindOfEvent(
+        Severity.ERROR,
+        _("operation failed"),
+        _("The operation on %(subject)s ended early after %(done)s messages: %(error)s"),
+        About.OPERATION,
+    ),
+    EventKind.OPERATION_CANCELLED: KindOfEvent(
+        Severity.WARNING,
+        _("operation cancelled"),
+        _("The operation on %(subject)s was cancelled after %(done)s messages."),
+        About.OPERATION,
+    ),
+    EventKind.QUEUE_PURGED: KindOfEvent(
+        Severity.WARNING, _("queue purged"), _("The queue %(subject)s was purged: %(count)s messages were deleted."), About.QUEUE
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that has happened, to be written: the kind, on what, and the values for its text and its link."""
+
+    kind: EventKind
+    subject: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
+    """Write events in the transaction of the managed tables' database, if there is one: they are there if that commits.
+
+    What happened should be written in the same transaction. `now` is an instant of that database's clock. A subject of any length
+    and with any characters is taken, cut and mended as a column needs it. Raises the database's errors.
+    """
+    rows = [
+        Event(
+            at=now,
+            severity=CATALOGUE[each.kind].severity,
+            kind=each.kind.value,
+            subject=fitting_subject(each.subject),
+            details=dict(each.details),
+        )
+        for each in happenings
+    ]
+    if rows:
+        Event.objects.using(managed_alias()).bulk_create(rows, batch_size=_WRITTEN_AT_ONCE)
+
+
+def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None, *, now: datetime) -> None:
+    """Write one event; as `record_events`."""
+    record_events([Happening(kind, subject, details or {})], now=now)
+
+
+def tell_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
+    """Write an event of what has been done and stays done whether it is told or not: no error of a database is raised.
+
+    A failure is logged; inside of a transaction of the managed tables it undoes nothing but itself. A process that is killed in
+    between has done it without telling.
+    """
+    alias = managed_alias()
+    try:
+        with looking(alias, "write an event"):
+            record_event(kind, subject, details, now=database_now(alias))
+    except DatabaseError as error:
+        logger.warning("the event %s of %r could not be written: %s", kind, subject[:100], error, extra={"event": "event_lost"})
+
+
+def fitting_subject(text: str) -> str:
+    """The text as a column of subjects holds it in every database: no NUL, no halves of surrogate pairs, 400 characters at most."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[:_LONGEST_SUBJECT]
+
+
+def forget_old_events(alias: str, now: datetime) -> int:
+    """Delete the events of more than 14 days ago, a thousand at once; returns how many."""
+    forgotten = 0
+    events = Event.objects.using(alias)
+    old = events.filter(at__lt=now - KEPT).order_by("at", "id")
+    while chosen := list(old.values_list("pk", flat=True)[:DELETED_AT_ONCE]):
+        forgotten += events.filter(pk__in=chosen).delete()[0]
+        if len(chosen) < DELETED_AT_ONCE:
+            break
+    return forgotten

@@ -1,0 +1,158 @@
+"""The page of events, and the last of them in the overview."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.models import Event, Operation, Severity
+from sqlqueue_app.operations.events import EventKind
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.failing import fail, failed_row
+from tests.operations.filling import HOSTILE, install
+from tests.support.databases import QueueDatabase
+
+ADMIN = "/admin/sqlqueue_app/"
+EVENTS = f"{ADMIN}event/"
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+GROUP = deterministic_guid("Exception Type and Stack Trace", "shop.errors.OutOfStock: No stacktrace")
+
+
+def event(kind: str = "queue_purged", **fields: Any) -> Event:
+    known = {"at": AT, "severity": Severity.WARNING, "subject": "Sales", "details": {"count": 1_234}}
+    return Event.objects.create(kind=kind, **{**known, **fields})
+
+
+def page(query: str = "") -> Markup:
+    answer = client_of("viewer").get(f"{EVENTS}?{query}")
+    assert answer.status_code == 200
+    return Markup(answer.content.decode())
+
+
+def test_an_event_is_a_sentence_with_a_link(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=AT)
+    fail(queue_database, [failed_row()])
+    event(at=AT + timedelta(seconds=1))
+    event("operation_failed", details={"operation": str(operation.pk), "done": 3, "error": "away"}, severity=Severity.ERROR)
+
+    found = page()
+
+    text = found.text()
+    assert "The queue Sales was purged: 1,234 messages were deleted." in text
+    assert "The operation on Sales ended early after 3 messages: away" in text
+    assert "Messages fail in a new way: shop.errors.OutOfStock: No stacktrace" in text
+    assert {f"{ADMIN}queue/Sales/", f"{ADMIN}operation/{operation.pk}/", f"{ADMIN}failedmessage/group/{GROUP}/"} <= set(found.links)
+    assert all(client_of("viewer").get(link).status_code == 200 for link in found.links if link.startswith(ADMIN))
+    assert found.inline == []
+    assert found.find("div", **{"data-live": "10"})
+
+
+def test_whatever_is_in_a_row_it_is_shown(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    for kind in (*EventKind, HOSTILE):
+        for details in ({}, [HOSTILE], {"group": HOSTILE, "operation": "x", "count": HOSTILE, "error": HOSTILE}):
+            event(str(kind)[:64], subject=f"{HOSTILE} a/b ٣", details=details, severity="odd")
+
+    answer = client_of("viewer").get(EVENTS)
+
+    assert answer.status_code == 200
+    assert HOSTILE not in answer.content.decode()
+    assert client_of("viewer").get(f"{ADMIN}dashboard/").status_code == 200
+    assert len(json.loads(client_of("writer").get(f"{EVENTS}?format=json").getvalue())) == Event.objects.count()
+
+
+def test_events_are_filtered(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    event(subject="Sales")
+    event(
+        "operation_completed", subject="Größe", severity=Severity.INFO, at=AT + timedelta(days=1), details={"done": 1}
+    )  # fmt: skip
+
+    for query in ("severity=warning", "kind=queue_purged", "subject=SALE", "until=2026-11-21"):
+        assert "Sales" in page(query).text(), query
+        assert "Größe" not in page(query).text(), query
+    for query in ("severity=info", "kind=operation_completed", "subject=r%C3%B6", "since=2026-11-22"):
+        assert "Größe" in page(query).text(), query
+        assert "The queue Sales" not in page(query).text(), query
+    assert "Nothing of the kind has happened." in page("subject=%25").text()
+
+
+def test_events_come_in_pages(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    keys = {f"event {event(at=AT + timedelta(seconds=number // 3)).pk}" for number in range(250)}
+    seen: list[str] = []
+    query: str | None = ""
+    while query is not None:
+        found = page(query)
+        seen += [str(each["data-key"]) for each in found.find("tr") if each.get("data-key")]
+        following = found.find("a", rel="next")
+        query = str(following[0]["href"]).removeprefix("?") if following else None
+
+    assert len(seen) == 250
+    assert set(seen) == keys
+    assert seen == sorted(seen, key=lambda key: -int(key.split()[1]))
+
+
+def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    event(subject="=1+1")
+    assert client_of("viewer").get(f"{EVENTS}?format=csv").status_code == 403
+
+    (row,) = csv.DictReader(io.StringIO(client_of("writer").get(f"{EVENTS}?format=csv").getvalue().decode("utf-8-sig")))
+    (entry,) = json.loads(client_of("writer").get(f"{EVENTS}?format=json").getvalue())
+
+    assert (row["subject"], row["kind"], row["severity"]) == ("'=1+1", "queue_purged", "warning")
+    assert entry["text"] == "The queue =1+1 was purged: 1,234 messages were deleted."
+    assert (entry["at"], entry["details"]) == ("2026-11-21T12:00:00.000Z", {"count": 1234})
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("before=x", "before=1", "before=99999999999999999999", "before=-1", "severity=nonsense&kind=%00", "subject=%00%ff"),
+        *("since=2026-99-99", "since=0001-01-01&until=9999-12-31", "format=pdf", "kind=queue_purged&kind=x", "subject=%25_%5C"),
+    ],
+)
+def test_query_strings_of_any_shape_give_a_page(queue_database: QueueDatabase, query: str) -> None:
+    install(queue_database)
+    event()
+    assert client_of("viewer").get(f"{EVENTS}?{query}").status_code == 200
+
+
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200), ("superuser", 200)])
+def test_the_permission_decides(sqlite_database: QueueDatabase, kind: str, status: int) -> None:
+    install(sqlite_database)
+    assert client_of(kind).get(EVENTS).status_code == status
+    assert client_of(kind).post(EVENTS).status_code == (302 if status == 302 else 405)
+
+
+def test_the_overview_shows_the_last_ten(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    for number in range(12):
+        event(subject=f"queue-{number}-", at=AT + timedelta(seconds=number))
+
+    found = Markup(client_of("viewer").get(f"{ADMIN}dashboard/").content.decode())
+
+    assert all(f"queue-{number}-" in found.text() for number in range(2, 12))
+    assert "queue-1-" not in found.text()
+    assert EVENTS in found.links
+
+
+def test_it_costs_few_statements(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    for number in range(150):
+        event(at=AT + timedelta(seconds=number))
+    client = client_of("viewer")
+    client.get(EVENTS)
+    with CaptureQueriesContext(postgresql_database.connection) as own:
+        client.get(f"{EVENTS}?severity=warning&subject=Sales")
+    assert len(own) <= 5

@@ -25,20 +25,23 @@ def planned_tables(
 
 
 def wake_up_tables(settings: Settings, dialect: str, instance_names: Iterable[str] | None = None) -> list[PlannedTable]:
-    """Of the planned tables those that a wake-up trigger is for: what endpoints with WAKE_UP receive from. None off PostgreSQL."""
-    if dialect != "postgresql":
+    """Of the planned tables those that a wake-up trigger is for; none off PostgreSQL.
+
+    They are what endpoints with WAKE_UP receive from, and where there are such endpoints the tables of delayed messages, which any
+    worker looks into.
+    """
+    if dialect != "postgresql" or not settings.announces:
         return []
     names = None if instance_names is None else tuple(instance_names)
     book = settings.address_book(dialect)
-    return _once(
-        (
-            PlannedTable(TableKind.QUEUE, book.of_queue(queue))
-            for endpoint in settings.endpoints.values()
-            if endpoint.wake_up
-            for queue in (*endpoint.receiving_queue_names(), *_callback_queues(endpoint, names))
-        ),
-        dialect,
-    )
+    queues = [
+        PlannedTable(TableKind.QUEUE, book.of_queue(queue))
+        for endpoint in settings.endpoints.values()
+        if endpoint.wake_up
+        for queue in (*endpoint.receiving_queue_names(), *_callback_queues(endpoint, names))
+    ]
+    delayed = [PlannedTable(TableKind.DELAYED, delayed_address(book, name)) for name in settings.senders]
+    return _once([*queues, *delayed], dialect)
 
 
 def _once(tables: Iterable[PlannedTable], dialect: str) -> list[PlannedTable]:

@@ -103,7 +103,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
         wake_ups = [receiver.wake_up for receiver in worker.receivers]
-        with listening(settings.database, wake_ups, stop), homes, mover.running():
+        with listening(settings.database, wake_ups, stop, also=mover.wake_ups), homes, mover.running():
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
         measuring.write_at_the_end()

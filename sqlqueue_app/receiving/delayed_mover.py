@@ -1,9 +1,10 @@
 """The one thread of a worker process that moves due messages out of delayed tables, and when it looks.
 
 It sleeps until the earliest message that it knows of is due, at most LOOK_SECONDS. A message that this process stores meanwhile and
-that is due earlier wakes it at its commit; one that another process stores is seen within LOOK_SECONDS. A look is one statement for
-each table that reads the first entry of the index on the due times, so that it costs the same however many messages wait. What is
-due is the database's clock to say; ours only measures how long to sleep.
+that is due earlier wakes it at its commit; one that another process stores is seen within LOOK_SECONDS. A table with the wake-up
+trigger announces each message that anybody stores, so that it can be left alone for longer. A look is one statement for each table
+that reads the first entry of the index on the due times, so that it costs the same however many messages wait. What is due is the
+database's clock to say; ours only measures how long to sleep.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from django.db import connections
 
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout, QueueNotFound, TransientError
 from sqlqueue_app.policies.back_off import BackOff
+from sqlqueue_app.policies.resting import REST_SECONDS
+from sqlqueue_app.receiving.delayed_wake_up import DelayedWakeUp
 from sqlqueue_app.receiving.due_messages import DueMessages
 from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
 from sqlqueue_app.sending.delaying import told_of_delays
@@ -46,12 +49,18 @@ class DelayedMover:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
     ) -> None:
+        """`clock` measures seconds, `wait` waits so many of them or until it is woken."""
         self._stop = stop
         self._wake = threading.Event()
         self._wait = wait or self._wake.wait
         self._empty: EmptyQueues | None = None
-        self._tables = [_Watched(each, clock) for each in tables]
+        self._tables = [_Watched(each, clock, self._end_wait) for each in tables]
         stop.subscribe(self._wake.set)
+
+    @property
+    def wake_ups(self) -> list[DelayedWakeUp]:
+        """What a listener tells of new messages; nobody need listen."""
+        return [table.wake_up for table in self._tables]
 
     def tell(self, empty: EmptyQueues) -> None:
         """Report each move to it, before and after: what is on its way between two tables is in no queue."""
@@ -75,13 +84,20 @@ class DelayedMover:
     def stored(self, seconds: float) -> None:
         """This process has committed a message that is due in so many seconds: look earlier, if need be."""
         if seconds < LOOK_SECONDS:
-            self._wake.set()
+            self._look_at_all()
+
+    def _end_wait(self) -> None:
+        self._wake.set()
+
+    def _look_at_all(self) -> None:
+        for table in self._tables:
+            table.wake_up.wake()
 
     def anything_due(self) -> bool:
         """Whether a message waits to be moved, by the calling thread's connection; then it is moved. Raises TransientError."""
         found = any(table.anything_due() for table in self._tables)
         if found:
-            self._wake.set()
+            self._look_at_all()
         return found
 
     def _run(self) -> None:
@@ -107,11 +123,13 @@ class DelayedMover:
 class _Watched:
     """One delayed table as the mover sees it: whether it is there, and how long to leave it alone after an error."""
 
-    def __init__(self, due: DueMessages, clock: Callable[[], float]) -> None:
+    def __init__(self, due: DueMessages, clock: Callable[[], float], wake: Callable[[], None]) -> None:
         self.due = due
+        self.wake_up = DelayedWakeUp(due.delayed, wake)
         self._clock = clock
         self._failure = BackOff(FAILURE_FIRST_SECONDS, FAILURE_CAP_SECONDS)
         self._rests_until: float | None = None
+        self._alone_until: float | None = None
         self._missing = False
 
     def anything_due(self) -> bool:
@@ -128,6 +146,12 @@ class _Watched:
         if self._rests_until is not None and (rest := self._rests_until - self._clock()) > 0:
             return rest
         self._rests_until = None
+        # Taken away before the look: what is announced during it is looked for once more.
+        announced = self.wake_up.take()
+        if not announced and self._alone_until is not None and (rest := self._alone_until - self._clock()) > 0:
+            return rest
+        self._alone_until = None
+        longest = REST_SECONDS if self.wake_up.covered else LOOK_SECONDS
         try:
             seconds = self.due.delayed.seconds_until_due()
             moved = self._move(empty) if seconds is not None and seconds <= 0 else -1
@@ -143,7 +167,10 @@ class _Watched:
         if moved > 0:
             return None
         # Nothing could be taken of what is due: another process is at it.
-        return LOOK_SECONDS if moved == 0 or seconds is None else min(seconds, LOOK_SECONDS)
+        wait = LOOK_SECONDS if moved == 0 else longest if seconds is None else min(seconds, longest)
+        if self.wake_up.covered:
+            self._alone_until = self._clock() + wait
+        return wait
 
     def _move(self, empty: EmptyQueues | None) -> int:
         if empty is None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from sqlqueue_app.databases.wake_up import wake_up_channel
 from sqlqueue_app.messages.errors import DatabaseError
@@ -26,6 +27,31 @@ RECONNECT_FIRST_SECONDS = 1.0
 RECONNECT_CAP_SECONDS = 10.0
 # How often the listener looks which tables have the trigger. The same question shows whether the line still works.
 LOOK_SECONDS = 60.0
+
+
+class Woken(Protocol):
+    """What a listener tells of the announcements on one channel. Called by its thread."""
+
+    queue: str
+    qualified: str
+    channel: str
+
+    @property
+    def covered(self) -> bool:
+        """What `cover` was last told."""
+        ...
+
+    def cover(self, covered: bool) -> None:
+        """Whether every new message is announced from now on."""
+        ...
+
+    def wake(self) -> None:
+        """There may be a message."""
+        ...
+
+    def wake_all(self) -> None:
+        """Announcements may have been missed, or will be."""
+        ...
 
 
 class WakeUp:
@@ -145,7 +171,7 @@ class WakeUpListener:
     def __init__(
         self,
         alias: str,
-        wake_ups: Iterable[WakeUp],
+        wake_ups: Iterable[Woken],
         stop: StopSignal,
         *,
         look_seconds: float = LOOK_SECONDS,
@@ -247,9 +273,14 @@ class WakeUpListener:
 
 
 @contextmanager
-def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal) -> Iterator[None]:
-    """While open, new messages wake these receivers; does nothing where there is no wake-up. The stop comes before its end."""
-    known = [each for each in wake_ups if each is not None and each.listens]
+def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *, also: Iterable[Woken] = ()) -> Iterator[None]:
+    """While open, new messages wake these receivers, and what is handed in as `also`; does nothing where no receiver listens.
+
+    The stop comes before its end.
+    """
+    known: list[Woken] = [each for each in wake_ups if each is not None and each.listens]
+    if known:
+        known += also
     if not known:
         yield
         return

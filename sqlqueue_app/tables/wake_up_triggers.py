@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.scripts import PlannedTable
 from sqlqueue_app.databases.wake_up import (
@@ -71,10 +72,12 @@ def _missing(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTa
     function = wake_up_function(dialect, table.address)
     if not fetch_all(connection, dialect.statement("wake_up_function_exists"), function=f"{function}()")[0][0]:
         statements.insert(0, create_wake_up_function(dialect, table.address))
-    text = (
-        f"table {qualified} has no wake-up trigger: WAKE_UP is on, but only senders whose settings have it on wake the receivers, "
-        "and those go on polling"
+    consequence = (
+        "any worker looks into it each second"
+        if table.kind is TableKind.DELAYED
+        else "WAKE_UP is on, but only senders whose settings have it on wake the receivers, and those go on polling"
     )
+    text = f"table {qualified} has no wake-up trigger: {consequence}"
     return Finding(FindingKind.NO_WAKE_UP_TRIGGER, table, qualified, text, ";\n".join(statements) + ";")
 
 

@@ -21,6 +21,8 @@ ENDPOINTS: dict[str, Any] = {
     "Sales": {"WAKE_UP": True, "CALLBACKS": False, "SATELLITES": {"Sales.Priority": {}}},
     "Billing": {"CALLBACKS": False},
 }
+# Delayed messages of every endpoint are looked for by any worker.
+WITH_TRIGGER = {'"Sales"', '"Sales.Priority"', '"Sales.Delayed"', '"Billing.Delayed"'}
 
 
 def triggers(database: QueueDatabase) -> set[str]:
@@ -43,13 +45,15 @@ def test_it_is_added_on_request_alone_and_once(postgresql_database: QueueDatabas
     assert triggers(postgresql_database) == set()
     out = install("--wake-up")
     assert 'added the wake-up trigger to "public"."Sales"' in out
-    assert "2 wake-up triggers added, 0 were there already" in out
-    assert triggers(postgresql_database) == {'"Sales"', '"Sales.Priority"'}
-    assert "0 wake-up triggers added, 2 were there already" in install("--wake-up")
+    assert "4 wake-up triggers added, 0 were there already" in out
+    assert triggers(postgresql_database) == WITH_TRIGGER
+    assert "0 wake-up triggers added, 4 were there already" in install("--wake-up")
     document = json.loads(install("--wake-up", "--format", "json"))
     assert document["wake_up_triggers"] == [
         {"table": '"public"."Sales"', "created": False},
         {"table": '"public"."Sales.Priority"', "created": False},
+        {"table": '"public"."Sales.Delayed"', "created": False},
+        {"table": '"public"."Billing.Delayed"', "created": False},
     ]
 
 
@@ -59,11 +63,12 @@ def test_the_check_names_what_is_missing(postgresql_database: QueueDatabase) -> 
     out = install("--check")  # exit code 0: the trigger is a choice
     assert 'table "public"."Sales" has no wake-up trigger' in out
     assert "(for information)" in out
-    assert "Billing" not in out
-    assert out.count("CREATE FUNCTION") == 2
+    assert '"Billing"' not in out
+    assert '"public"."Billing.Delayed" has no wake-up trigger: any worker looks into it each second' in out
+    assert out.count("CREATE FUNCTION") == 4
     with pytest.raises(SystemExit, match="1"):
         install("--check", "--wake-up")
-    (first, _) = [message for message in check_tables(databases=["postgresql"]) if message.id == "sqlqueue.I031"]
+    (first, *_) = [message for message in check_tables(databases=["postgresql"]) if message.id == "sqlqueue.I031"]
     assert str(first.hint).startswith("run sqlqueue_install --wake-up, or this:\nCREATE FUNCTION")
     execute(postgresql_database, str(first.hint).partition("or this:\n")[2])
     assert triggers(postgresql_database) == {'"Sales"'}
@@ -79,7 +84,7 @@ def test_the_script_adds_it_too_and_may_be_run_again(postgresql_database: QueueD
     script = install("--sql", "--wake-up")
     for _ in range(2):
         execute(postgresql_database, script)
-    assert triggers(postgresql_database) == {'"Sales"', '"Sales.Priority"'}
+    assert triggers(postgresql_database) == WITH_TRIGGER
     assert "tables are as they should be" in install("--check", "--wake-up")
 
 
@@ -104,7 +109,7 @@ def test_a_table_of_nservicebus_gets_the_trigger_and_is_left_alone_otherwise(pos
     before = definition(postgresql_database, '"Sales"')
     install("--wake-up")
     assert definition(postgresql_database, '"Sales"') == before
-    assert triggers(postgresql_database) == {'"Sales"'}
+    assert triggers(postgresql_database) == {'"Sales"', '"Sales.Delayed"'}
 
 
 def test_senders_need_no_right_for_it(postgresql_database: QueueDatabase) -> None:
@@ -134,14 +139,14 @@ def test_one_that_does_not_work_counts_as_missing_and_is_mended(postgresql_datab
     else:
         execute(database, spoil)
     assert 'table "public"."Sales" has no wake-up trigger' in install("--check")
-    assert "1 wake-up triggers added" in install("--wake-up")
+    assert f"{2 if spoil == 'rename' else 1} wake-up triggers added" in install("--wake-up")
     assert "no wake-up trigger" not in install("--check")
 
 
 def test_callback_queues_of_other_machines_get_it_too(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS={"Web": {"WAKE_UP": True, "CALLBACK_QUEUES": 1}})
     install("--wake-up", "--instance", "a", "--instance", "b")
-    assert triggers(postgresql_database) == {'"Web"', '"Web.a"', '"Web.b"'}
+    assert triggers(postgresql_database) == {'"Web"', '"Web.a"', '"Web.b"', '"Web.Delayed"'}
 
 
 def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +167,7 @@ def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDa
         other.close()
     assert not transaction.get_connection(database.alias).in_atomic_block
     install("--wake-up")
-    assert triggers(database) == {'"Sales"', '"Sales.Priority"'}
+    assert triggers(database) == WITH_TRIGGER
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_without_the_trigger_nothing_rests_and_the_log_says_what_to_do(
         poll_until(lambda: "wake_up_on" in events())
         assert not wake_ups[0].covered
         call_command("sqlqueue_install", "--wake-up", verbosity=0)
-    assert events().count("wake_up_without_trigger") == 1
+    assert events().count("wake_up_without_trigger") == 2  # Sales and Sales.Delayed
     assert "python manage.py sqlqueue_install --wake-up" in caplog.text
 
 

@@ -1,0 +1,126 @@
+"""Delayed messages that are announced: their table is looked at when there is something new or due, and seldom otherwise."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.management import call_command
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.policies.resting import REST_SECONDS
+from sqlqueue_app.receiving.delayed_mover import LOOK_SECONDS, DelayedMover
+from sqlqueue_app.receiving.delayed_tables import due_messages_of
+from sqlqueue_app.receiving.delayed_wake_up import DelayedWakeUp
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.wake_up import WakeUp, listening
+from tests.contract.tables import execute
+from tests.receiving.conftest import Bench
+from tests.receiving.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
+from tests.receiving.processes import address
+from tests.support.waiting import poll_until
+
+NEVER = 3600.0
+
+
+@pytest.fixture
+def office(postgresql_bench: Bench) -> Bench:
+    """Two delayed tables, of Sales and of Web; both have the trigger."""
+    office = office_of(postgresql_bench)
+    office.configure(WAKE_UP=True, routes={"Test.*": "Sales", "Other.*": "Billing"})
+    call_command("sqlqueue_install", "--wake-up", verbosity=0)
+    return office
+
+
+def covered(looks: Looks) -> dict[str, DelayedWakeUp]:
+    for each in looks.mover.wake_ups:
+        each.cover(True)
+    return {each.queue: each for each in looks.mover.wake_ups}
+
+
+def test_an_announced_table_is_left_alone_until_its_next_message_is_due_or_a_rest_is_over(office: Bench) -> None:
+    looks = Looks()
+    covered(looks)
+    assert looks.look() == REST_SECONDS
+    put(office, datetime.now(UTC) + timedelta(seconds=5), **{FORWARD: address(office, "Billing")})
+    assert looks.look(1.0) == pytest.approx(REST_SECONDS - 1.0)  # nobody has told
+    assert 3 < looks.look(REST_SECONDS) <= 5
+    assert waiting(office) == 1
+
+
+def test_an_announcement_has_its_table_looked_at_and_no_other(office: Bench) -> None:
+    looks = Looks()
+    wake_ups = covered(looks)
+    looks.look()
+    put(office, PAST, "Sales", **{FORWARD: address(office, "Billing")})
+    put(office, PAST, "Web", **{FORWARD: address(office, "Billing")})
+    wake_ups["Web.Delayed"].wake()
+
+    looks.look(0.1)
+
+    assert (waiting(office, "Web"), waiting(office, "Sales")) == (0, 1)
+    wake_ups["Sales.Delayed"].wake()
+    looks.look(0.1)
+    assert len(office.rows("Billing")) == 2
+
+
+def test_a_table_that_loses_its_trigger_is_looked_at_each_second_again(office: Bench) -> None:
+    looks = Looks()
+    wake_up = covered(looks)["Web.Delayed"]
+    assert looks.look() == REST_SECONDS
+    wake_up.cover(False)
+    wake_up.wake_all()
+    assert looks.look(1.0) == LOOK_SECONDS
+    put(office, PAST, **{FORWARD: address(office, "Billing")})
+    looks.look(LOOK_SECONDS)
+    assert len(office.rows("Billing")) == 1
+
+
+def test_what_waits_for_an_empty_queue_has_every_table_looked_at(office: Bench) -> None:
+    looks = Looks()
+    covered(looks)
+    looks.look()
+    put(office, PAST, **{FORWARD: address(office, "Billing")})
+    assert looks.mover.anything_due()
+    looks.look()
+    assert len(office.rows("Billing")) == 1
+
+
+def by_insert(office: Bench, name: str) -> None:
+    """As another process does it, whatever its settings; NServiceBus, say."""
+    headers = json.dumps({**MESSAGE, FORWARD: address(office, "Billing")})
+    execute(office.database, f"INSERT INTO {delayed(office, name).qualified} (headers, due) VALUES (%s, now())", headers)
+
+
+def test_messages_of_others_wake_the_mover(office: Bench) -> None:
+    """The mover of this test sleeps until it is woken, whatever the time."""
+    woken = threading.Event()
+    slept: list[float] = []
+
+    def wait(seconds: float) -> None:
+        slept.append(seconds)
+        assert woken.wait(60)
+        woken.clear()
+
+    stop = StopSignal()
+    mover = DelayedMover(due_messages_of(get_settings()), stop, wait=wait)
+    mover._wake.set = woken.set  # type: ignore[method-assign]
+    stop.subscribe(woken.set)
+    receiver = WakeUp("Sales", office.table("Sales").qualified, stop, rest_seconds=NEVER)
+    with listening(office.database.alias, [receiver], stop, also=mover.wake_ups), mover.running():
+        poll_until(lambda: bool(slept) and slept[-1] > LOOK_SECONDS, 60)
+        for expected, name in enumerate(("Web", "Sales", "Web"), 1):
+            by_insert(office, name)
+            poll_until(lambda expected=expected: len(office.rows("Billing")) == expected, 60)  # type: ignore[misc]
+            poll_until(lambda: slept[-1] > LOOK_SECONDS, 60)
+        stop.set()
+
+
+def test_nothing_is_listened_for_where_no_receiver_is(postgresql_bench: Bench, events: Callable[[], list[str]]) -> None:
+    looks = Looks()
+    with listening(postgresql_bench.database.alias, [None], looks.stop, also=looks.mover.wake_ups):
+        assert looks.look() == LOOK_SECONDS
+    assert events() == []

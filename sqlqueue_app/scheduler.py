@@ -1,10 +1,11 @@
-"""Background jobs of a worker, on APScheduler: each in a thread of its own pool, its connections closed when it is done."""
+"""Background jobs of a worker, on APScheduler: each in a thread of its own pool; short ones hand on their connections."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from django.db import connections
+
+from sqlqueue_app.tables.kept_connections import KEPT_SECONDS, KeptConnections
 
 logger = logging.getLogger("sqlqueue.background")
 
@@ -73,6 +76,7 @@ class BackgroundJobs:
     def __init__(self, jobs: Sequence[BackgroundJob]) -> None:
         self._jobs = list(jobs)
         self._scheduler: BackgroundScheduler | None = None
+        self._kept = KeptConnections()
 
     def start(self) -> None:
         """Start the timer thread and call every job for the first time."""
@@ -83,7 +87,7 @@ class BackgroundJobs:
             scheduler.add_job(
                 _run,
                 "interval",
-                args=[job],
+                args=[job, self._kept],
                 executor="database" if job.uses_database else "memory",
                 seconds=job.every_seconds,
                 name=job.name,
@@ -100,12 +104,21 @@ class BackgroundJobs:
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
             scheduler.shutdown(wait=True)
+            self._kept.close()
 
 
-def _run(job: BackgroundJob) -> None:
+def _run(job: BackgroundJob, kept: KeptConnections) -> None:
+    # A connection that waits longer for the next time may have been cut meanwhile, and would cost a job that comes seldom its turn.
+    with kept.lent() if job.every_seconds < KEPT_SECONDS else _new_connections():
+        try:
+            job.call()
+        except Exception:
+            logger.exception("background job %s failed", job.name, extra={"event": "background_job_failed", "job": job.name})
+
+
+@contextmanager
+def _new_connections() -> Iterator[None]:
     try:
-        job.call()
-    except Exception:
-        logger.exception("background job %s failed", job.name, extra={"event": "background_job_failed", "job": job.name})
+        yield
     finally:
         connections.close_all()

@@ -38,7 +38,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "tables": _DATABASES,
     "conf": frozenset({"messages"}),
     "logs": frozenset({"messages"}),
-    "scheduler": frozenset({"messages", "policies"}),
+    "scheduler": _TABLES,
     "sending": _TABLES | {"conf"},
     "receiving": _SENDING | _INSTANCES | {"scheduler"},
     "endpoint": _RECEIVING | _INSTANCES,

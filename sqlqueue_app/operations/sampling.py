@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
@@ -35,10 +36,16 @@ class Sampling:
     """Takes samples of the queues of the settings. One object serves one thread at a time; others may compete with it.
 
     Main queues, satellites, error and audit queues, tables of delayed messages, and the callback queues of live instances.
-    `now` is the clock of the managed tables' database unless another is handed in.
+    `now` is the clock of the managed tables' database unless another is handed in; `clock` measures seconds.
     """
 
-    def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        now: Callable[[], datetime] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._alias = managed_alias()
         self._now = now or partial(database_now, self._alias)
@@ -46,6 +53,8 @@ class Sampling:
         names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *settings.senders]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
         self._looked_at: datetime | None = None
+        self._clock = clock
+        self._next_look: float | None = None
         self._kept_house: datetime | None = None
 
     def job(self) -> BackgroundJob:
@@ -53,6 +62,8 @@ class Sampling:
         return BackgroundJob("queue samples", LOOK_SECONDS, self._run)
 
     def _run(self) -> None:
+        if self._next_look is not None and self._clock() < self._next_look:
+            return
         try:
             self.sample()
         except TransientError:
@@ -66,16 +77,19 @@ class Sampling:
         queue is counted to its end.
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
-            now = self._now()
-            begin = FINEST.begin_of(now)
-            if begin == self._looked_at:
-                return 0
-            self._looked_at = begin
-            if not claim(self._alias, self._claim, begin):
-                return 0
             with self._one_look():
+                now = self._now()
+                begin = FINEST.begin_of(now)
+                # The clock of the database gives whole seconds: a second too early is asked once more, too late would be a gap.
+                self._next_look = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
+                if begin == self._looked_at:
+                    return 0
+                if not claim(self._alias, self._claim, begin):
+                    self._looked_at = begin
+                    return 0
                 samples = list(self._count(begin, now))
                 write_samples(self._alias, samples)
+            self._looked_at = begin
             # Nothing is complete before the next minute is; who has not seen this one through tries again.
             minute = complete_minute(now)
             if minute != self._kept_house:

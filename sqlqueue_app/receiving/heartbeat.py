@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from django.db import transaction
+
 from sqlqueue_app.instances import HEARTBEAT_SECONDS, InstanceLease
 from sqlqueue_app.messages.errors import LockTimeout
 from sqlqueue_app.receiving.receiver import Receiver
@@ -51,9 +53,13 @@ class Heartbeat:
         threads = {receiver.queue: receiver.live_threads for receiver in self._receivers}
         try:
             with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
-                alive = self._lease.heartbeat(threads, busy)
-                if alive:
-                    self._follow()
+                # An idle worker should cost a server few transactions.
+                with transaction.atomic(using=self._lease.alias):
+                    alive = self._lease.heartbeat(threads, busy)
+                    asked = self._lease.asked() if alive else None
+                if asked is not None:
+                    self._follow_pause(asked.paused)
+                    self._follow_concurrency(asked.concurrency)
         except LockTimeout:
             # SQLite, and a handler that takes long.
             return
@@ -64,12 +70,6 @@ class Heartbeat:
                 extra={"event": "lease_lost", "endpoint": self._lease.endpoint},
             )
             self._on_lost()
-
-    def _follow(self) -> None:
-        asked = self._lease.asked()
-        if asked is not None:
-            self._follow_pause(asked.paused)
-            self._follow_concurrency(asked.concurrency)
 
     def _follow_pause(self, wanted: bool) -> None:
         for receiver in self._pausing:

@@ -43,6 +43,8 @@ class Links:
     endpoints: str
     failures: str
     operations: str
+    delayed: str
+    delayed_of: Callable[[str], str]
 
 
 def tiles(status: Status, links: Links, *, failed: Number | None, running: int) -> list[Tile]:
@@ -76,7 +78,7 @@ def tiles(status: Status, links: Links, *, failed: Number | None, running: int) 
             _("Delayed"),
             number(delayed),
             ngettext("of them %(count)s overdue", "of them %(count)s overdue", overdue) % {"count": number(overdue)},
-            links.queues,
+            links.delayed,
             Level.WARNING if overdue else Level.OK,
         ),
         Tile(
@@ -129,4 +131,4 @@ def _of_delayed(status: Status, links: Links) -> Iterator[Concern]:
         if each.overdue and each.endpoint in {name for queue in status.queues for name in queue.queue.endpoints}:
             words = {"count": number(each.overdue), "endpoint": each.endpoint}
             text = _("%(count)s delayed messages of %(endpoint)s are overdue: no worker moves them.") % words
-            yield Concern(Level.WARNING, text, links.queues)
+            yield Concern(Level.WARNING, text, links.delayed_of(each.name))

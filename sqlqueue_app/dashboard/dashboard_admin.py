@@ -25,6 +25,7 @@ from sqlqueue_app.dashboard.periods import PERIODS, Period, period_of
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import (
+    DelayedMessage,
     Endpoint,
     Event,
     FailedMessage,
@@ -74,6 +75,8 @@ class DashboardAdmin(PageAdmin):
             endpoints=self.url_of(Endpoint) or self.url_of(Queue),
             failures=self.url_of(FailedMessage) or self.url_of(Queue),
             operations=self.url_of(Operation),
+            delayed=self.url_of(DelayedMessage) or self.url_of(Queue),
+            delayed_of=lambda name: self.url_of(DelayedMessage, "table", path_of(name)) or self.url_of(Queue),
         )
         overview = overview_of(status, links.queue_of)
         managed = self._read(status, period_of(request))

@@ -11,9 +11,29 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.text import capfirst
 
-from sqlqueue_app.models import Dashboard, Endpoint, Event, FailedMessage, Operation, OperatorAction, Queue, Redirect
+from sqlqueue_app.models import (
+    Dashboard,
+    DelayedMessage,
+    Endpoint,
+    Event,
+    FailedMessage,
+    Operation,
+    OperatorAction,
+    Queue,
+    Redirect,
+)
 
-PARTS: Final[tuple[type[Model], ...]] = (Dashboard, Queue, Endpoint, FailedMessage, Redirect, Event, Operation, OperatorAction)
+PARTS: Final[tuple[type[Model], ...]] = (
+    Dashboard,
+    Queue,
+    Endpoint,
+    FailedMessage,
+    DelayedMessage,
+    Redirect,
+    Event,
+    Operation,
+    OperatorAction,
+)
 
 
 @dataclass(frozen=True, slots=True)

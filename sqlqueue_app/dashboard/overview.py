@@ -81,6 +81,7 @@ class DelayedRow:
     state: State
     waiting: Number | None
     overdue: Number | None
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,17 @@ _AGE_NOTES = {
 }
 
 
-def overview_of(status: Status, url_of: Callable[[str], str], rates: Mapping[str, tuple[float, float]] | None = None) -> Overview:
-    """The page of a status; `url_of` gives the address of a queue's page, `rates` how many messages come and go each second."""
+def overview_of(
+    status: Status,
+    url_of: Callable[[str], str],
+    rates: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    delayed_url: Callable[[str], str] = lambda _name: "",
+) -> Overview:
+    """The page of a status; `url_of` gives the address of a queue's page, `rates` how many messages come and go each second.
+
+    `delayed_url` gives the address of the page of a table of delayed messages, empty where there is none.
+    """
     alive = {instance.endpoint for instance in status.instances if instance.alive}
     held = {found.name: instance for instance in status.instances if (found := status.callback_of(instance)) is not None}
 
@@ -165,7 +175,7 @@ def overview_of(status: Status, url_of: Callable[[str], str], rates: Mapping[str
     return Overview(
         queues=tuple(row(each) for each in working_queues(status) if each.queue.kind is not QueueKind.OTHER),
         others=tuple(row(each) for each in status.queues if each.queue.kind is QueueKind.OTHER),
-        delayed=tuple(map(_delayed_row, status.delayed)),
+        delayed=tuple(_delayed_row(each, delayed_url) for each in status.delayed),
         callbacks=callbacks,
         # What needs a look is not hidden: replies that nobody fetches, tables that are missing.
         callbacks_open=any(each.state.level is not Level.OK for each in callbacks),
@@ -203,7 +213,7 @@ def queue_row(
     )
 
 
-def _delayed_row(each: DelayedStatus) -> DelayedRow:
+def _delayed_row(each: DelayedStatus, url_of: Callable[[str], str]) -> DelayedRow:
     if each.exists is False:
         state = State(Level.ERROR, str(_PROBLEM_WORDS[ProblemKind.MISSING]))
     elif each.waiting is None or each.overdue is None:
@@ -216,6 +226,7 @@ def _delayed_row(each: DelayedStatus) -> DelayedRow:
         state=state,
         waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
         overdue=None if each.overdue is None else bounded_number(each.overdue, exact=each.exact),
+        url=url_of(each.name) if each.exists else "",
     )
 
 

@@ -38,7 +38,7 @@ from sqlqueue_app.dashboard.queue_charts import queue_charts, recent_rates
 from sqlqueue_app.dashboard.queue_exports import EXPORTED_COLUMNS, MESSAGE_COLUMNS, exported_messages, exported_queues
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import Endpoint, Queue
+from sqlqueue_app.models import DelayedMessage, Endpoint, Queue
 from sqlqueue_app.operations.browse import PAGE_SIZES, read_message, read_page
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import KnownQueue, known_queues
@@ -69,7 +69,7 @@ class QueueAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Every queue table of the database, and the tables of delayed messages."""
         status = read_status(others=True)
-        found = overview_of(status, self._url, recent_rates(status))
+        found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
         if wanted_format(request):
             return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
         title = capfirst(str(Queue._meta.verbose_name_plural))
@@ -224,6 +224,9 @@ class QueueAdmin(PageAdmin):
 
     def _url(self, name: str) -> str:
         return self.url("messages", path_of(name))
+
+    def _delayed_url(self, name: str) -> str:
+        return self.url_of(DelayedMessage, "table", path_of(name))
 
     def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
         """The address of a page of a message."""

@@ -8,6 +8,7 @@ from django.contrib.admin import AdminSite
 
 from sqlqueue_app.dashboard.action_admin import ActionAdmin
 from sqlqueue_app.dashboard.dashboard_admin import DashboardAdmin
+from sqlqueue_app.dashboard.delayed_admin import DelayedAdmin
 from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
 from sqlqueue_app.dashboard.event_admin import EventAdmin
 from sqlqueue_app.dashboard.failure_admin import FailureAdmin
@@ -15,7 +16,18 @@ from sqlqueue_app.dashboard.instance_admin import InstanceAdmin
 from sqlqueue_app.dashboard.operation_admin import OperationAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
-from sqlqueue_app.models import Dashboard, Endpoint, Event, FailedMessage, Instance, Operation, OperatorAction, Queue, Redirect
+from sqlqueue_app.models import (
+    Dashboard,
+    DelayedMessage,
+    Endpoint,
+    Event,
+    FailedMessage,
+    Instance,
+    Operation,
+    OperatorAction,
+    Queue,
+    Redirect,
+)
 
 ADMINS: Final = (
     (Dashboard, DashboardAdmin),
@@ -23,6 +35,7 @@ ADMINS: Final = (
     (Endpoint, EndpointAdmin),
     (FailedMessage, FailureAdmin),
     (Instance, InstanceAdmin),
+    (DelayedMessage, DelayedAdmin),
     (Redirect, RedirectAdmin),
     (Event, EventAdmin),
     (Operation, OperationAdmin),

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.operations.known_delayed import KnownDelayed, known_delayed_tables
 from sqlqueue_app.operations.looking import looking
-from sqlqueue_app.operations.other_queues import other_delayed_tables
 from sqlqueue_app.operations.queue_looks import table_key
-from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.listing import ListedTable, look_at_delayed
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
-from sqlqueue_app.tables.well_known import delayed_address
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedStatus:
     """The delayed table of one endpoint. `exists`, `waiting` and `overdue` are None where the database would not say.
 
-    `exact` is False where a number has reached the limit: then there are at least so many.
+    `exact` is False where a number has reached the limit: then there are at least so many. `next_due` is when the first message is
+    due, or was; None where there is none, and where the tables were looked at one by one. `name` is that of the `KnownDelayed`.
     """
 
     endpoint: str
@@ -30,6 +31,9 @@ class DelayedStatus:
     waiting: int | None = None
     overdue: int | None = None
     exact: bool = True
+    next_due: datetime | None = None
+    name: str = ""
+    is_in_settings: bool = True
 
 
 def read_delayed(
@@ -39,47 +43,66 @@ def read_delayed(
 
     One statement for each; with `listed`, the tables of the database, one for a hundred, and those of other systems come behind.
     """
-    book = address_book_of(settings)
-    tables = [(name, DelayedTable(settings.database, delayed_address(book, name))) for name in settings.senders]
+    listed = None if listed is None else list(listed)
+    tables = known_delayed_tables(settings, listed or ())
     found: dict[str, DelayedStatus] = {}
     if listed is not None:
-        known = {table_key(table.address) for table in listed if table.is_delayed}
-        others = other_delayed_tables(settings, listed)
-        tables += [(name, DelayedTable(settings.database, address)) for name, address in others]
-        found = _look_together([each for each in tables if table_key(each[1].address) in known], limit)
-    return tuple(found.get(table.qualified) or _look(name, table, limit) for name, table in tables)
+        there = {table_key(table.address) for table in listed if table.is_delayed}
+        found = _look_together(settings.database, [each for each in tables if table_key(each.address) in there], limit)
+    return tuple(found.get(each.name) or _look(settings.database, each, limit) for each in tables)
 
 
-def _look_together(tables: Sequence[tuple[str, DelayedTable]], limit: int) -> dict[str, DelayedStatus]:
-    """By qualified name; nothing where one of them cannot be looked at."""
+def _look_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:
+    """By name; nothing where one of them cannot be looked at."""
     if not tables:
         return {}
-    alias = tables[0][1].alias
     try:
         with looking(alias, f"look at {len(tables)} tables of delayed messages"):
-            looks = look_at_delayed(alias, [table.address for _name, table in tables], limit + 1)
+            looks = look_at_delayed(alias, [table.address for table in tables], limit + 1)
     except ConnectionLost:
         raise
     except DatabaseError:
         return {}
     return {
-        table.qualified: _status(name, table, look.waiting, look.overdue, limit)
-        for (name, table), look in zip(tables, looks, strict=True)
+        table.name: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
+        for table, look in zip(tables, looks, strict=True)
     }
 
 
-def _look(endpoint: str, table: DelayedTable, limit: int) -> DelayedStatus:
+def _look(alias: str, known: KnownDelayed, limit: int) -> DelayedStatus:
+    table = known.table(alias)
+    unknown = DelayedStatus(known.endpoint, table.qualified, name=known.name, is_in_settings=known.is_in_settings)
     try:
-        with looking(table.alias, f"look at {table.qualified}"):
+        with looking(alias, f"look at {table.qualified}"):
             waiting, overdue = table.count(limit + 1)
     except ConnectionLost:
         raise
     except QueueNotFound:
-        return DelayedStatus(endpoint, table.qualified, exists=False)
+        return replace(unknown, exists=False)
     except DatabaseError:
-        return DelayedStatus(endpoint, table.qualified)
-    return _status(endpoint, table, waiting, overdue, limit)
+        return unknown
+    return _status(alias, known, waiting, overdue, limit)
 
 
-def _status(endpoint: str, table: DelayedTable, waiting: int, overdue: int, limit: int) -> DelayedStatus:
-    return DelayedStatus(endpoint, table.qualified, True, min(waiting, limit), min(overdue, limit), exact=waiting <= limit)
+def _status(
+    alias: str, known: KnownDelayed, waiting: int, overdue: int, limit: int, first_due: float | None = None
+) -> DelayedStatus:
+    return DelayedStatus(
+        known.endpoint,
+        known.table(alias).qualified,
+        True,
+        min(waiting, limit),
+        min(overdue, limit),
+        exact=waiting <= limit,
+        next_due=_instant(first_due),
+        name=known.name,
+        is_in_settings=known.is_in_settings,
+    )
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    """Of seconds since 1970; None for what no datetime holds, as infinity."""
+    try:
+        return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, address_book_of, name_of_queue
 from sqlqueue_app.operations.queue_looks import table_key
 from sqlqueue_app.tables.listing import ListedTable
-from sqlqueue_app.tables.well_known import DELAYED_SUFFIX, delayed_address
 
 
 def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterable[ListedTable]) -> list[KnownQueue]:
@@ -20,15 +18,4 @@ def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterab
         KnownQueue(name_of_queue(book, table.address), table.address, QueueKind.OTHER, ())
         for table in listed
         if table.layout is not None and table_key(table.address) not in keys
-    ]
-
-
-def other_delayed_tables(settings: Settings, listed: Iterable[ListedTable]) -> list[tuple[str, QueueAddress]]:
-    """The tables of delayed messages that belong to no endpoint of the settings, each with the name of the endpoint by its own."""
-    book = address_book_of(settings)
-    keys = {table_key(delayed_address(book, name)) for name in settings.senders}
-    return [
-        (name_of_queue(book, table.address).removesuffix(DELAYED_SUFFIX), table.address)
-        for table in listed
-        if table.is_delayed and table_key(table.address) not in keys
     ]

@@ -35,22 +35,28 @@ def _due_messages(settings: Settings, book: AddressBook, config: EndpointSetting
     name = config.name
     alias = settings.database
     identity = sender_identity(name, book)
-    destinations = Destinations(
-        alias,
-        book,
-        satellites=frozenset(config.legacy_satellite_names()),
-        own=name,
-        # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
-        # drained from an old peer's queue was checked then.
-        allowed=None,
-        announces=settings.announces,
-    )
+    destinations = destinations_of_delayed(settings, book, name)
     return DueMessages(
         name,
         DelayedTable(alias, delayed_address(book, name)),
         main=book.canonical(book.of_queue(name)),
         destinations=destinations,
         error_queue_of=partial(_error_queue, alias, book, config.error_queue, Processor(name, identity.machine, identity.host_id)),
+    )
+
+
+def destinations_of_delayed(settings: Settings, book: AddressBook, endpoint: str) -> Destinations:
+    """Finds where the delayed messages of an endpoint go, which need not be one of the settings."""
+    config = settings.senders.get(endpoint)
+    return Destinations(
+        settings.database,
+        book,
+        satellites=frozenset() if config is None else frozenset(config.legacy_satellite_names()),
+        own=endpoint,
+        # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
+        # drained from an old peer's queue was checked then.
+        allowed=None,
+        announces=settings.announces,
     )
 
 

@@ -29,12 +29,19 @@ BATCH = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class DueMessage:
     """A message on its way: its headers without those of the delay, its destination as it is written."""
 
     headers: Headers
     body: bytes
     to: str
+
+    @classmethod
+    def of(cls, headers: str | None, body: bytes, *, main: str) -> DueMessage:
+        """The message of a row of a delayed table, bound for `main` if it names no destination. Raises PoisonMessage."""
+        known = read_headers(headers)
+        to = known.pop(names.FORWARD_DESTINATION, None) or main
+        return cls(known, body, to)
 
     @property
     def row_id(self) -> uuid.UUID:
@@ -83,19 +90,17 @@ class DueMessages:
             logger.error("a delayed message is moved to the error queue: %s", reason, extra=self._extra(message_id))
         return len(rows)
 
-    def _read(self, row: DelayedRow, lost: list[tuple[str, Exception]]) -> _Due | None:
+    def _read(self, row: DelayedRow, lost: list[tuple[str, Exception]]) -> DueMessage | None:
         """The message of a row; None for one that cannot be read, which is in the error queue as it is."""
         try:
-            headers = read_headers(row.headers)
+            return DueMessage.of(row.headers, row.body, main=self._main)
         except PoisonMessage as poison:
             row_id = uuid.uuid4()
             self._error_queue_of(self._main).move_poison(ReceivedRow(row_id, None, None, False, row.headers, row.body))
             lost.append((str(row_id), poison))
             return None
-        to = headers.pop(names.FORWARD_DESTINATION, None) or self._main
-        return _Due(headers, row.body, to)
 
-    def _deliver(self, messages: list[_Due], lost: list[tuple[str, Exception]]) -> None:
+    def _deliver(self, messages: list[DueMessage], lost: list[tuple[str, Exception]]) -> None:
         """All with one statement for each destination; where that fails, one by one, so that one bad table holds up nobody."""
         try:
             with transaction.atomic(using=self.delayed.alias):
@@ -110,7 +115,7 @@ class DueMessages:
             for due in messages:
                 self._deliver_one(due, lost)
 
-    def _deliver_one(self, due: _Due, lost: list[tuple[str, Exception]]) -> None:
+    def _deliver_one(self, due: DueMessage, lost: list[tuple[str, Exception]]) -> None:
         try:
             with transaction.atomic(using=self.delayed.alias):
                 table = self._destinations.table(due.to)

@@ -43,6 +43,7 @@ class TableRow:
     is_in_settings: bool
     table: str
     state: State
+    note: str
     waiting: Number | None
     overdue: Number | None
     next_due: Stamp | None
@@ -68,13 +69,15 @@ class DelayedRow:
 
 def table_row(each: DelayedStatus, url: str, now: datetime) -> TableRow:
     """The row of a table; `now` is the clock of the database."""
+    state = _state(each, now)
     return TableRow(
         name=each.name,
         url=url if each.exists is not False else "",
         endpoint=each.endpoint,
         is_in_settings=each.is_in_settings,
         table=each.table,
-        state=_state(each, now),
+        state=state,
+        note=_("no worker moves them") if state.level is Level.WARNING else "",
         waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
         overdue=None if each.overdue is None else bounded_number(each.overdue, exact=each.exact),
         next_due=stamp_of(each.next_due),
@@ -89,12 +92,10 @@ def _state(each: DelayedStatus, now: datetime) -> State:
         return State(Level.ERROR, _("Cannot be read"))
     if not each.overdue:
         return State(Level.OK, _("OK"))
-    late = None if each.next_due is None else now - each.next_due
-    if late is not None and late <= timedelta(seconds=OVERDUE_SECONDS):
+    late = None if each.next_due is None else (now - each.next_due).total_seconds()
+    if late is not None and late <= OVERDUE_SECONDS:
         return State(Level.OK, _("OK"))
-    if late is None:
-        return State(Level.WARNING, _("Overdue: no worker moves them"))
-    return State(Level.WARNING, _("Overdue for %(time)s: no worker moves them") % {"time": duration(late)})
+    return State(Level.WARNING, _("Overdue"))
 
 
 def time_left(seconds: float | None) -> str:

@@ -16,6 +16,7 @@ from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from tests.browser.conftest import Site
 from tests.dashboard.pages import client_of
+from tests.operations.delayed_rows import put
 from tests.operations.error_rows import failed
 from tests.operations.filling import install, instance, message, row, table
 from tests.support.databases import QueueDatabase
@@ -38,6 +39,11 @@ PAGES = (
     "endpoint/Sales/",
     "endpoint/Sales/pause/",
     "endpoint/nothing/",
+    "delayedmessage/",
+    "delayedmessage/Sales.Delayed/",
+    "delayedmessage/Sales.Delayed/1/",
+    "delayedmessage/Sales.Delayed/deliver/?ids=1&ids=2",
+    "delayedmessage/Sales.Delayed/cancel/?ids=1",
     "operation/",
     "operatoraction/",
     "event/",
@@ -85,6 +91,8 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     FailedMessage.objects.filter(pk=PENDING).update(status=FailureStatus.RETRY_ISSUED, row_version=None, retried_to="Sales")
     record_action(Actor("anna"), "purge", "Sales")
     tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
+    put(sqlite_database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
+    put(sqlite_database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")
     return sqlite_database
 
 

@@ -27,6 +27,7 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.operations.permission_groups import GROUPS
 from tests.dashboard.pages import client_of
+from tests.operations.delayed_rows import delayed, put
 from tests.operations.failing import fail, failed_row
 from tests.operations.filling import count, install, instance, message, table
 from tests.support.databases import QueueDatabase
@@ -45,6 +46,8 @@ ACTS = {
     "endpoint_resume_instance": "control_endpoint",
     "endpoint_concurrency": "control_endpoint",
     "endpoint_remove_instance": "control_endpoint",
+    "delayedmessage_deliver": "retry",
+    "delayedmessage_cancel": "delete_message",
     "failedmessage_note": "manage_settings",
     "failedmessage_retry": "retry",
     "failedmessage_archive": "archive",
@@ -66,6 +69,8 @@ LOOKS = {
     **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
     **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
     **dict.fromkeys(("operatoraction_changelist", "event_changelist"), LOOK),
+    **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
+    "delayedmessage_body": "view_body",
     "queue_save": "view_body",
     "queue_message_body": "view_body",
 }
@@ -102,6 +107,8 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=now, state=OperationState.RUNNING)
     return {
         "name": "Sales",
+        "table": "Sales.Delayed",
+        "key": put(sqlite_database),
         "row_version": 1,
         "instance": row.pk,
         "group": FailureGroup.objects.all()[0].pk,
@@ -125,7 +132,8 @@ def address(name: str, filled: dict[str, object]) -> str:
         )
     if name == "queue_remove":
         values["name"] = "Sales.here"
-    query = f"?ids={filled['failedmessage']}" if model == "failedmessage" else ""
+    ids = {"failedmessage": filled["failedmessage"], "delayedmessage": filled["key"]}.get(model)
+    query = f"?ids={ids}" if ids else ""
     return reverse(f"admin:sqlqueue_app_{name}", kwargs=values) + query
 
 
@@ -162,6 +170,7 @@ def test_who_lacks_a_permission_is_refused(sqlite_database: QueueDatabase, fille
     assert OperatorAction.objects.count() == OperatorAction.objects.filter(result=ActionResult.DENIED, user_name=kind).count()
     assert OperatorAction.objects.count() == len(refused)
     assert (count(sqlite_database, "Sales"), count(sqlite_database, "error")) == (1, 1)
+    assert delayed(sqlite_database).count(10)[0] == 1
     assert FailedMessage.objects.get().status == 1
     assert Instance.objects.filter(paused=False).count() == Redirect.objects.count() == 1
     assert not Operation.objects.get().cancel_requested

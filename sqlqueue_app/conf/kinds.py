@@ -18,6 +18,10 @@ from sqlqueue_app.messages.identifiers import check_queue_name
 
 # Longer waits overflow the clocks of some platforms, and nobody means them.
 MOST_SECONDS: Final = 10 * 366 * 86_400
+_WEB_ADDRESS: Final = re.compile(
+    r"https?://[\w.-]+(:[0-9]{1,5})?(/[^\s?#\\]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[^\s?#\\]*)?"
+)
+_HOST_PATTERN: Final = re.compile(r"(\*\.)?[\w-]+(\.[\w-]+)*\.?|\[?[0-9A-Fa-f:.]+\]?")
 _DOTTED_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -204,6 +208,41 @@ class Network:
                 Problem(at, f"{at} is {shown(value)}, expected {self.expected}", f"mend it: {error}", Code.BAD_NETWORK)
             ) from error
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    """The address of a site, or of a part of it, without a query."""
+
+    none: bool = False
+
+    @property
+    def expected(self) -> str:
+        return "an address such as 'https://ops.example.com/admin/'" + (", or None" if self.none else "")
+
+    def read(self, value: object, at: KeyPath) -> object:
+        if value is None and self.none:
+            return None
+        if not isinstance(value, str):
+            raise refuse(self, value, at, Code.WRONG_TYPE)
+        if not _WEB_ADDRESS.fullmatch(value):
+            hint = "begin with http:// or https://, and leave out a user, a query and blanks"
+            raise refuse(self, value, at, Code.BAD_WEB_ADDRESS, hint)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class HostPattern:
+    """The name of a host, or `*.` and a domain for all hosts below it."""
+
+    expected: str = "the name of a host such as 'hooks.example.com' or '*.example.com'"
+
+    def read(self, value: object, at: KeyPath) -> object:
+        if not isinstance(value, str):
+            raise refuse(self, value, at, Code.WRONG_TYPE)
+        if not _HOST_PATTERN.fullmatch(value):
+            raise refuse(self, value, at, Code.BAD_PATTERN, "leave out the scheme, the port and the path")
+        return value.lower()
 
 
 @dataclass(frozen=True, slots=True)

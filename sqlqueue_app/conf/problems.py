@@ -40,6 +40,7 @@ class Code(StrEnum):
     NAME_TOO_LONG = "sqlqueue.E022"
     DEDUPLICATION_WITHOUT_TRANSACTION = "sqlqueue.E023"
     BAD_NETWORK = "sqlqueue.E024"
+    BAD_WEB_ADDRESS = "sqlqueue.E025"
     TASK_QUEUE = "sqlqueue.E040"
     TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"

@@ -15,6 +15,7 @@ from sqlqueue_app.conf.kinds import (
     CronLine,
     DottedPath,
     Flag,
+    HostPattern,
     JsonObject,
     Network,
     QueueName,
@@ -23,6 +24,7 @@ from sqlqueue_app.conf.kinds import (
     Secret,
     Text,
     TypePattern,
+    WebAddress,
     Whole,
     Word,
 )
@@ -196,6 +198,8 @@ class Settings:
         default_factory=_empty, metadata=setting(Sections(ScheduleSettings, Text(), "schedule"))
     )
     metrics: MetricsSettings | None = field(default=None, metadata=setting(Section(MetricsSettings)))
+    admin_url: str | None = field(default=None, metadata=setting(WebAddress(none=True)))
+    webhook_hosts: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(HostPattern(), none=True)))
     task_backends: Mapping[str, TaskBackend] = field(default_factory=_empty)
     """Not of `SQLQUEUE`: the entries of Django's `TASKS` that name our backend, by alias."""
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import unquote
 
+from sqlqueue_app.operations.admin_paths import path_of
 from sqlqueue_app.operations.known_queues import KnownQueue
 
-_DOTS = re.compile(r"\.{1,2}\Z")
-_QUOTED = re.compile("_[0-9A-F]{2}")
-# What would end the part of a path, or be changed on its way.
-_UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
-
-
-def path_of(name: str) -> str:
-    """The name as one part of a path: as it is wherever that works, else quoted as the admin quotes keys. No two share one."""
-    if _DOTS.match(name):
-        return name.replace(".", "_2E")
-    return quote(name) if _UNSAFE.search(name) or _QUOTED.search(name) else name
+__all__ = ["name_of_path", "path_of", "queue_of_path"]
 
 
 def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:

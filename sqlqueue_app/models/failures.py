@@ -39,6 +39,7 @@ class FailureGroup(models.Model):
     class Meta:
         verbose_name = "group of failures"
         verbose_name_plural = "groups of failures"
+        indexes: ClassVar = [models.Index(fields=["classifier", "first_seen_at"], name="sqlqueue_group_newest")]
 
     def __str__(self) -> str:
         return self.title

@@ -86,7 +86,10 @@ class NotificationChannel(models.TextChoices):
 
 
 class NotificationRule(models.Model):
-    """Whom to tell of what. `raised` names the subjects of which has been told and which are not over yet."""
+    """Whom to tell of what. `raised` names the subjects of which has been told, or is to be, and which are not over yet.
+
+    `pending` is what has changed since the last notification and waits for the next one; `seen` are the new groups that were found.
+    """
 
     name = models.CharField("name", max_length=100, unique=True)
     enabled = models.BooleanField("enabled", default=True)
@@ -103,8 +106,10 @@ class NotificationRule(models.Model):
     throttle_seconds = models.PositiveIntegerField(
         "at most one in", default=300, help_text="seconds; what comes in between is put together"
     )
+    watched_from = UtcInstantField("watched from", null=True, blank=True, help_text="what was before does not count as new")
     raised = JsonTextField("raised", default=dict)
-    evaluated_at = UtcInstantField("evaluated at", null=True, blank=True)
+    pending = JsonTextField("pending", default=dict)
+    seen = JsonTextField("seen", default=dict)
     notified_at = UtcInstantField("notified at", null=True, blank=True)
     changed_by = models.CharField("changed by", max_length=255, blank=True, default="")
     changed_at = UtcInstantField("changed at")
@@ -127,7 +132,10 @@ class DeliveryState(models.TextChoices):
 
 
 class NotificationDelivery(models.Model):
-    """A notification on its way out, or that went: kept, with what the other side said, until it is old."""
+    """A notification on its way out, or that went: kept, with what the other side said, until it is old.
+
+    While it is being sent, `next_attempt_at` is the end of the lease of whoever sends it.
+    """
 
     id = models.UUIDField("id", primary_key=True)
     rule = models.ForeignKey(NotificationRule, on_delete=models.SET_NULL, null=True, blank=True, related_name="deliveries")

@@ -30,6 +30,7 @@ from sqlqueue_app.operations.failure_records import FailureRecords, numbers_of
 from sqlqueue_app.operations.failure_retention import RETENTION_SECONDS, forget_old_failures
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.notifications.retention import forget_old_deliveries
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
@@ -251,6 +252,7 @@ class FailureIndexing:
             if is_whole and claim(self._alias, "retention of failures", _begin(now, RETENTION_SECONDS)):
                 forget_old_failures(self._alias, now)
                 forget_old_events(self._alias, now)
+                forget_old_deliveries(self._alias, now)
         return state
 
     def _catch_up(self, now: datetime) -> IndexState:

@@ -19,6 +19,7 @@ from sqlqueue_app.operations.bulk.job import bulk_operations_job
 from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.measuring import Measuring
+from sqlqueue_app.operations.notifications.job import Notifications
 from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.service_control import service_control_jobs
@@ -98,12 +99,14 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
-        jobs += [measuring.job(), *_jobs_for_all(settings, endpoints, stop)]
+        notifications = Notifications(settings, stop)
+        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, stop)]
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
         wake_ups = [receiver.wake_up for receiver in worker.receivers]
-        with listening(settings.database, wake_ups, stop, also=mover.wake_ups), homes, mover.running():
+        looking_out = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
+        with looking_out, homes, mover.running(), notifications.running():
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
         measuring.write_at_the_end()

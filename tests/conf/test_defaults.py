@@ -33,6 +33,8 @@ DEFAULTS: dict[str, Any] = {
     "INSTALL_AFTER_MIGRATE": True,
     "SCHEDULES": {},
     "METRICS": None,
+    "ADMIN_URL": None,
+    "WEBHOOK_HOSTS": None,
 }
 ENDPOINT_DEFAULTS: dict[str, Any] = {
     "HANDLERS": None,

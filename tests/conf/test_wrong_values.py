@@ -105,6 +105,13 @@ WRONG: list[tuple[object, str, str]] = [
     ({"METRICS": {"TOKEN": "s3 cret"}}, "E007", 'SQLQUEUE["METRICS"]["TOKEN"] is blank or has blanks in it, expected a string without blanks, or None'),
     ({"METRICS": {"NETWORKS": [5]}}, "E003", "SQLQUEUE[\"METRICS\"][\"NETWORKS\"][0] is 5, expected an IP network such as '10.0.0.0/8'"),
     ({"METRICS": {"NETWORKS": ["10.0.0.1/8"]}}, "E024", "SQLQUEUE[\"METRICS\"][\"NETWORKS\"][0] is '10.0.0.1/8', expected an IP network such as '10.0.0.0/8'"),
+    ({"ADMIN_URL": "ops.example.com/admin/"}, "E025", "SQLQUEUE[\"ADMIN_URL\"] is 'ops.example.com/admin/', expected an address such as 'https://ops.example.com/admin/', or None"),
+    ({"ADMIN_URL": "https://me:pw@ops.example.com/"}, "E025", "SQLQUEUE[\"ADMIN_URL\"] is 'https://me:pw@ops.example.com/', expected an address such as 'https://ops.example.com/admin/', or None"),
+    ({"ADMIN_URL": "https://ops.example.com/admin/?next=1"}, "E025", "SQLQUEUE[\"ADMIN_URL\"] is 'https://ops.example.com/admin/?next=1', expected an address such as 'https://ops.example.com/admin/', or None"),
+    ({"ADMIN_URL": 5}, "E003", "SQLQUEUE[\"ADMIN_URL\"] is 5, expected an address such as 'https://ops.example.com/admin/', or None"),
+    ({"WEBHOOK_HOSTS": "hooks.example.com"}, "E003", "SQLQUEUE[\"WEBHOOK_HOSTS\"] is 'hooks.example.com', expected a list, each entry the name of a host such as 'hooks.example.com' or '*.example.com'; or None"),
+    ({"WEBHOOK_HOSTS": ["https://hooks.example.com"]}, "E009", "SQLQUEUE[\"WEBHOOK_HOSTS\"][0] is 'https://hooks.example.com', expected the name of a host such as 'hooks.example.com' or '*.example.com'"),
+    ({"WEBHOOK_HOSTS": ["hooks.*.com"]}, "E009", "SQLQUEUE[\"WEBHOOK_HOSTS\"][0] is 'hooks.*.com', expected the name of a host such as 'hooks.example.com' or '*.example.com'"),
     # words
     (sales(CONCURRENCY_MODEL="adaptve"), "E005", f"{S}[\"CONCURRENCY_MODEL\"] is 'adaptve', expected 'fixed', 'adaptive' or 'monitor': did you mean 'adaptive'?"),
     (sales(TRANSACTION_MODE="TransactionScope"), "E005", f"{S}[\"TRANSACTION_MODE\"] is 'TransactionScope', expected 'transaction_scope', 'sends_atomic_with_receive', 'receive_only' or 'none': did you mean 'transaction_scope'?"),

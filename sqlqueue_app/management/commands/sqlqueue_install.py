@@ -71,8 +71,8 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--wake-up",
             action="store_true",
-            help="PostgreSQL: also add the trigger that announces new messages to the queues of endpoints with WAKE_UP and to tables of delayed messages; "
-            "with --sql print it, with --check ask for it",
+            help="PostgreSQL: also add the trigger that announces new messages to the queues of endpoints with WAKE_UP "
+            "and to tables of delayed messages; with --sql print it, with --check ask for it",
         )
         add_format_argument(parser)
 

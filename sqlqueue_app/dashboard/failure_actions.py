@@ -14,16 +14,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, may
-from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
+from sqlqueue_app.dashboard.access import Button, Power, button, may
+from sqlqueue_app.dashboard.confirming import Confirmation, confirm
 from sqlqueue_app.dashboard.edit_pages import edit_view
 from sqlqueue_app.dashboard.formats import number
+from sqlqueue_app.dashboard.operation_requests import begin_operation
 from sqlqueue_app.dashboard.page_admin import PageAdmin
-from sqlqueue_app.models import FailureStatus, Operation, OperationState
-from sqlqueue_app.operations.bulk.engine import OPEN
-from sqlqueue_app.operations.bulk.kinds import KINDS, FailureKind, OperationRefused, not_ours
+from sqlqueue_app.models import FailureStatus
+from sqlqueue_app.operations.bulk.batches import OperationRefused
+from sqlqueue_app.operations.bulk.kinds import FAILURE_KINDS, FailureKind, not_ours
 from sqlqueue_app.operations.bulk.preview import Preview, preview
-from sqlqueue_app.operations.bulk.requesting import request_operation
 from sqlqueue_app.operations.failure_selection import FailureSelection
 
 _REASONS_SHOWN: Final = 20
@@ -77,7 +77,7 @@ _WORDS: Final = {
 
 def failure_action_pages(admin: PageAdmin) -> list[URLPattern]:
     """The pages `retry`, `archive`, `unarchive`, `complete`, `delete` and `edit`; each takes a selection from its query or form."""
-    pages = [admin.acts(f"{kind.name}/", partial(_act, admin, kind), kind.name) for kind in KINDS.values()]
+    pages = [admin.acts(f"{kind.name}/", partial(_act, admin, kind), kind.name) for kind in FAILURE_KINDS.values()]
     return [*pages, admin.acts("edit/", partial(edit_view, admin), "edit")]
 
 
@@ -87,7 +87,7 @@ def failure_buttons(request: HttpRequest, admin: PageAdmin, selection: FailureSe
     refused = not_ours(get_settings())
     query = selection.to_query()
     found = []
-    for kind in KINDS.values():
+    for kind in FAILURE_KINDS.values():
         if statuses.isdisjoint(kind.statuses):
             continue
         reason = refused if kind.takes else ""
@@ -143,7 +143,7 @@ def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpRespo
             title=str(words.title),
             text=str(words.text),
             submit=f"{label} ({number(found.eligible)})",
-            perform=lambda: _perform(admin, request, kind, selection, back_url),
+            perform=lambda: begin_operation(admin, request, kind.name, selection, back_url),
             back_url=back_url,
             count=found.eligible,
             facts=_facts(found, words, selection),
@@ -190,23 +190,3 @@ def _to_type(kind: FailureKind, selection: FailureSelection, found: Preview) -> 
     if selection.is_everything or (_WORDS[kind.name].is_dangerous and found.eligible > 1):
         return str(found.eligible)
     return ""
-
-
-def _perform(admin: PageAdmin, request: HttpRequest, kind: FailureKind, selection: FailureSelection, back_url: str) -> Done:
-    operation = request_operation(get_settings(), kind.name, selection, actor=actor_of(request))
-    page = admin.url_of(Operation, "operation", operation.pk) or back_url
-    done = operation.state == OperationState.COMPLETED and not operation.skipped and not operation.failed
-    count = operation.total if operation.state in OPEN else operation.done
-    return Done(_said(operation), back_url if done else page, count, operation)
-
-
-def _said(operation: Operation) -> str:
-    if operation.state in OPEN:
-        return _("The operation has begun: a worker goes on with it.")
-    done = ngettext("Done with %(count)s message.", "Done with %(count)s messages.", operation.done)
-    text = done % {"count": number(operation.done)}
-    left = operation.skipped + operation.failed
-    if left:
-        stayed = ngettext("%(count)s stayed as it was.", "%(count)s stayed as they were.", left)
-        text = f"{text} {stayed % {'count': number(left)}}"
-    return f"{text} {operation.error}".strip()

@@ -14,13 +14,16 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Power, button, refusal, require
-from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
+from sqlqueue_app.dashboard.confirming import Confirmation, Done, Field, confirm
 from sqlqueue_app.dashboard.formats import bounded_number, depth_number, number
+from sqlqueue_app.dashboard.operation_requests import begin_operation
 from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.operations.bulk.queue_kinds import queue_scope
 from sqlqueue_app.operations.callback_queues import GoneCallbackQueue, gone_callback_queues, remove_callback_queue
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
 from sqlqueue_app.operations.purging import purge_expired, purge_queue
+from sqlqueue_app.operations.single_message import target_of
 from sqlqueue_app.tables.queue import QueueTable
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ def queue_action_pages(pages: QueueAdmin) -> list[URLPattern]:
     """The pages of the actions on a queue."""
     return [
         pages.acts("<str:name>/purge/", partial(_purge_view, pages), "purge"),
+        pages.acts("<str:name>/move/", partial(_move_view, pages), "move_all"),
         pages.acts("<str:name>/purge-expired/", partial(_purge_expired_view, pages), "purge_expired"),
         pages.acts("<str:name>/remove/", partial(_remove_view, pages), "remove"),
         pages.looks("<str:name>/save/", partial(_save_view, pages), "save"),
@@ -43,6 +47,7 @@ def queue_action_pages(pages: QueueAdmin) -> list[URLPattern]:
 def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None) -> list[Button]:
     """The actions on a queue, as links; those that cannot be taken say why."""
     found = [
+        button(request, Power.MOVE, _("Move all messages"), pages.queue_url(queue, "move_all")),
         button(request, Power.PURGE, _("Purge the expired messages"), pages.queue_url(queue, "purge_expired")),
         button(request, Power.PURGE, _("Purge the queue"), pages.queue_url(queue, "purge"), dangerous=True),
     ]
@@ -62,8 +67,11 @@ def _crumbs(pages: QueueAdmin, queue: KnownQueue) -> tuple[Crumb, ...]:
 def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
     queue, table = pages.found(name)
     depth = table.depth()
+    is_long = not depth.exact
 
     def purge() -> Done:
+        if is_long:
+            return begin_operation(pages, request, "purge_queue", queue_scope(table, queue.name), pages.queue_url(queue))
         deleted = purge_queue(table)
         return Done(_("%(count)s messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted)
 
@@ -76,13 +84,48 @@ def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpRespo
             power=Power.PURGE,
             target=queue.name,
             title=_("Purge the queue %(name)s") % {"name": queue.name},
-            text=_("All its messages are deleted, also those that arrive until then. They cannot be brought back."),
+            text=_("All its messages are deleted, and cannot be brought back.")
+            if is_long
+            else _("All its messages are deleted, also those that arrive until then. They cannot be brought back."),
             submit=_("Delete all messages"),
             perform=purge,
             back_url=pages.queue_url(queue),
             facts=((_("Messages"), waiting.text), (_("Table"), table.qualified)),
             warnings=(_("Save them first, if they may be needed: the page of the queue has a link for it."),),
             typed=queue.name,
+            is_dangerous=True,
+            crumbs=_crumbs(pages, queue),
+        ),
+    )
+
+
+def _move_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    queue, table = pages.found(name)
+    to = request.POST.get("to", "").strip()
+    warnings = [_("Messages that others are receiving just then stay; so do those that arrive from now on.")]
+    if queue.kind is QueueKind.ERROR:
+        warnings.append(_("To have failed messages handled again, retry them: they are moved here as they are."))
+
+    def move() -> Done:
+        scope = queue_scope(table, queue.name, target_of(get_settings(), to))
+        return begin_operation(pages, request, "move_queue", scope, pages.queue_url(queue))
+
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="move_queue",
+            power=Power.MOVE,
+            target=queue.name + (f" → {to}" if to else ""),
+            title=_("Move all messages of %(name)s") % {"name": queue.name},
+            text=_("They are put at the end of another queue as they are, in their order, each exactly once."),
+            submit=_("Move all messages"),
+            perform=move,
+            back_url=pages.queue_url(queue),
+            facts=((_("Messages"), depth_number(table.depth()).text), (_("Table"), table.qualified)),
+            warnings=warnings,
+            fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
+            errors=() if to else (_("Name the queue that the messages are moved to."),),
             is_dangerous=True,
             crumbs=_crumbs(pages, queue),
         ),

@@ -11,6 +11,7 @@ from typing import Final
 
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import ActionResult, Operation, OperatorAction
+from sqlqueue_app.operations.error_rows import without_nul
 from sqlqueue_app.tables.clock import database_now
 
 logger = logging.getLogger("sqlqueue.actions")
@@ -61,10 +62,10 @@ def record_action(
         address=actor.address[:64],
         permission=permission,
         action=action,
-        target=target,
+        target=without_nul(target),
         count=count,
         result=result,
-        reason=reason,
+        reason=without_nul(reason),
         operation=operation,
     )
     row.save(using=alias, force_insert=True)

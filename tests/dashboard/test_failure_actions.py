@@ -13,7 +13,7 @@ from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
 from django.test import RequestFactory
 
-from sqlqueue_app.dashboard import failure_actions
+from sqlqueue_app.dashboard import operation_requests
 from sqlqueue_app.dashboard.failure_actions import failure_buttons, page_of
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.messages import headers as names
@@ -202,7 +202,7 @@ def test_odd_addresses_are_pages(shop: QueueDatabase, action: str, query: str) -
 
 
 def test_a_large_operation_is_requested(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_actions, "request_operation", partial(request_operation, batch=2))
+    monkeypatch.setattr(operation_requests, "request_operation", partial(request_operation, batch=2))
     fail(shop, [failed_row() for _ in range(5)])
     client = client_of("writer")
 

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from sqlqueue_app.models import Instance, OperatorAction
+from sqlqueue_app.models import Instance, Operation, OperatorAction
+from sqlqueue_app.tables.queue import Depth, QueueTable
 from tests.dashboard.pages import OVERVIEW, Markup, client_of
 from tests.operations.filling import count, install, instance, message, row, table
 from tests.support.databases import QueueDatabase
@@ -52,7 +53,7 @@ def test_expired_messages_alone_are_purged(filled: QueueDatabase) -> None:
     assert recorded() == [("admin", "purge_expired", "Sales", "done", 1)]
 
 
-@pytest.mark.parametrize("page", ["purge", "purge-expired", "remove"])
+@pytest.mark.parametrize("page", ["purge", "purge-expired", "remove", "move"])
 @pytest.mark.parametrize("kind", ["viewer", "reader", "writer"])
 def test_who_may_not_is_refused_and_recorded(filled: QueueDatabase, kind: str, page: str) -> None:
     client = client_of(kind)
@@ -66,7 +67,7 @@ def test_who_may_not_is_refused_and_recorded(filled: QueueDatabase, kind: str, p
 
 def test_what_somebody_may_not_do_is_shown_with_the_reason(filled: QueueDatabase) -> None:
     markup = Markup(client_of("reader").get(SALES).content.decode())
-    assert len([each for each in markup.find("button") if "disabled" in each]) == 3
+    assert len([each for each in markup.find("button") if "disabled" in each]) == 4
     assert "You need the permission “Can purge queues, and remove callback queues”." in markup.text()
     assert not any("purge" in link for link in markup.links)
 
@@ -105,3 +106,47 @@ def test_all_messages_are_saved_with_their_bodies(filled: QueueDatabase) -> None
 @pytest.mark.parametrize("page", ["purge", "purge-expired", "remove", "save"])
 def test_an_unknown_queue_is_not_found(filled: QueueDatabase, page: str) -> None:
     assert client_of("admin").get(f"{OVERVIEW}nothing/{page}/").status_code == 404
+
+
+# --- moving all messages -------------------------------------------------------------------------------------------------------
+
+
+def test_all_messages_are_moved_by_an_operation(filled: QueueDatabase) -> None:
+    client = client_of("admin")
+    page = client.get(f"{SALES}move/").content.decode()
+    assert "Messages 3" in Markup(page).text()
+    assert Markup(page).inline == []
+
+    done = client.post(f"{SALES}move/", {**CONFIRMED, "to": "Sales.Priority"}, follow=True)
+
+    assert "Done with 3 messages." in Markup(done.content.decode()).text()
+    assert (count(filled, "Sales"), count(filled, "Sales.Priority")) == (0, 3)
+    assert recorded() == [("admin", "move_queue", "Sales → Sales.Priority", "done", 3)]
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.state, operation.user_name) == ("move_queue", "completed", "admin")
+
+
+@pytest.mark.parametrize(
+    ("to", "status", "text"),
+    [
+        ("", 400, "Name the queue that the messages are moved to."),
+        ("Nowhere", 409, "there is no queue 'Nowhere'"),
+        ("Sales", 409, "“Sales” is the queue that the messages are in: name another one."),
+        ("a" * 300, 409, ""),
+        ("[", 409, ""),
+        ("\u202e\x00'\"", 409, ""),
+    ],
+)
+def test_a_queue_to_move_to_that_is_none_is_said(filled: QueueDatabase, to: str, status: int, text: str) -> None:
+    answer = client_of("admin").post(f"{SALES}move/", {**CONFIRMED, "to": to})
+    assert answer.status_code == status
+    assert text in Markup(answer.content.decode()).text()
+    assert count(filled, "Sales") == 3
+
+
+def test_a_long_queue_is_purged_by_an_operation(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(QueueTable, "depth", lambda *_arguments: Depth(3, 1, 1, exact=False))
+    answer = client_of("admin").post(f"{SALES}purge/", {**CONFIRMED, "typed": "Sales"}, follow=True)
+    assert "Done with 3 messages." in Markup(answer.content.decode()).text()
+    assert count(filled, "Sales") == 0
+    assert Operation.objects.get().kind == "purge_queue"

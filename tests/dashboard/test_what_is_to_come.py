@@ -18,7 +18,6 @@ PAGES = (
     "schedule/",
     "check/",
     "notificationrule/",
-    "queue/Sales/move/",
 )
 
 

@@ -23,7 +23,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState, OperatorAction
 from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk import failure_rows
+from sqlqueue_app.operations.bulk import batches
 from sqlqueue_app.operations.bulk.engine import FIRST_BATCH, LeaseLost, OperationRunner
 from sqlqueue_app.operations.bulk.failure_rows import choose
 from sqlqueue_app.operations.bulk.job import work_on_open
@@ -342,7 +342,7 @@ def test_a_process_that_only_waits_for_replies_works_on_nothing(shop: QueueDatab
 
 
 def test_large_bodies_make_small_batches(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_rows, "BYTES_PER_BATCH", 1_000)
+    monkeypatch.setattr(batches, "BYTES_PER_BATCH", 1_000)
     sizes = [900, 90, 20, 5_000, 1, 1]
     failures = fail(shop, [failed_row(body=b"x" * size) for size in sizes])
     found = []

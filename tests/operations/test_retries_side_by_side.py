@@ -18,8 +18,8 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import FailedMessage, FailureStatus, Operation
 from sqlqueue_app.operations.actions import Actor
+from sqlqueue_app.operations.bulk.batches import OperationRefused
 from sqlqueue_app.operations.bulk.engine import OperationRunner
-from sqlqueue_app.operations.bulk.kinds import OperationRefused
 from sqlqueue_app.operations.bulk.requesting import create_operation
 from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.operations.failure_selection import FailureSelection

@@ -17,7 +17,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Redirect
 from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk.kinds import OperationRefused
+from sqlqueue_app.operations.bulk.batches import OperationRefused
 from sqlqueue_app.operations.bulk.requesting import request_operation
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.known_queues import address_book_of

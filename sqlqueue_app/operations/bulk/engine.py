@@ -25,7 +25,8 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError
 from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.operations.actions import Actor, record_action
-from sqlqueue_app.operations.bulk.kinds import FailureKind, OperationRefused, kind_of
+from sqlqueue_app.operations.bulk.batches import OperationKind, OperationRefused
+from sqlqueue_app.operations.bulk.kinds import kind_of
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason, merged_log
 from sqlqueue_app.operations.bulk.permission import still_may
 from sqlqueue_app.operations.events import EventKind, record_event
@@ -173,7 +174,7 @@ class OperationRunner:
         try:
             with self._errors("work on an operation"), transaction.atomic(using=self.alias):
                 row = self._locked(operation_id)
-                cursor = kind_of(row.kind).over_first(row.scope, row.cursor)
+                cursor = kind_of(row.kind).over_first(self._settings, row.scope, row.cursor)
                 if cursor != row.cursor:
                     self._add(row, outcome, cursor)
                     return row
@@ -220,7 +221,7 @@ class OperationRunner:
         logger.log(level, text, row.pk, row, row.state, *numbers, why, extra={"event": "operation_ended"})
         return row
 
-    def _denied(self, row: Operation, kind: FailureKind) -> Operation:
+    def _denied(self, row: Operation, kind: OperationKind) -> Operation:
         reason = _("%(user)s does not have the permission “%(permission)s” any more.") % {
             "user": row.user_name,
             "permission": kind.permission,

@@ -11,12 +11,11 @@ from uuid import UUID
 
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
+from sqlqueue_app.operations.bulk.batches import fitting
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.tables.connections import connection_of
 
-# So many bytes of bodies are in memory at once at most; one larger message goes alone.
-BYTES_PER_BATCH: Final = 32 * 1024 * 1024
 _NUMBERS_PER_STATEMENT: Final = 1_000
 
 
@@ -34,13 +33,7 @@ def choose(selection: FailureSelection, cursor: str, limit: int) -> Chosen:
     if cursor:
         found = found.filter(pk__gt=UUID(cursor))
     rows = list(found.values_list("pk", "size")[: limit + 1])
-    ids: list[UUID] = []
-    held = 0
-    for pk, size in rows[:limit]:
-        held += size or 0
-        if ids and held > BYTES_PER_BATCH:
-            break
-        ids.append(pk)
+    ids = [pk for pk, _size in fitting(rows, limit, lambda row: row[1] or 0)]
     return Chosen(ids, len(ids) == len(rows))
 
 

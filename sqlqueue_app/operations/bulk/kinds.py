@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from django.utils.functional import Promise
@@ -13,26 +13,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
+from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import FailureStatus
+from sqlqueue_app.operations.bulk.batches import Batch, OperationKind, OperationRefused
 from sqlqueue_app.operations.bulk.changing import ARCHIVABLE, COMPLETABLE, DELETABLE, UNARCHIVABLE, change_status, delete_batch
 from sqlqueue_app.operations.bulk.failure_rows import choose
 from sqlqueue_app.operations.bulk.outcome import Outcome
+from sqlqueue_app.operations.bulk.queue_kinds import QUEUE_KINDS
 from sqlqueue_app.operations.bulk.retrying import RETRIABLE, RetryBatch
 from sqlqueue_app.operations.failure_selection import FailureSelection
 
-
-class OperationRefused(SqlQueueError):
-    """An operation that cannot be started; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What a batch did, how far it came, and whether nothing is left."""
-
-    outcome: Outcome
-    cursor: str
-    is_last: bool
+Kind = TypeVar("Kind", bound=OperationKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,7 @@ class FailureKind:
         outcome = self.work(settings, chosen.ids, now) if chosen.ids else Outcome()
         return Batch(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last)
 
-    def over_first(self, scope: object, cursor: str) -> str:
+    def over_first(self, settings: Settings, scope: object, cursor: str) -> str:
         """The cursor behind the next message, which cannot be worked on."""
         chosen = choose(self.read(scope), cursor, 1)
         return str(chosen.ids[0]) if chosen.ids else cursor
@@ -96,19 +87,29 @@ def _retry(settings: Settings, ids: Sequence[UUID], now: datetime) -> Outcome:
     return RetryBatch(settings, now).run(ids)
 
 
-_KINDS: Final = (
+_FAILURE_KINDS: Final = (
     FailureKind("retry", gettext_lazy("Retry"), "retry", RETRIABLE, _retry, takes=True),
     FailureKind("archive", gettext_lazy("Archive"), "archive", ARCHIVABLE, _status(ARCHIVABLE, FailureStatus.ARCHIVED)),
     FailureKind("unarchive", gettext_lazy("Unarchive"), "archive", UNARCHIVABLE, _status(UNARCHIVABLE, FailureStatus.UNRESOLVED)),
     FailureKind("complete", gettext_lazy("Mark as resolved"), "retry", COMPLETABLE, _status(COMPLETABLE, FailureStatus.RESOLVED)),
     FailureKind("delete", gettext_lazy("Delete"), "delete_message", DELETABLE, delete_batch, takes=True),
 )
-KINDS: Final[Mapping[str, FailureKind]] = {kind.name: kind for kind in _KINDS}
+FAILURE_KINDS: Final[Mapping[str, FailureKind]] = {kind.name: kind for kind in _FAILURE_KINDS}
+KINDS: Final[Mapping[str, OperationKind]] = {**FAILURE_KINDS, **{kind.name: kind for kind in QUEUE_KINDS}}
 
 
-def kind_of(name: str) -> FailureKind:
+def kind_of(name: str) -> OperationKind:
     """The kind of this name; ConfigurationError names those there are."""
-    kind = KINDS.get(name)
+    return _named(KINDS, name)
+
+
+def failure_kind_of(name: str) -> FailureKind:
+    """As `kind_of`, of the kinds that work on failed messages."""
+    return _named(FAILURE_KINDS, name)
+
+
+def _named(kinds: Mapping[str, Kind], name: str) -> Kind:
+    kind = kinds.get(name)
     if kind is None:
-        raise ConfigurationError(f"unknown kind of operation {name!r}: expected one of {', '.join(KINDS)}")
+        raise ConfigurationError(f"unknown kind of operation {name!r}: expected one of {', '.join(kinds)}")
     return kind

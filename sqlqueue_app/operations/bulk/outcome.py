@@ -19,6 +19,7 @@ class Reason(enum.StrEnum):
 
     STATUS = "status"
     NOT_THERE = "not there"
+    IN_HANDS = "in hands"
     POISON = "poison"
     NO_FAILED_QUEUE = "no failed queue"
     BAD_ADDRESS = "bad address"
@@ -32,6 +33,7 @@ class Reason(enum.StrEnum):
 _TEXTS: Final = {
     Reason.STATUS: gettext_lazy("Its status is: %(detail)s."),
     Reason.NOT_THERE: gettext_lazy("It is not in the error queue any more, or somebody else is at work on it."),
+    Reason.IN_HANDS: gettext_lazy("It was received in the meantime, or somebody is at work on it."),
     Reason.POISON: gettext_lazy("Its headers cannot be read."),
     Reason.NO_FAILED_QUEUE: gettext_lazy(
         "It does not say in which queue it failed: it has no header NServiceBus.FailedQ, or none of its headers can be read."

@@ -10,7 +10,7 @@ from django.db.models import Case, Count, IntegerField, Value, When
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.models import FailureStatus
-from sqlqueue_app.operations.bulk.kinds import kind_of
+from sqlqueue_app.operations.bulk.kinds import failure_kind_of
 from sqlqueue_app.operations.bulk.outcome import Reason, Why, reason_in_words
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.retry_targets import RetryTargets, Target
@@ -44,7 +44,7 @@ class Preview:
 
 def preview(settings: Settings, kind: str, selection: FailureSelection) -> Preview:
     """What an operation on the selection would do now. Nothing is changed or locked. Raises OperationRefused as a request does."""
-    chosen = kind_of(kind)
+    chosen = failure_kind_of(kind)
     scope = chosen.scope(selection)
     found = Preview()
     retry = chosen.name == "retry"

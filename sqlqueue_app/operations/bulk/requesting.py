@@ -16,9 +16,9 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import Operation, OperationState
 from sqlqueue_app.operations.actions import Actor
+from sqlqueue_app.operations.bulk.batches import OperationRefused, Scope
 from sqlqueue_app.operations.bulk.engine import BATCH, OPEN, LeaseLost, OperationRunner
-from sqlqueue_app.operations.bulk.kinds import OperationRefused, kind_of
-from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.operations.bulk.kinds import kind_of
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
@@ -29,7 +29,7 @@ REQUEST_SECONDS: Final = 10.0
 def create_operation(
     settings: Settings,
     kind: str,
-    selection: FailureSelection,
+    asked: Scope,
     *,
     actor: Actor,
     runner: OperationRunner,
@@ -37,11 +37,12 @@ def create_operation(
 ) -> Operation:
     """Write the row of an operation, leased to the runner; nothing is done yet.
 
-    OperationRefused if there is nothing in the selection, if it cannot be read, and if the error queue is not ours; DatabaseErrors.
+    OperationRefused if there is nothing in what is asked for, if it cannot be read, and if the error queue is not ours;
+    DatabaseErrors.
     """
     chosen = kind_of(kind)
     chosen.check(settings)
-    scope = chosen.scope(selection)
+    scope = chosen.scope(asked)
     alias = managed_alias()
     with database_errors(dialect_of_connection(connection_of(alias)), "begin an operation"):
         words = scope.in_words()
@@ -67,7 +68,7 @@ def create_operation(
 def request_operation(
     settings: Settings,
     kind: str,
-    selection: FailureSelection,
+    asked: Scope,
     *,
     actor: Actor,
     batch: int = BATCH,
@@ -80,7 +81,7 @@ def request_operation(
     database is away meanwhile. Raises as `create_operation`.
     """
     runner = OperationRunner(settings, now=now, batch=batch)
-    operation = create_operation(settings, kind, selection, actor=actor, runner=runner, now=now)
+    operation = create_operation(settings, kind, asked, actor=actor, runner=runner, now=now)
     try:
         runner.claim(operation.pk)
         end = clock() + REQUEST_SECONDS
@@ -96,7 +97,7 @@ def request_operation(
 def run_operation(
     settings: Settings,
     kind: str,
-    selection: FailureSelection,
+    asked: Scope,
     *,
     actor: Actor,
     progress: Callable[[Operation], None] | None = None,
@@ -104,7 +105,7 @@ def run_operation(
 ) -> Operation:
     """Start an operation and carry it out here to its end; Control-C cancels it. Raises as `create_operation`."""
     runner = OperationRunner(settings, now=now)
-    operation = create_operation(settings, kind, selection, actor=actor, runner=runner, now=now)
+    operation = create_operation(settings, kind, asked, actor=actor, runner=runner, now=now)
     pause = threading.Event()
     try:
         return runner.run(operation.pk, wait=pause.wait, progress=progress, follow=True) or operation

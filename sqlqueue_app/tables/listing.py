@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.layouts import QueueLayout, TableShape, check_delayed, layout_of
-from sqlqueue_app.databases.statements import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
@@ -133,20 +132,31 @@ def _look(alias: str, name: str, addresses: Sequence[QueueAddress], limit: int) 
     with database_errors(dialect, f"look at {len(addresses)} tables"):
         for start in range(0, len(addresses), TABLES_PER_STATEMENT):
             part = list(enumerate(addresses))[start : start + TABLES_PER_STATEMENT]
-            statement, values = _union(dialect, name, part, limit)
+            statement, values = union_of(dialect, [Piece(name, number, address, {"limit": limit}) for number, address in part])
             with connection.cursor() as cursor:
                 cursor.execute(statement, values)
                 found.update((int(number), tuple(row)) for number, *row in cursor.fetchall())
     return [found[number] for number in range(len(addresses))]
 
 
-def _union(dialect: Dialect, name: str, tables: Sequence[tuple[int, QueueAddress]], limit: int) -> tuple[str, list[Any]]:
-    """The statement of many looks, and its values in their order."""
-    pieces: list[Rendered] = []
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A named statement for one of many tables, with the number that tells its rows from those of the others."""
+
+    statement: str
+    number: int
+    address: QueueAddress
+    values: dict[str, object]
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+def union_of(dialect: Dialect, pieces: Sequence[Piece]) -> tuple[str, list[Any]]:
+    """One statement of many, and the parameters in their order."""
+    statements = []
     values: list[Any] = []
-    for number, address in tables:
-        qualified = dialect.qualified(address)
-        piece = dialect.statement(name, table=qualified, number=str(number))
-        pieces.append(piece)
-        values += piece.bind({"limit": limit, "table": qualified, "name": address.table})
-    return "\nUNION ALL\n".join(piece.sql for piece in pieces), values
+    for piece in pieces:
+        qualified = dialect.qualified(piece.address)
+        rendered = dialect.statement(piece.statement, table=qualified, number=str(piece.number), **piece.texts)
+        statements.append(rendered.sql)
+        values += rendered.bind({**piece.values, "table": qualified, "name": piece.address.table})
+    return "\nUNION ALL\n".join(statements), values

@@ -146,13 +146,22 @@ LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
     ),
     "look_expiring": ([(TABLE, READ)] * 2, ("WHERE EXPIRES IS NOT NULL", "WHERE EXPIRES <", "= GETUTCDATE ( )")),
     "look_delayed": ([(TABLE, READ)] * 3, ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC")),
+    "find_in_queue": (
+        [(TABLE, READ)] * 2,
+        ("SELECT TOP (", "SELECT TOP (", "ORDER BY ROWVERSION DESC", "WHERE CHARINDEX (", "UNION ALL", "HAVING COUNT ( * ) >"),
+    ),
+    "find_in_delayed": (
+        [(TABLE, READ)] * 2,
+        ("SELECT TOP (", "SELECT TOP (", "ORDER BY DUE DESC", "WHERE CHARINDEX (", "UNION ALL", "HAVING COUNT ( * ) >"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_looks_at_many_tables(name: str) -> None:
     hints, order = LOOKS[name]
-    one = SQLSERVER.statement(name, table=TABLE, number="7").sql
+    texts = {"order": "DESC"} if name.startswith("find_in") else {}
+    one = SQLSERVER.statement(name, table=TABLE, number="7", **texts).sql
     check(one, hints, order)
     check(f"{one}\nUNION ALL\n{one}", [*hints, *hints], order)
 

@@ -78,3 +78,31 @@ SELECT
         SELECT 1 FROM {table} WHERE due <= (SELECT clock_timestamp()) ORDER BY due LIMIT CAST(:limit AS integer)
     ) AS overdue),
     CAST(EXTRACT(EPOCH FROM (SELECT due FROM {table} ORDER BY due LIMIT 1)) AS double precision);
+
+-- name: find_in_queue
+-- Rows among the first or the last ones whose headers hold a text; and a row of NULLs where there are more than were looked at.
+SELECT {number}, found.seq, found.id, found.headers
+FROM (
+    SELECT head.seq, head.id, head.headers
+    FROM (SELECT seq, id, headers FROM {table} ORDER BY seq {order} LIMIT CAST(:looked AS integer)) AS head
+    WHERE strpos(head.headers, :text) > 0
+    LIMIT CAST(:most AS integer)
+) AS found
+UNION ALL
+SELECT {number}, NULL, NULL, NULL
+FROM (SELECT 1 FROM {table} ORDER BY seq LIMIT CAST(:looked AS integer) + 1) AS counted
+HAVING count(*) > CAST(:looked AS integer);
+
+-- name: find_in_delayed
+-- The same for the messages that will be due first; they have no number.
+SELECT {number}, CAST(0 AS bigint), CAST(NULL AS uuid), found.headers
+FROM (
+    SELECT head.headers
+    FROM (SELECT headers FROM {table} ORDER BY due {order} LIMIT CAST(:looked AS integer)) AS head
+    WHERE strpos(head.headers, :text) > 0
+    LIMIT CAST(:most AS integer)
+) AS found
+UNION ALL
+SELECT {number}, NULL, NULL, NULL
+FROM (SELECT 1 FROM {table} ORDER BY due LIMIT CAST(:looked AS integer) + 1) AS counted
+HAVING count(*) > CAST(:looked AS integer);

@@ -51,3 +51,27 @@ SELECT
         ) AS overdue
     ),
     (julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('1970-01-01')) * 86400.0;
+
+-- name: find_in_queue
+SELECT {number}, found.RowVersion, CAST(found.Id AS blob), CAST(found.Headers AS blob)
+FROM (
+    SELECT head.RowVersion, head.Id, head.Headers
+    FROM (SELECT RowVersion, Id, Headers FROM {table} ORDER BY RowVersion {order} LIMIT :looked) AS head
+    WHERE instr(head.Headers, :text) > 0
+    LIMIT :most
+) AS found
+UNION ALL
+SELECT {number}, NULL, NULL, NULL
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY RowVersion LIMIT :looked + 1)) > :looked;
+
+-- name: find_in_delayed
+SELECT {number}, 0, NULL, CAST(found.Headers AS blob)
+FROM (
+    SELECT head.Headers
+    FROM (SELECT Headers FROM {table} ORDER BY Due {order} LIMIT :looked) AS head
+    WHERE instr(head.Headers, :text) > 0
+    LIMIT :most
+) AS found
+UNION ALL
+SELECT {number}, NULL, NULL, NULL
+WHERE (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY Due LIMIT :looked + 1)) > :looked;

@@ -76,3 +76,39 @@ SELECT
         SELECT TOP (1) DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), Due) / 1000.0
         FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due ASC
     );
+
+-- name: find_in_queue
+-- Rows among the first or the last ones whose headers hold a text; and a row of NULLs where there are more than were looked at.
+SELECT {number}, found.RowVersion, found.Id, found.Headers
+FROM (
+    SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Id, head.Headers
+    FROM (
+        SELECT TOP (CAST(:looked AS int)) RowVersion, Id, Headers
+        FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion {order}
+    ) AS head
+    WHERE CHARINDEX(CAST(:text AS nvarchar(400)), head.Headers) > 0
+) AS found
+UNION ALL
+SELECT {number}, NULL, NULL, NULL
+FROM (
+    SELECT TOP (CAST(:looked AS int) + 1) RowVersion
+    FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion ASC
+) AS counted
+HAVING COUNT(*) > CAST(:looked AS int);
+
+-- name: find_in_delayed
+-- The same for the messages that will be due first.
+SELECT {number}, CAST(0 AS bigint), CAST(NULL AS uniqueidentifier), found.Headers
+FROM (
+    SELECT TOP (CAST(:most AS int)) head.Headers
+    FROM (
+        SELECT TOP (CAST(:looked AS int)) Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}
+    ) AS head
+    WHERE CHARINDEX(CAST(:text AS nvarchar(400)), head.Headers) > 0
+) AS found
+UNION ALL
+SELECT {number}, NULL, NULL, NULL
+FROM (
+    SELECT TOP (CAST(:looked AS int) + 1) Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due ASC
+) AS counted
+HAVING COUNT(*) > CAST(:looked AS int);

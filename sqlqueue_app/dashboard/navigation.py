@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from sqlqueue_app.models import (
+    Conversation,
     Dashboard,
     DelayedMessage,
     Endpoint,
@@ -28,6 +29,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     Queue,
     Endpoint,
     FailedMessage,
+    Conversation,
     DelayedMessage,
     Redirect,
     Event,

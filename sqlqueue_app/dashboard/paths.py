@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from django.contrib.admin.utils import unquote
 
-from sqlqueue_app.operations.admin_paths import path_of
+from sqlqueue_app.operations.admin_paths import path_of, text_of_path
 from sqlqueue_app.operations.known_queues import KnownQueue
 
-__all__ = ["name_of_path", "path_of", "queue_of_path"]
+__all__ = ["name_of_path", "path_of", "queue_of_path", "text_of_path"]
 
 
 def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:

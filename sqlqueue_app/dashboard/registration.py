@@ -7,6 +7,7 @@ from typing import Final
 from django.contrib.admin import AdminSite
 
 from sqlqueue_app.dashboard.action_admin import ActionAdmin
+from sqlqueue_app.dashboard.conversation_admin import ConversationAdmin
 from sqlqueue_app.dashboard.dashboard_admin import DashboardAdmin
 from sqlqueue_app.dashboard.delayed_admin import DelayedAdmin
 from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
@@ -17,6 +18,7 @@ from sqlqueue_app.dashboard.operation_admin import OperationAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
 from sqlqueue_app.models import (
+    Conversation,
     Dashboard,
     DelayedMessage,
     Endpoint,
@@ -34,6 +36,7 @@ ADMINS: Final = (
     (Queue, QueueAdmin),
     (Endpoint, EndpointAdmin),
     (FailedMessage, FailureAdmin),
+    (Conversation, ConversationAdmin),
     (Instance, InstanceAdmin),
     (DelayedMessage, DelayedAdmin),
     (Redirect, RedirectAdmin),

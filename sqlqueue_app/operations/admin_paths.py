@@ -17,3 +17,8 @@ def path_of(name: str) -> str:
     if _DOTS.match(name):
         return name.replace(".", "_2E")
     return quote(name) if _UNSAFE.search(name) or _QUOTED.search(name) else name
+
+
+def text_of_path(path: str) -> str:
+    """The name that a part of a path means where nobody knows which names there are: the reverse of `path_of`."""
+    return _QUOTED.sub(lambda found: chr(int(found[0][1:], 16)), path)

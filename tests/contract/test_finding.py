@@ -27,7 +27,7 @@ def test_the_first_and_the_last_rows_are_looked_at(queue: QueueTable, layout: st
     whole = find_rows(queue.alias, [Place(queue.address, 10)], "c-1", most=10)
     assert [each.row_version for each in first.rows] == [1, 6]
     assert [each.row_version for each in last.rows] == [6, 10]
-    assert (first.longer, last.longer, whole.longer) == ({0}, {0}, frozenset())
+    assert [set(each.longer) for each in (first, last, whole)] == [{0}, {0}, set()]
     (peeked, *_) = queue.peek(1)
     assert (first.rows[0].id, first.rows[0].headers) == (peeked.id, peeked.headers)
 

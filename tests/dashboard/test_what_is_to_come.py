@@ -13,7 +13,6 @@ from tests.support.databases import QueueDatabase
 ADMIN = "/admin/sqlqueue_app/"
 MISSING = pytest.mark.xfail(strict=True, reason="not made yet")
 PAGES = (
-    "conversation/3c3c90ba-3dda-41bb-b5ab-460449a8f80e/",
     "subscription/",
     "schedule/",
     "check/",

@@ -1,0 +1,134 @@
+"""The pages of conversations: found by any id, drawn and told, as a file, in the hands of any reader."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.dashboard.paths import path_of, text_of_path
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.failing import fail
+from tests.operations.filling import HOSTILE, install, table
+from tests.operations.talks import audited, failed_one, sent
+from tests.support.databases import QueueDatabase
+
+TALKS = "/admin/sqlqueue_app/conversation/"
+ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}
+BILL = deterministic_guid("bill", "Billing")
+IDS = ("o'c\"x", "a/b", "\u202e\u0639\u0631", "</>", "%2F", "_2F", "..", ".", "\\", "a\nb", HOSTILE, "?a=b#c", "x" * 300)
+
+
+@pytest.fixture
+def shop(queue_database: QueueDatabase) -> QueueDatabase:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    return queue_database
+
+
+def fill(database: QueueDatabase, talk: str = "c-1") -> None:
+    table(database, "audit").send([audited("order", talk=talk)])
+    table(database, "Billing").send([sent("remind", "order", by="Sales", talk=talk, intent="Publish")])
+    fail(database, [failed_one("bill", "order", talk=talk)])
+
+
+def page(path: str = "", kind: str = "reader", status: int = 200) -> Markup:
+    answer = client_of(kind).get(TALKS + path)
+    assert answer.status_code == status
+    return Markup(answer.content.decode())
+
+
+def test_a_conversation_is_drawn_twice_and_told_in_a_table(shop: QueueDatabase) -> None:
+    fill(shop)
+    shown = page("c-1/")
+    assert shown.inline == []
+    assert "3 messages, 3 endpoints: 1 handled, 1 failed, 1 waits in its queue" in shown.text()
+    assert len(shown.find("svg", role="group")) == 2
+    words = [each["aria-label"] for each in shown.find("a", **{"class": "sq-node sq-talk-failed sq-talk-command"})]
+    assert words == ["Shop.PlaceOrder (command) from Sales to Billing: failed"] * 2
+    queued = shown.find("a", **{"class": "sq-node sq-talk-waiting sq-talk-event sq-talk-queued"})
+    assert [each["href"] for each in queued] == ["/admin/sqlqueue_app/queue/Billing/1/"] * 2
+    assert shown.find("path", **{"class": "sq-way sq-way-event"})
+    assert "1. Shop.Order order – command Web Sales" in shown.text()
+    assert "250 ms" in shown.text()
+    assert f"/admin/sqlqueue_app/failedmessage/{BILL}/" in shown.links
+    assert "the first 2,000 rows were looked at" in shown.text()
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
+    fill(shop, name)
+    address = f"{quote(path_of(name), safe='')}/"
+    assert text_of_path(path_of(name)) == name
+    assert "3 messages" in page(address).text()
+    assert page(address).inline == []
+    found = client_of("reader").get(TALKS, {"id": "remind"})
+    assert (found.status_code, found.headers["Location"].startswith(TALKS)) == (302, True)
+    assert "3 messages" in Markup(client_of("reader").get(found.headers["Location"]).content.decode()).text()
+    assert any(
+        "3 messages" in page(link.removeprefix(TALKS)).text() for link in page().links if link.startswith(TALKS) and link != TALKS
+    )
+
+
+def test_an_unknown_id_is_said_with_what_was_looked_at(shop: QueueDatabase) -> None:
+    shown = page("nothing/")
+    assert "No message of this conversation was found." in shown.text()
+    assert "the first 2,000 rows were looked at" in shown.text()
+    assert "No message with the id “nothing” was found" in page("?id=nothing").text()
+    assert "No unresolved failed message belongs to a conversation." in page().text()
+
+
+def test_a_conversation_is_found_by_its_id_and_by_that_of_a_failed_message(shop: QueueDatabase) -> None:
+    fill(shop)
+    for name in ("c-1", "order", "bill", str(BILL)):
+        assert client_of("reader").get(TALKS, {"id": name}).headers["Location"] == f"{TALKS}c-1/"
+    assert f"{TALKS}c-1/" in page().links
+
+
+def test_a_large_conversation_is_cut_in_the_diagrams_and_whole_in_the_table(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS=ENDPOINTS)
+    table(sqlite_database, "audit").send([audited(f"m-{number}", "m-0" if number else None, after=number) for number in range(300)])
+    table(sqlite_database, "Billing").send([sent("late", "m-299")])
+    shown = page("c-1/")
+    assert "200 messages are drawn" in shown.text()
+    assert "101 more stand in the table alone." in shown.text()
+    assert len(shown.find("rect", rx="5")) == 200 + 2 + 1
+    assert "waits in its queue" in shown.text()
+    assert "?from=201#sq-messages" in shown.links
+    assert len(page("c-1/?from=201").find("td", **{"data-label": "Kind"})) == 101
+    for odd in ("-1", "0", "9e9", "9" * 40, "²", "'"):
+        assert len(page(f"c-1/?from={quote(odd)}").find("td", **{"data-label": "Kind"})) in (200, 1)
+
+
+def test_a_conversation_is_a_file_for_those_who_may_export(shop: QueueDatabase) -> None:
+    fill(shop)
+    assert client_of("reader").get(f"{TALKS}c-1/?format=json").status_code == 403
+    answer = client_of("writer").get(f"{TALKS}c-1/?format=json")
+    found = {each["message_id"]: each for each in json.loads(b"".join(answer.streaming_content))}  # type: ignore[attr-defined]
+    assert (found["order"]["state"], found["order"]["processing_seconds"], found["order"]["related_to"]) == ("handled", 0.25, None)
+    assert (found["bill"]["failure"], found["bill"]["related_to"]) == (str(BILL), "order")
+    assert (found["remind"]["kind"], found["remind"]["queue"], found["remind"]["row_version"]) == ("event", "Billing", 1)
+    assert client_of("writer").get(f"{TALKS}c-1/?format=csv").status_code == 200
+
+
+def test_a_queue_that_was_dropped_is_no_error(shop: QueueDatabase) -> None:
+    fill(shop)
+    with shop.connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {table(shop, 'Billing').qualified}")
+    assert "2 messages" in page("c-1/").text()
+
+
+@pytest.mark.parametrize("path", ["c-1/", "", "?id=nothing"])
+def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase, path: str) -> None:
+    satellites = {f"Sales.{number}": {} for number in range(200)}
+    install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
+    fail(postgresql_database, [failed_one("bill", "order")])
+    client = client_of("reader")
+    own, managed = connections[postgresql_database.alias], connections["default"]
+    with CaptureQueriesContext(own) as statements, CaptureQueriesContext(managed) as others:
+        assert client.get(TALKS + path).status_code == 200
+    assert len(statements) + (0 if own is managed else len(others)) <= 15

@@ -7,12 +7,14 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
+from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.conversations import COLUMNS, exported_talk, flow_of, looked_at, sequence_of, summary_of, talk_rows
 from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.failure_admin import READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import number, stamp
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
@@ -22,6 +24,7 @@ from sqlqueue_app.operations.conversations.message import Fate, TalkMessage
 from sqlqueue_app.operations.conversations.newest import newest_conversations
 from sqlqueue_app.operations.conversations.reading import MOST_MESSAGES, conversation_of, read_conversation
 from sqlqueue_app.operations.conversations.tree import Forest, cut, forest
+from sqlqueue_app.operations.failure_index import catch_up
 
 # So many messages are drawn, and stand on one page of the table.
 MOST_DRAWN: Final = 200
@@ -45,8 +48,11 @@ class ConversationAdmin(PageAdmin):
         if wanted:
             found, how_far = conversation_of(get_settings(), wanted)
             if found is not None:
-                return HttpResponseRedirect(self.url("conversation", path_of(found)))
+                return HttpResponseRedirect(self.conversation_url(found))
             looked = looked_at(how_far)
+        else:
+            # The list is right also where no worker is alive.
+            catch_up(get_settings(), limit=READ_BY_A_PAGE, now=timezone.now(), queues_at_most=1)
         newest = newest_conversations()
         return self.page(
             request,
@@ -55,7 +61,7 @@ class ConversationAdmin(PageAdmin):
             wanted=wanted,
             looked=looked,
             longest=LONGEST_ID,
-            newest=[(each, self.url("conversation", path_of(each.id)), number(each.failed), stamp(each.last)) for each in newest],
+            newest=[(each, self.conversation_url(each.id), number(each.failed), stamp(each.last)) for each in newest],
             **(extra_context or {}),
         )
 
@@ -89,11 +95,11 @@ class ConversationAdmin(PageAdmin):
         }
 
     def _message_url(self, message: TalkMessage) -> str:
-        """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed messages."""
+        """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
         if message.failure is not None:
             return self.url_of(FailedMessage, "message", message.failure)
         if message.fate is Fate.DELAYED:
-            return self.url_of(DelayedMessage)
+            return self.url_of(DelayedMessage, "message", path_of(message.queue), message.delayed)
         if message.row_version is None:
             return ""
         return self.url_of(Queue, "message", path_of(message.queue), message.row_version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ FATE_WORDS: Mapping[Fate, tuple[Level, object]] = {
     Fate.FAILED: (Level.ERROR, gettext_lazy("failed")),
     Fate.ARCHIVED: (Level.INFO, gettext_lazy("archived")),
     Fate.RETRIED: (Level.INFO, gettext_lazy("retried")),
-    Fate.WAITING: (Level.INFO, gettext_lazy("waits in its queue")),
+    Fate.WAITING: (Level.INFO, gettext_lazy("waiting")),
     Fate.DELAYED: (Level.INFO, gettext_lazy("delayed")),
     Fate.GONE: (Level.WARNING, gettext_lazy("deleted or gone")),
 }
@@ -192,10 +192,9 @@ def sequence_of(forest: Forest, url_of: UrlOf) -> SequenceText:
     arrows = []
     for branch, arrow in zip(forest.branches, drawn.arrows, strict=True):
         message = branch.message
-        label = message.short_type or _("without a type")
-        if message.fate is not Fate.HANDLED:
-            label = f"{label} · {_state(message).word}"
-        shape = _shape(message, url_of, (label,), int(arrow.label_width / _LETTER))
+        fate = "" if message.fate is Fate.HANDLED else f" · {_state(message).word}"
+        shape = _shape(message, url_of, (message.short_type or _("without a type"),), int(arrow.label_width / _LETTER) - len(fate))
+        shape = replace(shape, lines=(shape.lines[0] + fate,))
         left, top, height = (str(each) for each in arrow.bar)
         arrows.append(ArrowText(shape, arrow, str(arrow.label_x), str(arrow.label_y), left, top, height))
     lanes = tuple(_lane(each.endpoint or _("not known"), each.x) for each in drawn.lanes)

@@ -287,6 +287,7 @@ class FailureAdmin(PageAdmin):
             sent_at=stamp(message.sent_at) if message.sent_at else None,
             size=size_text(message.size),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
+            conversation_url=self.conversation_url(message.conversation_id),
             kept_days=KEPT.days,
             attempts=[attempt_text(each) for each in found.attempts],
             groups=[(str(CLASSIFIER_WORDS[key]), each, self.url("group", each.pk)) for key, each in found.groups],

@@ -20,7 +20,9 @@ from django.views.decorators.http import require_http_methods
 from sqlqueue_app.dashboard.access import Power, may
 from sqlqueue_app.dashboard.live import tagged
 from sqlqueue_app.dashboard.pages import Crumb, database_away_page, is_database_away, page, problem_page
+from sqlqueue_app.dashboard.paths import path_of
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import Conversation
 from sqlqueue_app.operations.queue_problems import QueueProblem
 
 if TYPE_CHECKING:
@@ -84,6 +86,10 @@ class PageAdmin(_ModelAdmin):
         if not self.admin_site.is_registered(model):
             return ""
         return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{name}", args=args, current_app=self.admin_site.name)
+
+    def conversation_url(self, conversation: str | None) -> str:
+        """The page of a conversation; empty without an id, or where the project has taken those pages off the site."""
+        return self.url_of(Conversation, "conversation", path_of(conversation)) if conversation else ""
 
     def _path(self, route: str, view: Any, name: str) -> URLPattern:
         pattern: URLPattern = path(route, view, name=self._name(name))

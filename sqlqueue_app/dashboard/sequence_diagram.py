@@ -86,10 +86,10 @@ def sequence_diagram(forest: Forest) -> SequenceDiagram:
         open_until[message.receiving].append(y + height)
         start = middle[message.sending] if message.sending else None
         arrows.append(_arrow(start, x, y, bar, message.kind is Kind.EVENT))
-    height = _FIRST_ROW + len(arrows) * ROW_HEIGHT
-    return SequenceDiagram(
-        tuple(Lane(endpoint, x) for endpoint, x in middle.items()), tuple(arrows), max(1, len(endpoints)) * LANE_WIDTH, height
-    )
+    # The label of a loop on the last lane stands right of it.
+    width = max(1, len(endpoints)) * LANE_WIDTH + LANE_WIDTH // 2
+    lanes = tuple(Lane(endpoint, x) for endpoint, x in middle.items())
+    return SequenceDiagram(lanes, tuple(arrows), width, _FIRST_ROW + len(arrows) * ROW_HEIGHT)
 
 
 def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], is_event: bool) -> Arrow:
@@ -97,7 +97,7 @@ def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], is_ev
         right = bar[0] + BAR_WIDTH
         path = f"M{right} {y - 12}h{_LOOP}v14h-{_LOOP - 2}"
         head = f"M{right + 9} {y - 2}l-8 4l8 4z"
-        return Arrow(path, head, right + _LOOP + 6, y, LANE_WIDTH // 2 - _LOOP - 20, bar, is_event)
+        return Arrow(path, head, right + 6, y - 17, LANE_WIDTH - 40, bar, is_event)
     begin = end - _STUB if start is None else start
     to_right = begin < end
     tip = bar[0] if to_right else bar[0] + BAR_WIDTH

@@ -32,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row that was found, with the number of its place. `row_version` is 0 and `id` None in a table of delayed messages."""
+    """A row that was found, with the number of its place. A delayed message has either no number (0) or no `id`."""
 
     place: int
     row_version: int

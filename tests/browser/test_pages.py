@@ -19,6 +19,7 @@ from tests.dashboard.pages import client_of
 from tests.operations.delayed_rows import put
 from tests.operations.error_rows import failed
 from tests.operations.filling import install, instance, message, row, table
+from tests.operations.talks import sent
 from tests.support.databases import QueueDatabase
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -58,6 +59,10 @@ PAGES = (
     f"failedmessage/group/{GROUP}/note/",
     f"failedmessage/retry/?ids={ONE}",
     f"failedmessage/{PENDING}/",
+    "conversation/",
+    "conversation/?id=nothing",
+    "conversation/c-1/",
+    "conversation/nothing/",
 )
 FAILED = {
     "NServiceBus.FailedQ": "Sales",
@@ -84,6 +89,9 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
             critical_max=-1, failures=1,
         )  # fmt: skip
     table(sqlite_database, "error").send([failed(), failed("m-2"), row("no json", b"x")])
+    table(sqlite_database, "Sales.Priority").send(
+        [sent("late", "m-1", by="Sales", intent="Publish"), sent("self", "late", by="Sales")]
+    )
     catch_up(get_settings(), limit=10, now=now)
     FailureGroup.objects.filter(pk=GROUP).update(note="known", noted_by="anna", noted_at=now)
     remove_rows(table(sqlite_database, "error"), [FailedMessage.objects.get(pk=PENDING).row_version or 0])
@@ -117,7 +125,7 @@ def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site,
     window = site.window(kind, scripts=False)
     client = client_of(kind)
     dead = []
-    for page in (*PAGES[:7], "endpoint/", "endpoint/Sales/"):
+    for page in (*PAGES[:7], "endpoint/", "endpoint/Sales/", "conversation/", "conversation/c-1/"):
         window.goto(ADMIN + page)
         links = [link.get_attribute("href") or "" for link in window.query_selector_all("#content a[href]")]
         addresses = {urljoin(ADMIN + page, link) for link in links if not link.startswith("#")}
@@ -133,6 +141,23 @@ def test_a_purge_works_without_scripts(filled: QueueDatabase, site: Site) -> Non
     window.click("text=Delete all messages")
     assert "32 messages were deleted." in window.inner_text("body")
     assert table(filled, "Sales").depth().waiting == 0
+
+
+def test_messages_of_a_diagram_are_links_in_their_order(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("reader")
+    window.goto(f"{ADMIN}conversation/c-1/")
+    nodes = window.query_selector_all("svg.sq-flow a")
+    words = [str(each.get_attribute("aria-label")) for each in nodes]
+    nodes[0].focus()
+    reached = []
+    for _ in words:
+        reached.append(window.evaluate("document.activeElement.getAttribute('aria-label')"))
+        window.keyboard.press("Tab")
+    assert len(words) == 4
+    assert reached == words
+    window.query_selector_all("svg.sq-sequence a")[words.index(next(each for each in words if "Late" in each))].focus()
+    window.keyboard.press("Enter")
+    window.wait_for_url(f"**{ADMIN}queue/Sales.Priority/1/")
 
 
 def test_everything_is_reached_by_the_keyboard(filled: QueueDatabase, site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -10,12 +11,16 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.paths import path_of, text_of_path
 from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.well_known import delayed_address
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail
 from tests.operations.filling import HOSTILE, install, table
-from tests.operations.talks import audited, failed_one, sent
+from tests.operations.talks import BEGIN, audited, failed_one, sent
 from tests.support.databases import QueueDatabase
 
 TALKS = "/admin/sqlqueue_app/conversation/"
@@ -36,6 +41,11 @@ def fill(database: QueueDatabase, talk: str = "c-1") -> None:
     fail(database, [failed_one("bill", "order", talk=talk)])
 
 
+def delay(database: QueueDatabase, name: str) -> None:
+    address = delayed_address(address_book_of(get_settings()), "Sales")
+    DelayedTable(database.alias, address).add(sent(name).headers, b"{}", BEGIN + timedelta(days=9_000))
+
+
 def page(path: str = "", kind: str = "reader", status: int = 200) -> Markup:
     answer = client_of(kind).get(TALKS + path)
     assert answer.status_code == status
@@ -46,14 +56,14 @@ def test_a_conversation_is_drawn_twice_and_told_in_a_table(shop: QueueDatabase) 
     fill(shop)
     shown = page("c-1/")
     assert shown.inline == []
-    assert "3 messages, 3 endpoints: 1 handled, 1 failed, 1 waits in its queue" in shown.text()
+    assert "3 messages, 3 endpoints: 1 handled, 1 failed, 1 waiting" in shown.text()
     assert len(shown.find("svg", role="group")) == 2
     words = [each["aria-label"] for each in shown.find("a", **{"class": "sq-node sq-talk-failed sq-talk-command"})]
     assert words == ["Shop.PlaceOrder (command) from Sales to Billing: failed"] * 2
     queued = shown.find("a", **{"class": "sq-node sq-talk-waiting sq-talk-event sq-talk-queued"})
     assert [each["href"] for each in queued] == ["/admin/sqlqueue_app/queue/Billing/1/"] * 2
     assert shown.find("path", **{"class": "sq-way sq-way-event"})
-    assert "1. Shop.Order order – command Web Sales" in shown.text()
+    assert "1. Shop.Order order handled – command Web → Sales" in shown.text()
     assert "250 ms" in shown.text()
     assert f"/admin/sqlqueue_app/failedmessage/{BILL}/" in shown.links
     assert "the first 2,000 rows were looked at" in shown.text()
@@ -69,9 +79,8 @@ def test_an_id_of_any_shape_has_a_page(shop: QueueDatabase, name: str) -> None:
     found = client_of("reader").get(TALKS, {"id": "remind"})
     assert (found.status_code, found.headers["Location"].startswith(TALKS)) == (302, True)
     assert "3 messages" in Markup(client_of("reader").get(found.headers["Location"]).content.decode()).text()
-    assert any(
-        "3 messages" in page(link.removeprefix(TALKS)).text() for link in page().links if link.startswith(TALKS) and link != TALKS
-    )
+    (listed,) = {link for link in page().links if link.startswith(TALKS) and link != TALKS}
+    assert "3 messages" in page(listed.removeprefix(TALKS)).text()
 
 
 def test_an_unknown_id_is_said_with_what_was_looked_at(shop: QueueDatabase) -> None:
@@ -89,6 +98,25 @@ def test_a_conversation_is_found_by_its_id_and_by_that_of_a_failed_message(shop:
     assert f"{TALKS}c-1/" in page().links
 
 
+def test_a_delayed_message_leads_to_its_page(shop: QueueDatabase) -> None:
+    delay(shop, "cancel")
+    (link, _again, _third) = [each for each in page("c-1/").links if "/delayedmessage/" in each and each.count("/") > 5]
+    answer = client_of("reader").get(link)
+    assert (answer.status_code, "cancel" in answer.content.decode()) == (200, True)
+
+
+def test_messages_lead_to_their_conversation(shop: QueueDatabase) -> None:
+    fill(shop, "a/b")
+    for address in (f"failedmessage/{BILL}/", "queue/Billing/1/", "queue/audit/1/"):
+        answer = client_of("reader").get(f"/admin/sqlqueue_app/{address}")
+        assert f"{TALKS}a_2Fb/" in Markup(answer.content.decode()).links
+
+
+def test_the_list_is_right_without_a_worker(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_one("bill", "order")])
+    assert f"{TALKS}c-1/" in page().links
+
+
 def test_a_large_conversation_is_cut_in_the_diagrams_and_whole_in_the_table(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ENDPOINTS=ENDPOINTS)
     table(sqlite_database, "audit").send([audited(f"m-{number}", "m-0" if number else None, after=number) for number in range(300)])
@@ -97,7 +125,7 @@ def test_a_large_conversation_is_cut_in_the_diagrams_and_whole_in_the_table(sqli
     assert "200 messages are drawn" in shown.text()
     assert "101 more stand in the table alone." in shown.text()
     assert len(shown.find("rect", rx="5")) == 200 + 2 + 1
-    assert "waits in its queue" in shown.text()
+    assert "waiting" in shown.text()
     assert "?from=201#sq-messages" in shown.links
     assert len(page("c-1/?from=201").find("td", **{"data-label": "Kind"})) == 101
     for odd in ("-1", "0", "9e9", "9" * 40, "²", "'"):

@@ -49,6 +49,7 @@ class TalkMessage:
     `related_to` is the id of the message that was being handled when it was sent; empty for the first one, and where it is not
     known. `sending` and `receiving` are endpoints, empty where nothing says them. `queue` and `row_version` say where it lies,
     `failure` is its id in the index of failures; either may be missing. `started` and `ended` are of its processing, or failure.
+    `delayed` tells a delayed message from the others of its table, which `queue` names then.
     """
 
     key: str
@@ -67,6 +68,7 @@ class TalkMessage:
     queue: str = ""
     row_version: int | None = None
     failure: UUID | None = None
+    delayed: str = ""
 
     @property
     def order(self) -> tuple[datetime, datetime, str]:

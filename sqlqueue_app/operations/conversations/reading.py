@@ -24,15 +24,14 @@ from sqlqueue_app.operations.conversations.message import Fate, TalkMessage, tal
 from sqlqueue_app.operations.error_rows import fitting
 from sqlqueue_app.operations.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.operations.instance_status import read_instances
+from sqlqueue_app.operations.known_delayed import KnownDelayed, known_delayed_tables
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, address_book_of, known_queues
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.other_queues import other_queues
 from sqlqueue_app.operations.queue_looks import listed_tables, table_key
 from sqlqueue_app.tables.chosen_rows import headers_of_rows
 from sqlqueue_app.tables.finding import EVERY, FoundRow, Place, find_rows
-from sqlqueue_app.tables.listing import ListedTable
 from sqlqueue_app.tables.queue import queue_table
-from sqlqueue_app.tables.well_known import DELAYED_SUFFIX
 
 # So many rows are looked at in all queues together, and in each: a few tenths of a second where all of them are long.
 LOOKED_AT_ALL: Final = 50_000
@@ -218,12 +217,16 @@ def _tables(settings: Settings, instances: Sequence[Instance]) -> list[tuple[Kno
     listed = listed_tables(settings.database)
     known = known_queues(settings, instances)
     there = {table_key(table.address) for table in listed if table.layout is not None}
+    delayed = {table_key(table.address) for table in listed if table.is_delayed}
     queues = [each for each in (*known, *other_queues(settings, known, listed)) if table_key(each.address) in there]
-    return [*((each, False) for each in queues), *((_delayed(each), True) for each in listed if each.is_delayed)]
+    return [
+        *((each, False) for each in queues),
+        *((_delayed(each), True) for each in known_delayed_tables(settings, listed) if table_key(each.address) in delayed),
+    ]
 
 
-def _delayed(table: ListedTable) -> KnownQueue:
-    return KnownQueue(table.address.table, table.address, QueueKind.OTHER, ())
+def _delayed(table: KnownDelayed) -> KnownQueue:
+    return KnownQueue(table.name, table.address, QueueKind.OTHER, (table.endpoint,))
 
 
 def _place(queue: KnownQueue, is_delayed: bool, rows: int) -> Place:
@@ -246,18 +249,21 @@ def _read(text: str | None) -> Headers:
 def _of_rows(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[_Found]) -> list[TalkMessage]:
     """The messages of rows, but for those of error queues that the index knows; of several rows of a failure the last."""
     found: dict[str, TalkMessage] = {}
-    for number, row in enumerate(rows):
+    for row in rows:
         unique = guid_of(row.headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
         if row.queue.kind is QueueKind.ERROR:
             unique = unique_message_id(row.headers, native_id=row.native_id)
             if unique in failures:
                 continue
-        key = f"failed {unique}" if row.queue.kind is QueueKind.ERROR else f"{row.queue.name} {row.row_version or -number}"
+        key = f"failed {unique}" if row.queue.kind is QueueKind.ERROR else f"{row.queue.name} {row.row_version or row.native_id}"
         fate = _fate(row)
         native = row.native_id or key
         message = talk_message(row.headers, key, native_id=native, receiving=_receiving(settings, row), fate=fate)
         failure = unique if unique in failures else None
-        found[key] = replace(message, queue=row.queue.name, row_version=row.row_version or None, failure=failure)
+        if row.is_delayed:
+            found[key] = replace(message, queue=row.queue.name, delayed=str(row.row_version or row.native_id))
+        else:
+            found[key] = replace(message, queue=row.queue.name, row_version=row.row_version, failure=failure)
     return list(found.values())
 
 
@@ -276,7 +282,7 @@ def _receiving(settings: Settings, row: _Found) -> str:
     """The endpoint that has handled the message, or will."""
     if row.is_delayed:
         to = row.headers.get(names.FORWARD_DESTINATION)
-        return _queue_name(settings, to) if to else row.queue.name.removesuffix(DELAYED_SUFFIX)
+        return _queue_name(settings, to) if to else row.queue.endpoints[0]
     if _fate(row) in (Fate.HANDLED, Fate.FAILED):
         return processing_endpoint(row.headers)
     return row.queue.endpoints[0] if row.queue.endpoints else row.queue.name

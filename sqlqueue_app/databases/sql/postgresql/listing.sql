@@ -94,11 +94,11 @@ FROM (SELECT 1 FROM {table} ORDER BY seq LIMIT CAST(:looked AS integer) + 1) AS 
 HAVING count(*) > CAST(:looked AS integer);
 
 -- name: find_in_delayed
--- The same for the messages that will be due first; they have no number.
-SELECT {number}, CAST(0 AS bigint), CAST(NULL AS uuid), found.headers
+-- The same for the messages that will be due first; they have ids instead of numbers.
+SELECT {number}, CAST(0 AS bigint), found.id, found.headers
 FROM (
-    SELECT head.headers
-    FROM (SELECT headers FROM {table} ORDER BY due {order} LIMIT CAST(:looked AS integer)) AS head
+    SELECT head.id, head.headers
+    FROM (SELECT id, headers FROM {table} ORDER BY due {order} LIMIT CAST(:looked AS integer)) AS head
     WHERE strpos(head.headers, :text) > 0
     LIMIT CAST(:most AS integer)
 ) AS found

@@ -65,10 +65,10 @@ SELECT {number}, NULL, NULL, NULL
 WHERE (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY RowVersion LIMIT :looked + 1)) > :looked;
 
 -- name: find_in_delayed
-SELECT {number}, 0, NULL, CAST(found.Headers AS blob)
+SELECT {number}, found.RowVersion, NULL, CAST(found.Headers AS blob)
 FROM (
-    SELECT head.Headers
-    FROM (SELECT Headers FROM {table} ORDER BY Due {order} LIMIT :looked) AS head
+    SELECT head.RowVersion, head.Headers
+    FROM (SELECT RowVersion, Headers FROM {table} ORDER BY Due {order} LIMIT :looked) AS head
     WHERE instr(head.Headers, :text) > 0
     LIMIT :most
 ) AS found

@@ -98,11 +98,11 @@ HAVING COUNT(*) > CAST(:looked AS int);
 
 -- name: find_in_delayed
 -- The same for the messages that will be due first.
-SELECT {number}, CAST(0 AS bigint), CAST(NULL AS uniqueidentifier), found.Headers
+SELECT {number}, found.RowVersion, CAST(NULL AS uniqueidentifier), found.Headers
 FROM (
-    SELECT TOP (CAST(:most AS int)) head.Headers
+    SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Headers
     FROM (
-        SELECT TOP (CAST(:looked AS int)) Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}
+        SELECT TOP (CAST(:looked AS int)) RowVersion, Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}
     ) AS head
     WHERE CHARINDEX(CAST(:text AS nvarchar(400)), head.Headers) > 0
 ) AS found

@@ -152,7 +152,7 @@ def test_a_queue_that_was_dropped_is_no_error(shop: QueueDatabase) -> None:
 
 @pytest.mark.parametrize("path", ["c-1/", "", "?id=nothing"])
 def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase, path: str) -> None:
-    satellites = {f"Sales.{number}": {} for number in range(200)}
+    satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
     install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
     fail(postgresql_database, [failed_one("bill", "order")])
     client = client_of("reader")

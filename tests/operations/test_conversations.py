@@ -126,7 +126,7 @@ def test_the_newest_conversations_of_failures(shop: QueueDatabase) -> None:
 
 
 def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
-    satellites = {f"Sales.{number}": {} for number in range(200)}
+    satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
     install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
     fail(postgresql_database, [failed_one("bill", "order")])
     with (

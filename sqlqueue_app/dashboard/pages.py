@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import django
+from django.apps import apps
 from django.contrib.admin import AdminSite
 from django.contrib.auth.models import AnonymousUser
 from django.db import InterfaceError, OperationalError
@@ -26,6 +27,8 @@ logger = logging.getLogger("sqlqueue.dashboard")
 
 # Since this version the admin's breadcrumbs are a list.
 _BREADCRUMBS_AS_LIST = django.VERSION >= (6, 1)
+# Their base templates leave out the blocks for breadcrumbs and for what stands above the title.
+_THEMES_WITHOUT_PLACES = ("unfold",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def page(
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
         "crumbs_as_list": _BREADCRUMBS_AS_LIST,
+        "theme_has_no_places": any(map(apps.is_installed, _THEMES_WITHOUT_PLACES)),
         **context,
     }
     return TemplateResponse(request, f"admin/sqlqueue_app/{template}.html", complete, status=status)

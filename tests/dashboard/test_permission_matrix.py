@@ -5,24 +5,16 @@ The pages are those that the site really has, so a new one is tested as soon as 
 
 from __future__ import annotations
 
-import uuid
-from functools import cache
-from typing import Any
-
 import pytest
-from django.contrib import admin
 from django.contrib.auth.models import User
-from django.urls import reverse
 
-from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.models import OperatorAction
 from tests.dashboard.pages import client_of
+from tests.dashboard.site_pages import site_pages, site_paths
 from tests.operations.failing import fail, failed_row
 from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
 
-UNKNOWN = uuid.UUID("3c3c90ba-3dda-41bb-b5ab-460449a8f80e")
-ARGUMENTS: dict[str, Any] = {"StringConverter": "Sales", "IntConverter": 1, "UUIDConverter": UNKNOWN}
 EVERYBODY = ("anonymous", "staff", "viewer", "reader", "writer", "admin", "superuser")
 
 
@@ -30,25 +22,7 @@ EVERYBODY = ("anonymous", "staff", "viewer", "reader", "writer", "admin", "super
 ANSWERS = {200, 302, 400, 404, 409}
 
 
-@cache
-def _pages() -> dict[str, tuple[PageAdmin, Any]]:
-    found = {}
-    for pages in admin.site._registry.values():
-        if isinstance(pages, PageAdmin):
-            for pattern in pages.get_urls():
-                found[str(pattern.name)] = (pages, pattern)
-    return found
-
-
-@cache
-def _paths() -> dict[str, str]:
-    return {
-        name: reverse(f"admin:{name}", args=[ARGUMENTS[type(each).__name__] for each in pattern.pattern.converters.values()])
-        for name, (_pages_, pattern) in _pages().items()
-    }
-
-
-NAMES = sorted(_pages())
+NAMES = sorted(site_pages())
 
 
 @pytest.fixture
@@ -66,7 +40,7 @@ def test_the_site_has_these_pages() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_who_sees_a_page(filled: QueueDatabase, name: str) -> None:
-    seen = {kind: client_of(kind).get(_paths()[name]).status_code for kind in EVERYBODY}
+    seen = {kind: client_of(kind).get(site_paths()[name]).status_code for kind in EVERYBODY}
     assert seen["anonymous"] == 302
     assert seen["staff"] == 403
     assert {seen[kind] for kind in ("viewer", "reader", "writer", "admin")} <= ANSWERS | {403}
@@ -76,7 +50,7 @@ def test_who_sees_a_page(filled: QueueDatabase, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_who_may_only_look_changes_nothing(filled: QueueDatabase, name: str) -> None:
-    path = _paths()[name]
+    path = site_paths()[name]
     allowed = "POST" in client_of("superuser").options(path).headers.get("Allow", "")
     before = (table(filled, "Sales").depth(), table(filled, "error").depth())
     for kind, expected in (("anonymous", {302}), ("staff", {403} if allowed else {403, 405})):
@@ -98,4 +72,4 @@ def test_who_may_only_look_changes_nothing(filled: QueueDatabase, name: str) -> 
     "query", ["format=csv", "format=json", "%00=%ff&[]=1", "page=-1&size=9e99&after=x&period=%27", "id=%F0%9F"]
 )
 def test_any_query_string_is_answered(filled: QueueDatabase, name: str, query: str) -> None:
-    assert client_of("superuser").get(f"{_paths()[name]}?{query}").status_code in ANSWERS
+    assert client_of("superuser").get(f"{site_paths()[name]}?{query}").status_code in ANSWERS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from tests.dashboard.pages import client_of
@@ -25,8 +23,3 @@ PAGES = (
 def test_pages(sqlite_database: QueueDatabase, page: str) -> None:
     install(sqlite_database)
     assert client_of("superuser").get(ADMIN + page).status_code == 200
-
-
-@MISSING
-def test_a_popular_theme_is_among_what_the_tests_run_on() -> None:
-    assert importlib.util.find_spec("unfold") is not None

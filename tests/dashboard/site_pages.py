@@ -1,0 +1,35 @@
+"""The pages of the dashboard that the site really has, by name; each with an address that fits its converters."""
+
+from __future__ import annotations
+
+import uuid
+from functools import cache
+from typing import Any
+
+from django.contrib import admin
+from django.urls import reverse
+
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+
+UNKNOWN = uuid.UUID("3c3c90ba-3dda-41bb-b5ab-460449a8f80e")
+_ARGUMENTS: dict[str, Any] = {"StringConverter": "Sales", "IntConverter": 1, "UUIDConverter": UNKNOWN}
+
+
+@cache
+def site_pages() -> dict[str, tuple[PageAdmin, Any]]:
+    """The pages of the default site: the admin of each, and its pattern."""
+    found = {}
+    for pages in admin.site._registry.values():
+        if isinstance(pages, PageAdmin):
+            for pattern in pages.get_urls():
+                found[str(pattern.name)] = (pages, pattern)
+    return found
+
+
+@cache
+def site_paths() -> dict[str, str]:
+    """An address of each page: of the queue Sales, of message 1, of an id that nothing has."""
+    return {
+        name: reverse(f"admin:{name}", args=[_ARGUMENTS[type(each).__name__] for each in pattern.pattern.converters.values()])
+        for name, (_pages, pattern) in site_pages().items()
+    }

@@ -13,7 +13,7 @@ from sqlqueue_app.operations.delayed_status import DelayedStatus
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.queue_problems import QueueProblem
-from sqlqueue_app.operations.schedules import ScheduleStatus
+from sqlqueue_app.operations.schedule_status import ScheduleStatus
 from sqlqueue_app.operations.status import Status
 
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
@@ -111,6 +111,9 @@ def _schedule(each: ScheduleStatus) -> dict[str, Any]:
         "last_sent_at": _iso(each.last_sent_at),
         "last_message_id": each.last_message_id,
         "last_endpoint": each.last_endpoint,
+        "enabled": each.is_enabled,
+        "late_since": _iso(each.late_since),
+        "error": each.error,
     }
 
 
@@ -197,7 +200,14 @@ def _instance_cells(status: Status, each: InstanceStatus) -> tuple[str, ...]:
 def _schedule_cells(each: ScheduleStatus) -> tuple[str, ...]:
     times = (each.next_tick, each.last_tick)
     next_tick, last_tick = ("-" if instant is None else f"{timezone.localtime(instant):%Y-%m-%d %H:%M}" for instant in times)
-    return each.name, each.cron, each.send, next_tick, last_tick, each.last_endpoint or "-"
+    return (
+        each.name,
+        each.cron or "-",
+        each.send,
+        next_tick if each.is_enabled else "disabled",
+        last_tick,
+        each.last_endpoint or "-",
+    )
 
 
 def _problem_lines(name: str, problem: QueueProblem) -> Iterator[str]:

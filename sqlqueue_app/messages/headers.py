@@ -65,6 +65,7 @@ SUBSCRIBER_ENDPOINT: Final = "NServiceBus.SubscriberEndpoint"
 # Recurring messages: ours, nobody else knows them.
 SCHEDULE: Final = "SqlQueue.Schedule"
 SCHEDULED_FOR: Final = "SqlQueue.ScheduledFor"
+RUN_BY_HAND: Final = "SqlQueue.RunByHand"
 
 # Failures (§6.7) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"

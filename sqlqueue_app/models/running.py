@@ -199,17 +199,24 @@ class ScheduleTick(models.Model):
 
 
 class Schedule(models.Model):
-    """What operators have said about an entry of SCHEDULES; without a row it is enabled, and nobody has asked for a run.
+    """What operators have said about an entry of SCHEDULES, and workers of it; without a row it is enabled, and all is well.
 
-    `run_requested_at` is set when somebody asks for a run now, and cleared in the transaction that sends its message.
+    `run_requested_at` is set when somebody asks for a run now, and cleared in the transaction that sends its message, of which
+    `ran_at` and what follows tell. `changed_at` is when it was last enabled or disabled, NULL for never: ticks up to then are not
+    made up for. `failed_at` and `error` are of the last tick or run, while it cannot be sent.
     """
 
     name = models.CharField("schedule", max_length=255)
     message_type = models.CharField("message type", max_length=255)
     enabled = models.BooleanField("enabled", default=True)
-    run_requested_at = UtcInstantField("run requested at", null=True, blank=True)
     changed_by = models.CharField("changed by", max_length=255, blank=True, default="")
-    changed_at = UtcInstantField("changed at")
+    changed_at = UtcInstantField("changed at", null=True, blank=True)
+    run_requested_at = UtcInstantField("run requested at", null=True, blank=True)
+    ran_at = UtcInstantField("run by hand at", null=True, blank=True)
+    ran_message_id = models.CharField("message id of that run", max_length=255, blank=True, default="")
+    ran_endpoint = models.CharField("run as", max_length=255, blank=True, default="")
+    failed_at = UtcInstantField("failed at", null=True, blank=True)
+    error = models.TextField("error", blank=True, default="", help_text="why its message could not be sent")
 
     class Meta:
         verbose_name = _("recurring message")

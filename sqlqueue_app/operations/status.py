@@ -22,7 +22,7 @@ from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.other_queues import other_queues
 from sqlqueue_app.operations.queue_looks import QueueStatus, listed_tables, read_queues, utc_now
 from sqlqueue_app.operations.queue_problems import QueueProblem
-from sqlqueue_app.operations.schedules import ScheduleStatus, read_schedules
+from sqlqueue_app.operations.schedule_status import ScheduleStatus, read_schedules
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -45,6 +46,7 @@ class Links:
     operations: str
     delayed: str
     delayed_of: Callable[[str], str]
+    schedules: str
 
 
 def tiles(status: Status, links: Links, *, failed: Number | None, running: int) -> list[Tile]:
@@ -94,7 +96,12 @@ def tiles(status: Status, links: Links, *, failed: Number | None, running: int) 
 
 def concerns(status: Status, overview: Overview, links: Links) -> list[Concern]:
     """What needs a person, the worst first; nothing where all is well."""
-    found = [*_of_instances(status, links), *_of_queues(status, overview, links), *_of_delayed(status, links)]
+    found = [
+        *_of_instances(status, links),
+        *_of_queues(status, overview, links),
+        *_of_delayed(status, links),
+        *_of_schedules(status, links),
+    ]
     order = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2, Level.OK: 3}
     return sorted(found, key=lambda each: order[each.level])
 
@@ -132,3 +139,14 @@ def _of_delayed(status: Status, links: Links) -> Iterator[Concern]:
             words = {"count": number(each.overdue), "endpoint": each.endpoint}
             text = _("%(count)s delayed messages of %(endpoint)s are overdue: no worker moves them.") % words
             yield Concern(Level.WARNING, text, links.delayed_of(each.name))
+
+
+def _of_schedules(status: Status, links: Links) -> Iterator[Concern]:
+    for each in status.schedules:
+        if each.error:
+            text = _("The recurring message %(name)s cannot be sent: %(error)s")
+            yield Concern(Level.ERROR, text % {"name": each.name, "error": each.error}, links.schedules)
+        elif each.late_since is not None:
+            age = duration(max(status.taken_at - each.late_since, timedelta()))
+            text = _("The recurring message %(name)s is %(age)s late: no worker has sent it.") % {"name": each.name, "age": age}
+            yield Concern(Level.WARNING, text, links.schedules)

@@ -34,6 +34,7 @@ from sqlqueue_app.models import (
     OperatorAction,
     Queue,
     QueueSample,
+    Schedule,
 )
 from sqlqueue_app.operations.bulk.engine import OPEN
 from sqlqueue_app.operations.failure_index import catch_up
@@ -77,6 +78,7 @@ class DashboardAdmin(PageAdmin):
             operations=self.url_of(Operation),
             delayed=self.url_of(DelayedMessage) or self.url_of(Queue),
             delayed_of=lambda name: self.url_of(DelayedMessage, "table", path_of(name)) or self.url_of(Queue),
+            schedules=self.url_of(Schedule) or self.url_of(Queue),
         )
         overview = overview_of(status, links.queue_of)
         managed = self._read(status, period_of(request))

@@ -22,6 +22,7 @@ from sqlqueue_app.models import (
     OperatorAction,
     Queue,
     Redirect,
+    Schedule,
 )
 
 PARTS: Final[tuple[type[Model], ...]] = (
@@ -31,6 +32,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     FailedMessage,
     Conversation,
     DelayedMessage,
+    Schedule,
     Redirect,
     Event,
     Operation,

@@ -69,7 +69,7 @@ class QueueAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Every queue table of the database, and the tables of delayed messages."""
-        status = read_status(others=True)
+        status = read_status(others=True, with_schedules=False)
         found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
         if wanted_format(request):
             return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))

@@ -17,6 +17,7 @@ from sqlqueue_app.dashboard.instance_admin import InstanceAdmin
 from sqlqueue_app.dashboard.operation_admin import OperationAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
+from sqlqueue_app.dashboard.schedule_admin import ScheduleAdmin
 from sqlqueue_app.models import (
     Conversation,
     Dashboard,
@@ -29,6 +30,7 @@ from sqlqueue_app.models import (
     OperatorAction,
     Queue,
     Redirect,
+    Schedule,
 )
 
 ADMINS: Final = (
@@ -39,6 +41,7 @@ ADMINS: Final = (
     (Conversation, ConversationAdmin),
     (Instance, InstanceAdmin),
     (DelayedMessage, DelayedAdmin),
+    (Schedule, ScheduleAdmin),
     (Redirect, RedirectAdmin),
     (Event, EventAdmin),
     (Operation, OperationAdmin),

@@ -60,19 +60,21 @@ def read_status(
     limit: int = EXACT_COUNT_LIMIT,
     now: Callable[[], datetime] = utc_now,
     others: bool = False,
+    with_schedules: bool = True,
 ) -> Status:
     """Look at every known queue and every instance; with `others` also at the queues of the database that the settings do not name.
 
     Two statements find the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
-    that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables, one
-    for each schedule; on PostgreSQL one for the dead rows of all queues, and one more where those pile up.
+    that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables,
+    two for fifty schedules, unless they are not wanted; on PostgreSQL one for the dead rows of all queues, and one more where
+    those pile up.
     Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
     for wrong settings.
     """
     settings = settings or get_settings()
     taken_at = now()
     instances, rows, problem = read_instances()
-    schedules = () if problem else _read_schedules(settings, taken_at)
+    schedules = _read_schedules(settings, taken_at) if with_schedules and problem is None else ()
     listed = listed_tables(settings.database)
     known = known_queues(settings, rows)
     if others:

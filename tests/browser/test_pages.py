@@ -8,11 +8,12 @@ from urllib.parse import urljoin
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import EndpointSample, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample
+from sqlqueue_app.models import EndpointSample, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample, ScheduleTick
 from sqlqueue_app.operations.actions import Actor, record_action
 from sqlqueue_app.operations.events import EventKind, tell_event
 from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.schedule_state import request_run, set_enabled
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from tests.browser.conftest import Site
 from tests.dashboard.pages import client_of
@@ -45,6 +46,10 @@ PAGES = (
     "delayedmessage/Sales.Delayed/1/",
     "delayedmessage/Sales.Delayed/deliver/?ids=1&ids=2",
     "delayedmessage/Sales.Delayed/cancel/?ids=1",
+    "schedule/",
+    "schedule/nightly/Sales.CloseDay/run/",
+    "schedule/nightly/Sales.CloseDay/disable/",
+    "schedule/nightly/Sales.CloseDay/message/",
     "operation/",
     "operatoraction/",
     "event/",
@@ -73,7 +78,8 @@ FAILED = {
 
 @pytest.fixture
 def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
-    install(sqlite_database)
+    nightly = {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}
+    install(sqlite_database, SCHEDULES={"nightly": nightly, "a schedule with a long name": {**nightly, "SEND": "Sales.Other"}})
     instance()
     instance(name="there", host="there", callback_queue="Sales.here-2", silent=timedelta(hours=1))
     table(sqlite_database, "Sales").send([message(headers=FAILED), row("null", b"\x00"), *(message() for _ in range(30))])
@@ -98,6 +104,11 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     FailedAttempt.objects.filter(failure=PENDING).update(row_version=None)
     FailedMessage.objects.filter(pk=PENDING).update(status=FailureStatus.RETRY_ISSUED, row_version=None, retried_to="Sales")
     record_action(Actor("anna"), "purge", "Sales")
+    ticked = {"message_type": "Sales.CloseDay", "tick": now - timedelta(days=2), "sent_at": now, "endpoint": "Sales"}
+    ScheduleTick.objects.create(schedule="nightly", message_id=str(ONE), **ticked)
+    ScheduleTick.objects.create(schedule="theirs", message_id=str(ONE), **ticked)
+    set_enabled("theirs", "Sales.CloseDay", enabled=False, actor=Actor("anna"))
+    request_run("nightly", "Sales.CloseDay")
     tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(sqlite_database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(sqlite_database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")

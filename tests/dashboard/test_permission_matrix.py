@@ -27,7 +27,7 @@ NAMES = sorted(site_pages())
 
 @pytest.fixture
 def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
-    install(sqlite_database)
+    install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales"}})
     instance()
     table(sqlite_database, "Sales").send([message(), message()])
     fail(sqlite_database, [failed_row(), failed_row()])

@@ -48,6 +48,7 @@ ACTS = {
     "endpoint_remove_instance": "control_endpoint",
     "delayedmessage_deliver": "retry",
     "delayedmessage_cancel": "delete_message",
+    **dict.fromkeys(("schedule_run", "schedule_cancel_run", "schedule_enable", "schedule_disable"), "manage_settings"),
     "failedmessage_note": "manage_settings",
     "failedmessage_retry": "retry",
     "failedmessage_archive": "archive",
@@ -70,6 +71,7 @@ LOOKS = {
     **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
     **dict.fromkeys(("operatoraction_changelist", "event_changelist"), LOOK),
     **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
+    **dict.fromkeys(("schedule_changelist", "schedule_message"), LOOK),
     "delayedmessage_body": "view_body",
     "queue_save": "view_body",
     "queue_message_body": "view_body",
@@ -98,7 +100,7 @@ def names() -> list[str]:
 @pytest.fixture
 def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     """Something of each kind; the values for the addresses by their names."""
-    install(sqlite_database)
+    install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}})
     table(sqlite_database, "Sales").send([message()])
     (failure,) = fail(sqlite_database, [failed_row(more={"NServiceBus.ContentType": "application/json"})])
     row = instance(silent=timedelta(hours=1))
@@ -108,6 +110,7 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     return {
         "name": "Sales",
         "table": "Sales.Delayed",
+        "message_type": "Sales.CloseDay",
         "key": put(sqlite_database),
         "row_version": 1,
         "instance": row.pk,

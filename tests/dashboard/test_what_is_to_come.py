@@ -12,7 +12,6 @@ ADMIN = "/admin/sqlqueue_app/"
 MISSING = pytest.mark.xfail(strict=True, reason="not made yet")
 PAGES = (
     "subscription/",
-    "schedule/",
     "check/",
     "notificationrule/",
 )

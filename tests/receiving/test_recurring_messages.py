@@ -141,9 +141,11 @@ def test_one_that_cannot_be_sent_keeps_no_other_from_it(bench: Bench) -> None:
 def test_a_message_without_a_route_goes_to_the_endpoint_that_handles_it(bench: Bench, calls: Calls) -> None:
     handles("Nobody.Routes")(lambda message, context: calls.add(message))
     configure(bench, unrouted={**HOURLY, "SEND": "Nobody.Routes"})
-    clock = Clock(NOON - MINUTE)
+    # Of a time to come: the worker below goes by the clock of the database, and must find nothing to make up for.
+    noon = NOON.replace(year=2096)
+    clock = Clock(noon - MINUTE)
     worker = look(clock, handled_by={"Nobody.Routes": "Sales"})
-    clock.now = NOON
+    clock.now = noon
     assert worker.send_due() == 1
     bench.run()
 

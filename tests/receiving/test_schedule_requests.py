@@ -69,7 +69,8 @@ def test_of_many_workers_one_runs_it(bench: Bench, monkeypatch: pytest.MonkeyPat
     look(clock)
     rounds, workers = 5, 5
     sent: list[int] = []
-    together = threading.Barrier(workers, action=lambda: request_run(*KEY))
+    asked: list[bool] = []
+    together = threading.Barrier(workers, action=lambda: asked.append(request_run(*KEY)))
 
     def work() -> None:
         mine = Schedules(get_settings(), "Sales", now=clock)
@@ -87,6 +88,7 @@ def test_of_many_workers_one_runs_it(bench: Bench, monkeypatch: pytest.MonkeyPat
     for thread in threads:
         thread.start()
     join_all(threads)
+    assert asked == [True] * rounds
     assert sum(sent) == rounds
     assert len(bench.rows("Sales")) == rounds
     assert row(bench).run_requested_at is None
@@ -197,6 +199,7 @@ def test_many_schedules_cost_few_statements(bench: Bench, django_assert_max_num_
 
 def test_a_worker_follows_while_it_runs(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedules, "LOOK_SECONDS", 0.05)
+    configure(bench, hourly={**HOURLY, "CRON": "0 0 29 2 *"})
 
     @handles("Test.Hourly")
     def handler(message: object, context: object) -> None:

@@ -1,0 +1,205 @@
+"""The page of the recurring messages: how they stand, running one, enabling and disabling."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import OperatorAction, Schedule, ScheduleTick
+from sqlqueue_app.operations.schedules import Schedules
+from sqlqueue_app.tables.clock import database_now
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.failing import fail, failed_row
+from tests.operations.filling import HOSTILE, install, instance, message, table
+from tests.support.databases import QueueDatabase
+
+ADMIN = "/admin/sqlqueue_app/"
+LIST = f"{ADMIN}schedule/"
+NIGHTLY = f"{LIST}nightly/Sales.CloseDay/"
+CONFIRMED = {"confirmed": "1"}
+ENTRY = {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}
+HOUR = timedelta(hours=1)
+
+
+def page(address: str = LIST, kind: str = "viewer", status: int = 200) -> Markup:
+    answer = client_of(kind).get(address)
+    assert answer.status_code == status
+    return Markup(answer.content.decode())
+
+
+def post(address: str, kind: str = "admin") -> tuple[int, str]:
+    answer = client_of(kind).post(address, CONFIRMED, follow=True)
+    return answer.status_code, Markup(answer.content.decode()).text()
+
+
+def recorded() -> list[tuple[str, str, str, str]]:
+    return [(each.user_name, each.action, each.target, each.result) for each in OperatorAction.objects.order_by("id")]
+
+
+def installed(database: QueueDatabase, **entries: Any) -> None:
+    install(database, ROUTES={"Sales.*": "Sales"}, SCHEDULES=entries or {"nightly": ENTRY})
+
+
+def ticked(database: QueueDatabase, age: timedelta, *, name: str = "nightly", **fields: Any) -> ScheduleTick:
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    known = {"message_type": "Sales.CloseDay", "sent_at": now - age, "message_id": str(uuid.uuid4()), "endpoint": "Sales"}
+    return ScheduleTick.objects.using(database.alias).create(**{"schedule": name, "tick": now - age, **known, **fields})
+
+
+def test_the_page_says_how_each_stands(queue_database: QueueDatabase, settings: Any) -> None:
+    settings.TIME_ZONE = "UTC"
+    installed(queue_database, nightly=ENTRY, often={"CRON": "* * * * *", "SEND": "Sales.Often"}, new={**ENTRY, "SEND": "Sales.New"})
+    sent = ticked(queue_database, timedelta())
+    ticked(queue_database, HOUR, name="often", message_type="Sales.Often")
+    ticked(queue_database, HOUR, name="theirs", message_type="Their.Message", endpoint="There")
+    found = page()
+    text = found.text()
+    assert "nightly Sales.CloseDay 0 2 * * * OK" in text
+    following = [each for each in found.find("time") if each["datetime"] and "T02:00:00.000Z" in each["datetime"]]
+    assert len(following) >= 3
+    assert f"by Sales {sent.message_id}" in text
+    assert "often Sales.Often * * * * * Late The message of " in text
+    assert "new Sales.New 0 2 * * * New No worker has seen it yet" in text
+    assert "theirs Their.Message – Not in the settings" in text
+    assert found.inline == []
+    concerns = page(f"{ADMIN}dashboard/")
+    assert "The recurring message often is " in concerns.text()
+    assert LIST in concerns.links
+
+
+def test_one_is_run_by_hand(queue_database: QueueDatabase) -> None:
+    installed(queue_database)
+    worker = Schedules(get_settings(), "Sales")
+    assert worker.send_due() == 0
+    assert "No worker is alive: the message is sent when one starts." in page(f"{NIGHTLY}run/", "admin").text()
+    instance()
+    assert "No worker is alive" not in page(f"{NIGHTLY}run/", "admin").text()
+    status, text = post(f"{NIGHTLY}run/")
+    assert status == 200
+    assert "a worker sends it within 10 seconds" in text
+    assert "A run was asked for 0 s ago" in text or "A run was asked for 1 s ago" in text
+    assert f"{NIGHTLY}cancel-run/" in page(kind="admin").links
+    assert post(f"{NIGHTLY}run/")[0] == 409, "it is asked for"
+    assert worker.send_due() == 1
+    assert "by hand:" in page().text()
+    (row,) = table(queue_database, "Sales").peek(10)
+    answer = client_of("viewer").get(f"{NIGHTLY}message/?run=1")
+    assert answer.headers["Location"] == f"{ADMIN}queue/Sales/{row.row_version}/"
+    assert [each[1:] for each in recorded()] == [
+        ("run schedule", "nightly (Sales.CloseDay)", "done"),
+        ("run schedule", "nightly (Sales.CloseDay)", "failed"),
+    ]
+
+
+def test_one_is_disabled_and_enabled(queue_database: QueueDatabase) -> None:
+    installed(queue_database)
+    ticked(queue_database, timedelta(days=2))
+    assert "Late" in page().text()
+    assert post(f"{NIGHTLY}disable/")[0] == 200
+    text = page().text()
+    assert "Disabled disabled by admin, " in text
+    assert "Late" not in text
+    assert post(f"{NIGHTLY}disable/")[0] == 409
+    assert Schedules(get_settings(), "Sales").send_due() == 0
+    assert post(f"{NIGHTLY}enable/")[0] == 200
+    assert "OK enabled by admin, " in page().text()
+    assert Schedules(get_settings(), "Sales").send_due() == 0, "it is not made up for"
+    assert [each[:2] for each in recorded() if each[3] == "done"] == [("admin", "disable schedule"), ("admin", "enable schedule")]
+
+
+@pytest.mark.parametrize("action", ["run", "cancel-run", "enable", "disable"])
+def test_who_may_not_is_refused(queue_database: QueueDatabase, action: str) -> None:
+    installed(queue_database)
+    for kind in ("viewer", "writer"):
+        assert client_of(kind).get(f"{NIGHTLY}{action}/").status_code == 403
+        assert client_of(kind).post(f"{NIGHTLY}{action}/", CONFIRMED).status_code == 403
+        assert client_of(kind).get(f"{LIST}no/such/{action}/").status_code == 403
+    assert client_of("admin").get(f"{LIST}no/such/{action}/").status_code == 404
+    assert [each[3] for each in recorded()] == ["denied", "denied"]
+    assert not Schedule.objects.using(queue_database.alias).exists()
+    assert "You need the permission" in page().text()
+
+
+def test_a_failing_one_says_why(queue_database: QueueDatabase) -> None:
+    installed(queue_database)
+    queue_database.configure(ROUTES={"Sales.*": "Nowhere"})
+    ticked(queue_database, HOUR * 30)
+    Schedules(get_settings(), "Sales").send_due()
+    text = page().text()
+    assert "nightly Sales.CloseDay 0 2 * * * Failing" in text
+    assert "Nowhere" in text
+    assert "The recurring message nightly cannot be sent" in page(f"{ADMIN}dashboard/").text()
+
+
+def test_its_last_message_is_found_where_it_is(queue_database: QueueDatabase) -> None:
+    installed(queue_database)
+    (failure,) = fail(queue_database, [failed_row()])
+    ticked(queue_database, HOUR * 3, message_id=failure.message_id)
+    assert f"/failedmessage/{failure.pk}/" in client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
+    sent = message()
+    table(queue_database, "Sales").send([message(), sent])
+    ticked(queue_database, HOUR * 2, message_id=str(sent.id))
+    location = client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
+    assert location.startswith(f"{ADMIN}queue/Sales/")
+    assert sent.id in client_of("viewer").get(location).content.decode()
+    ticked(queue_database, HOUR)
+    assert "it was handled, or deleted" in page(f"{NIGHTLY}message/").text()
+    page(f"{LIST}no/such/message/", status=404)
+
+
+def test_the_list_as_a_file(queue_database: QueueDatabase) -> None:
+    installed(queue_database)
+    ticked(queue_database, timedelta())
+    answer: Any = client_of("writer").get(f"{LIST}?format=json")
+    (row,) = json.loads(answer.getvalue())
+    assert (row["schedule"], row["cron"], row["in_settings"], row["enabled"]) == ("nightly", "0 2 * * *", True, True)
+    assert client_of("reader").get(f"{LIST}?format=csv").status_code == 403
+
+
+@pytest.mark.parametrize("name", ["A/b", "it's", HOSTILE, "שלום", "a_2Fb", "message", "."])
+def test_any_name_can_be_disabled(sqlite_database: QueueDatabase, name: str) -> None:
+    installed(sqlite_database, **{name: ENTRY})
+    found = page(kind="admin")
+    assert name in found.text()
+    (link,) = [link for link in found.links if link.endswith("/disable/")]
+    assert post(link)[0] == 200
+    assert Schedule.objects.get().name == name
+
+
+@pytest.mark.parametrize("query", ["x=%00", "run=%ff", "format=x", "period=%27"])
+def test_any_query_string_is_a_page(sqlite_database: QueueDatabase, query: str) -> None:
+    installed(sqlite_database)
+    ticked(sqlite_database, timedelta())
+    page(f"{LIST}?{query}")
+    page(f"{NIGHTLY}message/?{query}")
+
+
+def test_many_schedules_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+    installed(postgresql_database, **{f"s{number}": {**ENTRY, "SEND": f"Sales.S{number}"} for number in range(60)})
+    for number in range(60):
+        ticked(postgresql_database, HOUR, name=f"s{number}", message_type=f"Sales.S{number}")
+    client = client_of("viewer")
+    client.get(LIST)
+    with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
+        assert client.get(LIST).status_code == 200
+    assert len(queues) + len(managed) <= 15
+
+
+def test_a_page_without_the_tables_says_so(sqlite_database: QueueDatabase) -> None:
+    installed(sqlite_database)
+    with sqlite_database.connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE sqlqueue_app_schedule RENAME TO elsewhere")
+    try:
+        assert "python manage.py migrate" in page().text()
+    finally:
+        with sqlite_database.connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO sqlqueue_app_schedule")
+    assert database_now(sqlite_database.alias) <= timezone.now()

@@ -73,6 +73,7 @@ class Field:
     """A question on the page of a confirmation: its name in the form, its label, its value.
 
     `kind` is the type of the input, or ``textarea``; with `choices`, pairs of a value and a label, it is a list to choose from.
+    What `is_private` the browser is asked not to keep.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Field:
     minimum: int | None = None
     maximum: int | None = None
     rows: int = 8
+    is_private: bool = False
 
 
 def confirm(pages: PageAdmin, request: HttpRequest, asked: Confirmation) -> HttpResponse:

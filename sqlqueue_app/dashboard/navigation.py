@@ -18,6 +18,7 @@ from sqlqueue_app.models import (
     Endpoint,
     Event,
     FailedMessage,
+    NotificationRule,
     Operation,
     OperatorAction,
     Queue,
@@ -35,6 +36,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     Schedule,
     Redirect,
     Event,
+    NotificationRule,
     Operation,
     OperatorAction,
 )

@@ -14,6 +14,7 @@ from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
 from sqlqueue_app.dashboard.event_admin import EventAdmin
 from sqlqueue_app.dashboard.failure_admin import FailureAdmin
 from sqlqueue_app.dashboard.instance_admin import InstanceAdmin
+from sqlqueue_app.dashboard.notification_admin import NotificationAdmin
 from sqlqueue_app.dashboard.operation_admin import OperationAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
@@ -26,6 +27,7 @@ from sqlqueue_app.models import (
     Event,
     FailedMessage,
     Instance,
+    NotificationRule,
     Operation,
     OperatorAction,
     Queue,
@@ -44,6 +46,7 @@ ADMINS: Final = (
     (Schedule, ScheduleAdmin),
     (Redirect, RedirectAdmin),
     (Event, EventAdmin),
+    (NotificationRule, NotificationAdmin),
     (Operation, OperationAdmin),
     (OperatorAction, ActionAdmin),
 )

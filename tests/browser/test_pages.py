@@ -8,11 +8,22 @@ from urllib.parse import urljoin
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import EndpointSample, FailedAttempt, FailedMessage, FailureGroup, FailureStatus, QueueSample, ScheduleTick
+from sqlqueue_app.models import (
+    EndpointSample,
+    FailedAttempt,
+    FailedMessage,
+    FailureGroup,
+    FailureStatus,
+    NotificationRule,
+    QueueSample,
+    ScheduleTick,
+)
 from sqlqueue_app.operations.actions import Actor, record_action
 from sqlqueue_app.operations.events import EventKind, tell_event
 from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.notifications.evaluation import new_delivery
+from sqlqueue_app.operations.notifications.webhooks import new_secret
 from sqlqueue_app.operations.schedule_state import request_run, set_enabled
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from tests.browser.conftest import Site
@@ -68,6 +79,13 @@ PAGES = (
     "conversation/?id=nothing",
     "conversation/c-1/",
     "conversation/nothing/",
+    "notificationrule/",
+    "notificationrule/1/",
+    "notificationrule/1/edit/",
+    "notificationrule/1/secret/",
+    "notificationrule/1/test/",
+    "notificationrule/make/",
+    "notificationrule/deliveries/",
 )
 FAILED = {
     "NServiceBus.FailedQ": "Sales",
@@ -109,10 +127,24 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     ScheduleTick.objects.create(schedule="theirs", message_id=str(ONE), **ticked)
     set_enabled("theirs", "Sales.CloseDay", enabled=False, actor=Actor("anna"))
     request_run("nightly", "Sales.CloseDay")
+    _notifications(now)
     tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(sqlite_database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(sqlite_database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")
     return sqlite_database
+
+
+def _notifications(now: datetime) -> None:
+    """A rule that has told something, not all of which went well."""
+    values = {"name": "long", "kind": "queue_longer", "threshold": 5, "channel": "webhook", "target": "https://hooks.example.com/"}
+    rule = NotificationRule.objects.create(
+        pk=1, secret=new_secret(), raised={"Sales": {}}, notified_at=now, changed_at=now, **values
+    )
+    changes = [{"change": "raised", "subject": name, "value": 9, "threshold": 5, "at": now.isoformat()} for name in ("A", "B")]
+    for state, told in (("sent", changes[:1]), ("waiting", []), ("failed", changes)):
+        delivery = new_delivery(rule, {"changes": told}, now, is_test=not told)
+        delivery.state, delivery.error = state, "" if state == "sent" else "HTTP 500 " + "x" * 200
+        delivery.save(force_insert=True)
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
@@ -136,7 +168,8 @@ def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site,
     window = site.window(kind, scripts=False)
     client = client_of(kind)
     dead = []
-    for page in (*PAGES[:7], "endpoint/", "endpoint/Sales/", "conversation/", "conversation/c-1/"):
+    notifications = ("notificationrule/", "notificationrule/1/", "notificationrule/deliveries/")
+    for page in (*PAGES[:7], "endpoint/", "endpoint/Sales/", "conversation/", "conversation/c-1/", *notifications):
         window.goto(ADMIN + page)
         links = [link.get_attribute("href") or "" for link in window.query_selector_all("#content a[href]")]
         addresses = {urljoin(ADMIN + page, link) for link in links if not link.startswith("#")}
@@ -179,3 +212,22 @@ def test_everything_is_reached_by_the_keyboard(filled: QueueDatabase, site: Site
         window.keyboard.press("Tab")
         reached.add(window.evaluate("document.activeElement.textContent.trim()"))
     assert {"Purge the queue", "Save all messages as a file", "5 minutes", "As a table", "#1"} <= reached
+
+
+def test_a_rule_is_made_and_tested_without_scripts(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("admin", scripts=False)
+    window.goto(f"{ADMIN}notificationrule/")
+    window.click("text=Make a rule")
+    window.fill("#sq-name", "old messages")
+    window.select_option("#sq-kind", "queue_older")
+    window.fill("#sq-threshold", "90")
+    window.fill("#sq-target", "ops@example.com")
+    window.click("text=Make the rule")
+    assert "The rule is made." in window.inner_text("body")
+    window.click("text=Send a test")
+    window.click("text=Send the test")
+    assert "The test waits in the list below" in window.inner_text("body") or "A worker sends the test" in window.inner_text("body")
+    assert NotificationRule.objects.get(name="old messages").threshold == 90
+    window.click("text=Delete")
+    window.click("text=Delete the rule")
+    assert not NotificationRule.objects.filter(name="old messages").exists()

@@ -5,12 +5,15 @@ The pages are those that the site really has, so a new one is tested as soon as 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from django.contrib.auth.models import User
 
-from sqlqueue_app.models import OperatorAction
+from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction
+from sqlqueue_app.operations.notifications.evaluation import new_delivery
 from tests.dashboard.pages import client_of
-from tests.dashboard.site_pages import site_pages, site_paths
+from tests.dashboard.site_pages import UNKNOWN, site_pages, site_paths
 from tests.operations.failing import fail, failed_row
 from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
@@ -31,6 +34,13 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     instance()
     table(sqlite_database, "Sales").send([message(), message()])
     fail(sqlite_database, [failed_row(), failed_row()])
+    rule = NotificationRule.objects.create(
+        pk=1, name="long", kind="queue_longer", threshold=5, channel="mail", target="a@example.com",
+        changed_at=datetime.now(UTC),
+    )  # fmt: skip
+    delivery = new_delivery(rule, {}, datetime.now(UTC))
+    delivery.pk, delivery.state = UNKNOWN, "failed"
+    delivery.save(force_insert=True)
     return sqlite_database
 
 
@@ -64,6 +74,7 @@ def test_who_may_only_look_changes_nothing(filled: QueueDatabase, name: str) -> 
             assert (denied.user_name, denied.result) == (kind, "denied")
             assert denied.permission
     assert (table(filled, "Sales").depth(), table(filled, "error").depth()) == before
+    assert NotificationRule.objects.filter(enabled=True).count() == NotificationDelivery.objects.filter(state="failed").count() == 1
     assert User.objects.filter(username="viewer").exists()
 
 

@@ -17,14 +17,21 @@ from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.registration import ADMINS
 from sqlqueue_app.models import (
     ActionResult,
+    DeliveryState,
     FailedMessage,
     FailureGroup,
     Instance,
+    NotificationDelivery,
+    NotificationRule,
     Operation,
     OperationState,
     OperatorAction,
     Redirect,
 )
+from sqlqueue_app.operations.notifications.evaluation import new_delivery
+from sqlqueue_app.operations.notifications.rule_form import RuleValues
+from sqlqueue_app.operations.notifications.rules import make_rule
+from sqlqueue_app.operations.notifications.webhooks import new_secret
 from sqlqueue_app.operations.permission_groups import GROUPS
 from tests.dashboard.pages import client_of
 from tests.operations.delayed_rows import delayed, put
@@ -60,6 +67,14 @@ ACTS = {
     "redirect_edit": "manage_redirect",
     "redirect_remove": "manage_redirect",
     "operation_cancel": "retry",
+    "notificationrule_make": "manage_settings",
+    "notificationrule_edit": "manage_settings",
+    "notificationrule_secret": "manage_settings",
+    "notificationrule_test": "manage_settings",
+    "notificationrule_enable": "manage_settings",
+    "notificationrule_disable": "manage_settings",
+    "notificationrule_delete": "manage_settings",
+    "notificationrule_again": "manage_settings",
 }
 LOOKS = {
     **dict.fromkeys(("dashboard_changelist", "queue_changelist", "queue_messages", "queue_message"), LOOK),
@@ -72,6 +87,7 @@ LOOKS = {
     **dict.fromkeys(("operatoraction_changelist", "event_changelist"), LOOK),
     **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
     **dict.fromkeys(("schedule_changelist", "schedule_message"), LOOK),
+    **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
     "delayedmessage_body": "view_body",
     "queue_save": "view_body",
     "queue_message_body": "view_body",
@@ -107,6 +123,10 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     now = datetime.now(UTC)
     redirect = Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=now)
     operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=now, state=OperationState.RUNNING)
+    notified = make_rule(RuleValues("long", "queue_longer", "", 5.0, "webhook", "https://hooks.example.com/"), new_secret())
+    delivery = new_delivery(notified, {}, now)
+    delivery.state = DeliveryState.FAILED
+    delivery.save(force_insert=True)
     return {
         "name": "Sales",
         "table": "Sales.Delayed",
@@ -118,6 +138,8 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
         "failedmessage": failure.pk,
         "redirect": redirect.pk,
         "operation": operation.pk,
+        "notificationrule": notified.pk,
+        "delivery": delivery.pk,
     }
 
 
@@ -129,6 +151,7 @@ def address(name: str, filled: dict[str, object]) -> str:
     values = {}
     for part, converter in pattern.converters.items():
         key = model if part in ("pk", "unique") else part
+        key = "delivery" if name == "notificationrule_again" else key
         key = "group" if part == "unique" and "group/" in str(pattern) else key
         values[part] = (
             filled[key] if key in filled else {UUIDConverter: uuid.uuid4(), IntConverter: 1}.get(type(converter), "Sales")
@@ -177,6 +200,8 @@ def test_who_lacks_a_permission_is_refused(sqlite_database: QueueDatabase, fille
     assert FailedMessage.objects.get().status == 1
     assert Instance.objects.filter(paused=False).count() == Redirect.objects.count() == 1
     assert not Operation.objects.get().cancel_requested
+    assert NotificationRule.objects.get().enabled
+    assert NotificationDelivery.objects.get().state == DeliveryState.FAILED
 
 
 @pytest.mark.parametrize("name", sorted(LOOKS))

@@ -13,7 +13,6 @@ MISSING = pytest.mark.xfail(strict=True, reason="not made yet")
 PAGES = (
     "subscription/",
     "check/",
-    "notificationrule/",
 )
 
 

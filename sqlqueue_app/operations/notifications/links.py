@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.models import NotificationKind
@@ -32,10 +32,9 @@ class Links:
             return self._page(f"queue/{_segment(subject)}/")
         return self._page("checkresult/") if kind == NotificationKind.CHECK_FAILED else ""
 
-    def of_rule(self, rule_id: int | None) -> str:
-        """The log of what a rule has sent."""
-        query = "" if rule_id is None else "?" + urlencode({"rule": rule_id})
-        return self._page(f"notificationrule/deliveries/{query}")
+    def of_rule(self, rule_id: int) -> str:
+        """The rule, with what it has sent."""
+        return self._page(f"notificationrule/{rule_id}/")
 
     def _page(self, path: str) -> str:
         return f"{self._base}{path}" if self._base else ""

@@ -145,7 +145,7 @@ class RuleForm:
         found = list(dict.fromkeys(each for each in _SEPARATORS.split(self._text("target")) if each))
         if not found or len(found) > MOST_ADDRESSES:
             words = _("1 to %(count)s addresses of mail, one in a line") % {"count": MOST_ADDRESSES}
-            self._expect(_("To"), str(len(found)), words)
+            self._expect(_("To"), str(len(found)) if found else "", words)
         for each in found:
             try:
                 validate_email(each)

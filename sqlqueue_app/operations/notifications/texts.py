@@ -32,16 +32,25 @@ LinkOf = Callable[[str, Change], str]
 
 def title_of(delivery: NotificationDelivery) -> str:
     """One line: the rule and what it has to tell, or how much."""
+    line = " ".join(f"{delivery.rule_name}: {news_of(delivery)}".split())
+    return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1]}…"
+
+
+def news_of(delivery: NotificationDelivery) -> str:
+    """What a notification has to tell, or how much that is."""
     changes, more = _changes(delivery)
     if delivery.is_test:
-        text = _("a test")
-    elif len(changes) == 1 and not more:
-        text = sentence(str(delivery.payload.get("kind")), changes[0])
-    else:
-        count = len(changes) + more
-        text = ngettext("%(count)s change", "%(count)s changes", count) % {"count": count}
-    line = " ".join(f"{delivery.rule_name}: {text}".split())
-    return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1]}…"
+        return _("a test")
+    if len(changes) == 1 and not more:
+        return sentence(str(delivery.payload.get("kind")), changes[0])
+    count = len(changes) + more
+    return ngettext("%(count)s change", "%(count)s changes", count) % {"count": count}
+
+
+def sentences_of(delivery: NotificationDelivery) -> list[str]:
+    """Each change in words, and how many more there were."""
+    changes, more = _changes(delivery)
+    return [*(sentence(str(delivery.payload.get("kind")), each) for each in changes), *_and_more(more)]
 
 
 def lines_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) -> Iterator[str]:
@@ -54,8 +63,7 @@ def lines_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) ->
         yield f"- {sentence(kind, each)} ({str(each.get('at'))[:19].replace('T', ' ')} UTC)"
         if link := link_of(kind, each):
             yield f"  {link}"
-    if more:
-        yield ngettext("… and %(count)s more", "… and %(count)s more", more) % {"count": more}
+    yield from _and_more(more)
     raised = delivery.payload.get("raised") or []
     if raised:
         yield ""
@@ -73,7 +81,7 @@ def sentence(kind: str, change: Change) -> str:
     if what == GONE:
         return _("%(subject)s: nothing is known of it any more") % {"subject": name}
     texts = {RAISED: _RAISED, RESOLVED: _RESOLVED}.get(str(what), {})
-    words = {"value": _number(change.get("value")), "threshold": _number(change.get("threshold"))}
+    words = {"value": number_in_words(change.get("value")), "threshold": number_in_words(change.get("threshold"))}
     text = str(texts[NotificationKind(kind)]) % words if kind in texts else str(what)
     return _("%(subject)s: %(text)s") % {"subject": name, "text": text}
 
@@ -109,11 +117,16 @@ def document_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str)
     }
 
 
+def _and_more(count: int) -> list[str]:
+    return [ngettext("… and %(count)s more", "… and %(count)s more", count) % {"count": count}] if count else []
+
+
 def _changes(delivery: NotificationDelivery) -> tuple[list[Change], int]:
     return list(delivery.payload.get("changes") or ()), int(delivery.payload.get("more") or 0)
 
 
-def _number(value: object) -> str:
+def number_in_words(value: object) -> str:
+    """A number as people write it, with one digit after the point where it is not whole."""
     if not isinstance(value, int | float):
         return "0"
     return str(number_format(round(value, 1) if value % 1 else int(value), force_grouping=True))

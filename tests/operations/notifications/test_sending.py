@@ -103,7 +103,7 @@ def test_a_webhook_is_signed_as_the_convention_asks(database: QueueDatabase, clo
             "url": f"{ADMIN}sqlqueue_app/queue/Sales/",
         }
     ]  # fmt: skip
-    assert data["url"] == f"{ADMIN}sqlqueue_app/notificationrule/deliveries/?rule={sent.rule_id}"
+    assert data["url"] == f"{ADMIN}sqlqueue_app/notificationrule/{sent.rule_id}/"
     with pytest.raises(WebhookVerificationError):
         Webhook(SECRET).verify(body.replace(b"11", b"12"), headers)
 
@@ -138,7 +138,7 @@ def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
         "",
         "Not over yet: Sales",
         "",
-        f"The rule of this notification: {ADMIN}sqlqueue_app/notificationrule/deliveries/?rule={sent.rule_id}",
+        f"The rule of this notification: {ADMIN}sqlqueue_app/notificationrule/{sent.rule_id}/",
     ]
 
 

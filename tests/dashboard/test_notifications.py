@@ -1,0 +1,352 @@
+"""The pages of notifications: rules by a form with clear errors, secrets shown once, tests, the log."""
+
+# ruff: noqa: E501 (one row for each case, with its whole message)
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.paths import path_of
+from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction
+from sqlqueue_app.operations.notifications.evaluation import new_delivery
+from sqlqueue_app.operations.notifications.links import Links
+from sqlqueue_app.operations.notifications.rule_form import RuleValues
+from sqlqueue_app.operations.notifications.rules import make_rule
+from sqlqueue_app.operations.notifications.webhooks import key_of
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.filling import HOSTILE, install, instance
+from tests.support.databases import QueueDatabase
+
+RULES = "/admin/sqlqueue_app/notificationrule/"
+LOG = f"{RULES}deliveries/"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+TOKEN = "T0KEN"
+HOOK = f"https://hooks.example.com/services/{TOKEN}?key={TOKEN}"
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+FORM = {
+    "confirmed": "1", "name": "long queues", "kind": "queue_longer", "subject": "", "threshold": "1000", "channel": "mail",
+    "target": "ops@example.com", "throttle_seconds": "300", "secret": "",
+}  # fmt: skip
+
+
+@pytest.fixture
+def admin(sqlite_database: QueueDatabase) -> Client:
+    install(sqlite_database)
+    return client_of("admin")
+
+
+def webhook_rule(name: str = "hook", **values: Any) -> NotificationRule:
+    known = {"kind": "queue_longer", "threshold": 5.0, "channel": "webhook", "target": HOOK}
+    return make_rule(RuleValues(name, **{**known, **values}), SECRET, by="anna")
+
+
+def delivery(rule: NotificationRule, state: str = "sent", *, at: datetime = NOW, **values: Any) -> NotificationDelivery:
+    change = {"change": "raised", "subject": "Sales", "value": 11, "threshold": 5.0, "at": NOW.isoformat()}
+    made = new_delivery(rule, {"changes": [change]}, at)
+    for name, value in {"state": state, **values}.items():
+        setattr(made, name, value)
+    made.save(force_insert=True)
+    return made
+
+
+def problems(answer: Any) -> list[str]:
+    (alert,) = re.findall(r'<div class="sq-problem" role="alert">(.*?)</div>', answer.content.decode(), re.DOTALL)
+    return [Markup(each).text() for each in re.findall(r"<p>(.*?)</p>", alert, re.DOTALL)]
+
+
+def test_a_rule_is_made(admin: Client) -> None:
+    answer = admin.post(f"{RULES}make/", {**FORM, "target": "ops@example.com, dev@example.com\nops@example.com"}, follow=True)
+    assert "The rule is made." in answer.content.decode()
+    made = NotificationRule.objects.get()
+    assert (made.name, made.kind, made.subject, made.threshold, made.channel) == ("long queues", "queue_longer", "", 1000.0, "mail")
+    assert (made.target, made.throttle_seconds, made.secret, made.changed_by) == (
+        "ops@example.com\ndev@example.com",
+        300,
+        "",
+        "admin",
+    )
+    assert made.watched_from == made.changed_at
+    action = OperatorAction.objects.get()
+    assert (action.action, action.target, action.result) == ("make notification rule", "long queues", "done")
+    page = Markup(admin.get(RULES).content.decode())
+    assert "More messages waiting than 1,000" in page.text() or "more messages waiting than 1,000" in page.text()
+    assert "Notifications have no links to these pages" in page.text()
+
+
+def test_the_secret_of_a_webhook_is_on_the_page_that_makes_it_and_nowhere_else(
+    admin: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = admin.get(f"{RULES}make/")
+    (field,) = Markup(page.content.decode()).find("input", name="secret")
+    secret = str(field["value"])
+    assert len(key_of(secret)) == 32
+    assert "no-store" in page.headers["Cache-Control"]
+    assert admin.get(f"{RULES}make/?secret=mine").content != page.content
+    answer = admin.post(f"{RULES}make/", {**FORM, "channel": "webhook", "target": HOOK, "secret": secret}, follow=True)
+    made = NotificationRule.objects.get()
+    assert made.secret == secret
+    delivery(made, "failed", error="HTTP 500")
+    (failed,) = NotificationDelivery.objects.all()
+    seen = [answer, *(admin.get(each) for each in (
+        RULES, f"{RULES}{made.pk}/", f"{RULES}{made.pk}/edit/", f"{RULES}{made.pk}/secret/", f"{RULES}{made.pk}/test/", LOG,
+        f"{LOG}{failed.pk}/again/", f"{RULES}?format=json", f"{RULES}?format=csv", f"{LOG}?format=json", f"{LOG}?format=csv",
+        "/admin/sqlqueue_app/operatoraction/",
+    ))]  # fmt: skip
+    for each in seen:
+        content = each.getvalue() if each.streaming else each.content
+        assert each.status_code == 200
+        assert secret.encode() not in content
+        assert TOKEN.encode() in content or b"operatoraction" in content or each.request["PATH_INFO"].endswith("secret/")
+    assert secret not in caplog.text
+    assert TOKEN not in caplog.text
+    assert not OperatorAction.objects.filter(target__contains=TOKEN).exists()
+
+
+def test_the_secret_stays_unless_another_is_put_in(admin: Client) -> None:
+    made = webhook_rule()
+    form = {**FORM, "channel": "webhook", "target": HOOK}
+    assert admin.post(f"{RULES}{made.pk}/edit/", form).status_code == 302
+    made.refresh_from_db()
+    assert (made.secret, made.name) == (SECRET, "long queues")
+    other = str(Markup(admin.get(f"{RULES}{made.pk}/secret/").content.decode()).find("input", name="secret")[0]["value"])
+    assert admin.post(f"{RULES}{made.pk}/secret/", {"confirmed": "1", "secret": other}).status_code == 302
+    made.refresh_from_db()
+    assert made.secret == other != SECRET
+    refused = admin.post(f"{RULES}{made.pk}/secret/", {"confirmed": "1", "secret": "whsec_short"})
+    assert refused.status_code == 400
+    assert problems(refused) == ["Secret: expected “whsec_” and the base64 of 24 to 64 bytes."]
+
+
+def test_mail_has_no_secret_to_replace(admin: Client) -> None:
+    made = webhook_rule(channel="mail", target="ops@example.com")
+    assert "The rule sends mail, which is not signed." in admin.get(f"{RULES}{made.pk}/secret/").content.decode()
+    assert admin.post(f"{RULES}{made.pk}/secret/", {"confirmed": "1", "secret": SECRET}).status_code == 409
+
+
+HOSTS = "an address that begins with https:// or http:// and a host"
+WRONG = [
+    ({"name": ""}, "Name: “” does not fit, expected a name of at most 100 characters."),
+    ({"name": "x" * 101}, f"Name: “{'x' * 101}” does not fit, expected one line of at most 100 characters."),
+    ({"name": "a\nb"}, "Name: “a b” does not fit, expected one line of at most 100 characters."),
+    ({"kind": "odd"}, "When there is: “odd” does not fit, expected one of: new_group, failures_above, instances_below, queue_longer, queue_older, check_failed."),
+    ({"channel": "pigeon"}, "By: “pigeon” does not fit, expected one of: mail, webhook."),
+    ({"threshold": ""}, "Threshold: “” does not fit, expected a whole number from 0 on."),
+    ({"threshold": "nan"}, "Threshold: “nan” does not fit, expected a whole number from 0 on."),
+    ({"threshold": "1e999"}, "Threshold: “1e999” does not fit, expected a whole number from 0 on."),
+    ({"threshold": "-1"}, "Threshold: “-1” does not fit, expected a whole number from 0 on."),
+    ({"threshold": "1.5"}, "Threshold: “1.5” does not fit, expected a whole number from 0 on."),
+    ({"kind": "failures_above", "threshold": "2000000"}, "Threshold: “2000000” does not fit, expected a whole number from 0 to 1,000,000."),
+    ({"kind": "queue_older", "threshold": "0"}, "Threshold: “0” does not fit, expected a number of seconds from 1 to 31,622,400."),
+    ({"kind": "instances_below", "threshold": "0"}, "Threshold: “0” does not fit, expected a whole number from 1 to 10,000, or nothing for the minimum of each endpoint."),
+    ({"throttle_seconds": "often"}, "At most one in: “often” does not fit, expected a whole number of seconds from 0 to 604,800."),
+    ({"target": ""}, "To: “” does not fit, expected 1 to 20 addresses of mail, one in a line."),
+    ({"target": "ops@example.com nobody"}, "To: “nobody” does not fit, expected an address of mail such as ops@example.com."),
+    ({"target": "Ops_<ops@example.com>"}, "To: “Ops_<ops@example.com>” does not fit, expected an address of mail such as ops@example.com."),
+    ({"channel": "webhook", "target": "ftp://example.com/", "secret": SECRET}, f"To: “ftp://example.com/” does not fit, expected {HOSTS}."),
+    ({"channel": "webhook", "target": "file:///etc/passwd", "secret": SECRET}, f"To: “file:///etc/passwd” does not fit, expected {HOSTS}."),
+    ({"channel": "webhook", "target": "https://", "secret": SECRET}, f"To: “https://” does not fit, expected {HOSTS}."),
+    ({"channel": "webhook", "target": "https://a:b@example.com/", "secret": SECRET}, "To: “…” does not fit, expected an address without a user and a password."),
+    ({"channel": "webhook", "target": "https://example.com:99999/", "secret": SECRET}, "To: “https://example.com:99999/” does not fit, expected an address that can be read, such as https://hooks.example.com/sqlqueue."),
+    ({"channel": "webhook", "target": "https://example.com/a b", "secret": SECRET}, "To: “https://example.com/a b” does not fit, expected an address in ASCII without blanks: write other characters percent-encoded."),
+    ({"channel": "webhook", "target": HOOK, "secret": ""}, "Secret: expected “whsec_” and the base64 of 24 to 64 bytes."),
+    ({"channel": "webhook", "target": HOOK, "secret": "s3cret"}, "Secret: expected “whsec_” and the base64 of 24 to 64 bytes."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "expected"), WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_named_with_what_was_expected(admin: Client, values: dict[str, str], expected: str) -> None:
+    answer = admin.post(f"{RULES}make/", {**FORM, **values})
+    assert answer.status_code == 400
+    assert problems(answer) == [expected]
+    assert not NotificationRule.objects.exists()
+
+
+def test_what_was_typed_stays_in_the_form(admin: Client) -> None:
+    page = Markup(admin.post(f"{RULES}make/", {**FORM, "kind": "queue_older", "threshold": "soon"}).content.decode())
+    assert page.find("input", name="threshold")[0]["value"] == "soon"
+    assert page.find("option", value="queue_older")[0].keys() >= {"selected"}
+
+
+def test_two_rules_have_two_names(admin: Client) -> None:
+    first, second = webhook_rule("long queues"), webhook_rule("other")
+    for address in (f"{RULES}make/", f"{RULES}{second.pk}/edit/"):
+        answer = admin.post(address, FORM)
+        assert answer.status_code == 409
+        assert problems(answer) == ["There is a rule named “long queues” already: choose another name."]
+    assert admin.post(f"{RULES}{first.pk}/edit/", FORM).status_code == 302
+
+
+def test_hosts_that_the_settings_do_not_allow(sqlite_database: QueueDatabase, admin: Client) -> None:
+    sqlite_database.configure(WEBHOOK_HOSTS=["*.internal.example.com"])
+    answer = admin.post(f"{RULES}make/", {**FORM, "channel": "webhook", "target": HOOK, "secret": SECRET})
+    assert problems(answer) == [
+        f"To: “{HOOK}” does not fit, expected a host that the setting WEBHOOK_HOSTS allows: *.internal.example.com."
+    ]
+
+
+def test_a_rule_that_looks_at_something_else_begins_anew(admin: Client) -> None:
+    made = webhook_rule()
+    NotificationRule.objects.update(raised={"Sales": {}}, pending={"changes": [{}]})
+    admin.post(f"{RULES}{made.pk}/edit/", {**FORM, "threshold": "5"})
+    made.refresh_from_db()
+    assert list(made.raised) == ["Sales"]
+    admin.post(f"{RULES}{made.pk}/edit/", {**FORM, "threshold": "6"})
+    made.refresh_from_db()
+    assert (made.raised, made.pending) == ({}, {})
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_test_waits_for_a_worker(admin: Client, alive: bool) -> None:
+    made = webhook_rule()
+    if alive:
+        instance()
+    answer = admin.post(f"{RULES}{made.pk}/test/", {"confirmed": "1"}, follow=True).content.decode()
+    assert ("A worker sends the test" in answer) == alive
+    assert ("no worker is alive, and it is sent as soon as one is" in answer) == (not alive)
+    assert ("No worker is alive: nobody looks at the rules" in answer) == (not alive)
+    (sent,) = NotificationDelivery.objects.all()
+    assert (sent.is_test, sent.state, sent.rule) == (True, "waiting", made)
+
+
+def test_disabling_enabling_and_deleting(admin: Client) -> None:
+    made = webhook_rule()
+    for name, enabled in (("disable", False), ("enable", True)):
+        assert admin.post(f"{RULES}{made.pk}/{name}/", {"confirmed": "1"}).status_code == 302
+        made.refresh_from_db()
+        assert made.enabled is enabled
+    delivery(made, "waiting")
+    assert admin.post(f"{RULES}{made.pk}/delete/", {"confirmed": "1"}).status_code == 302
+    assert not NotificationRule.objects.exists()
+    assert "The rule was deleted." in admin.get(LOG).content.decode()
+    for page in ("", "edit/", "secret/", "test/", "enable/", "disable/", "delete/"):
+        assert admin.get(f"{RULES}{made.pk}/{page}").status_code == 404
+    assert admin.get(f"{RULES}{'9' * 40}/").status_code == 404
+    assert [each.action for each in OperatorAction.objects.order_by("id")] == [
+        "disable notification rule", "enable notification rule", "delete notification rule",
+    ]  # fmt: skip
+
+
+def test_what_was_given_up_is_sent_again(admin: Client) -> None:
+    made = webhook_rule()
+    failed, sent = delivery(made, "failed", attempts=5, error="HTTP 500", target="https://old.example.com/"), delivery(made)
+    page = admin.get(f"{LOG}{failed.pk}/again/").content.decode()
+    assert "HTTP 500" in page
+    assert admin.post(f"{LOG}{failed.pk}/again/", {"confirmed": "1"}).status_code == 302
+    failed.refresh_from_db()
+    assert (failed.state, failed.attempts, failed.error, failed.target) == ("waiting", 0, "", HOOK)
+    assert admin.post(f"{LOG}{failed.pk}/again/", {"confirmed": "1"}).status_code == 409
+    assert "It was not given up" in admin.get(f"{LOG}{sent.pk}/again/").content.decode()
+    assert admin.get(f"{LOG}3c3c90ba-3dda-41bb-b5ab-460449a8f80e/again/").status_code == 404
+
+
+def test_the_log_is_paged_and_filtered(admin: Client) -> None:
+    made, other = webhook_rule(), webhook_rule("other")
+    for number in range(60):
+        delivery(made, "failed" if number % 2 else "sent", at=NOW + timedelta(seconds=number // 3))
+    delivery(other, at=NOW + timedelta(hours=1))
+    seen: list[str] = []
+    page = Markup(admin.get(f"{LOG}?rule={made.pk}").content.decode())
+    while True:
+        seen += [str(each["data-key"]) for each in page.find("tr", role="row") if each.get("data-key")]
+        following = page.find("a", rel="next")
+        if not following:
+            break
+        page = Markup(admin.get(f"{LOG}{following[0]['href']}").content.decode())
+    ordered = NotificationDelivery.objects.filter(rule=made).order_by("-created_at", "-pk")
+    assert seen == [str(each.pk) for each in ordered]
+    assert len(json.loads(admin.get(f"{LOG}?state=failed&format=json").getvalue())) == 30
+    assert len(json.loads(admin.get(f"{LOG}?rule={other.pk}&format=json").getvalue())) == 1
+    for query in (
+        "rule=x&state=odd&before=y",
+        f"rule={'9' * 30}",
+        "rule=%00&before=%FF",
+        "rule=-1",
+        "before=3c3c90ba-3dda-41bb-b5ab-460449a8f80e",
+    ):
+        assert admin.get(f"{LOG}?{query}").status_code == 200
+
+
+def test_who_may_only_look_sees_no_path_of_a_webhook(admin: Client) -> None:
+    made = webhook_rule()
+    delivery(made, "failed", error="HTTP 500")
+    for kind in ("reader", "viewer"):
+        client = client_of(kind)
+        for page in (RULES, f"{RULES}{made.pk}/", LOG):
+            content = client.get(page).content.decode()
+            assert "https://hooks.example.com/…" in content
+            assert TOKEN not in content
+            disabled = Markup(content).find("button", type="button")
+            assert disabled
+            assert all("disabled" in each for each in disabled)
+            assert "You need the permission" in content
+        assert client.get(f"{RULES}{made.pk}/edit/").status_code == 403
+        assert client.post(f"{RULES}make/", FORM).status_code == 403
+    assert NotificationRule.objects.count() == 1
+    exported = client_of("writer").get(f"{RULES}?format=json").getvalue().decode()
+    assert TOKEN not in exported
+
+
+def test_hostile_names_are_shown_as_text(admin: Client) -> None:
+    made = webhook_rule(HOSTILE[:100], subject=HOSTILE)
+    NotificationRule.objects.update(raised={HOSTILE: {}, "\u202egnp": {}})
+    row = delivery(made, "failed", error=HOSTILE)
+    row.payload = {
+        **row.payload,
+        "changes": [{"change": "raised", "subject": HOSTILE}, {"change": HOSTILE, "subject": "x"}],
+        "more": 3,
+    }
+    row.save()
+    for page in (RULES, f"{RULES}{made.pk}/", f"{RULES}{made.pk}/edit/", LOG, f"{LOG}{row.pk}/again/"):
+        content = admin.get(page).content.decode()
+        assert HOSTILE not in content
+        assert Markup(content).inline == []
+
+
+def test_a_page_takes_few_statements(sqlite_database: QueueDatabase, admin: Client) -> None:
+    rules = [webhook_rule(f"rule {number}") for number in range(30)]
+    for each in rules:
+        for number in range(3):
+            delivery(each, at=NOW + timedelta(seconds=number))
+    for page in (RULES, f"{RULES}{rules[0].pk}/", LOG, f"{RULES}make/", f"{RULES}{rules[0].pk}/edit/"):
+        with CaptureQueriesContext(sqlite_database.connection) as asked:
+            assert admin.get(page).status_code == 200
+        assert len(asked) <= 15, (page, len(asked))
+
+
+def test_the_form_begins_with_what_the_query_string_says(admin: Client) -> None:
+    page = Markup(admin.get(f"{RULES}make/?kind=queue_older&subject=Sales&threshold=60&name=old").content.decode())
+    assert page.find("input", name="subject")[0]["value"] == "Sales"
+    assert "selected" in page.find("option", value="queue_older")[0]
+    assert page.find("input", name="throttle_seconds")[0]["value"] == "300"
+
+
+@pytest.mark.parametrize("name", ["Sales", "a/b", "a.b@[dbo]", "..", "Sales_2F", "ü 漢", "a&b=c;d", "50%", "q?x#y", "\u202egnp"])
+def test_links_lead_where_the_site_has_its_pages(sqlite_database: QueueDatabase, name: str) -> None:
+    install(sqlite_database, ADMIN_URL="https://ops.example.com/admin")
+    links = Links(get_settings())
+    site = "https://ops.example.com"
+    change = {"subject": name}
+    assert links.of_change("queue_older", change) == site + reverse("admin:sqlqueue_app_queue_messages", args=[path_of(name)])
+    assert links.of_change("instances_below", change) == site + reverse(
+        "admin:sqlqueue_app_endpoint_endpoint", args=[path_of(name)]
+    )
+
+
+def test_the_other_links(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ADMIN_URL="https://ops.example.com/admin/")
+    links = Links(get_settings())
+    site = "https://ops.example.com"
+    group = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e"
+    assert links.of_change("new_group", {"group": group}) == site + reverse("admin:sqlqueue_app_failedmessage_group", args=[group])
+    assert links.of_change("failures_above", {"subject": ""}) == site + reverse("admin:sqlqueue_app_failedmessage_messages")
+    assert links.of_rule(5) == site + reverse("admin:sqlqueue_app_notificationrule_rule", args=[5])
+    assert links.of_change("odd", {}) == ""

@@ -34,7 +34,7 @@ from sqlqueue_app.tables.finding import EVERY, FoundRow, Place, find_rows
 from sqlqueue_app.tables.queue import queue_table
 
 # So many rows are looked at in all queues together, and in each: a few tenths of a second where all of them are long.
-LOOKED_AT_ALL: Final = 50_000
+LOOKED_AT_ALL: Final = 25_000
 LOOKED_AT_EACH: Final = 2_000
 LEAST_LOOKED_AT: Final = 100
 # Audit queues only grow, until somebody takes their messages away: the newest are looked at.

@@ -24,9 +24,11 @@ from sqlqueue_app.models import FailureStatus
 from sqlqueue_app.operations.bulk.batches import OperationRefused
 from sqlqueue_app.operations.bulk.kinds import FAILURE_KINDS, FailureKind, not_ours
 from sqlqueue_app.operations.bulk.preview import Preview, preview
-from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.operations.failure_selection import MOST_IDS, FailureSelection
 
 _REASONS_SHOWN: Final = 20
+# So many messages of a group are offered to be tried first.
+SAMPLE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,20 @@ def selection_of(request: HttpRequest) -> FailureSelection:
     return FailureSelection.from_query(query)
 
 
+def _sample_of(request: HttpRequest, kind: FailureKind, selection: FailureSelection) -> FailureSelection:
+    """Of a selection the messages that have failed last, as many as the address asks for with `sample`; without it, all."""
+    asked = request.GET.get("sample", "").strip()
+    if not asked or selection.ids:
+        return selection
+    count = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 6 else 0
+    if not 0 < count <= MOST_IDS:
+        text = _("“%(value)s” is no number of messages: ask for 1 to %(most)d.")
+        return selection.with_problems(text % {"value": asked[:80], "most": MOST_IDS})
+    last = selection.or_statuses(*kind.statuses).queryset().order_by("-failed_at", "-pk")
+    ids = tuple(last.values_list("pk", flat=True)[:count])
+    return FailureSelection(ids=ids) if ids else selection
+
+
 def page_of(admin: PageAdmin, selection: FailureSelection) -> str:
     """Where a selection is looked at: its message, its group, or a list."""
     if len(selection.ids) == 1:
@@ -126,7 +142,7 @@ def _statuses(selection: FailureSelection) -> set[int]:
 
 
 def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpResponse:
-    settings, selection = get_settings(), selection_of(request)
+    settings, selection = get_settings(), _sample_of(request, kind, selection_of(request))
     words = _WORDS[kind.name]
     back_url = page_of(admin, selection)
     found, blocked = Preview(), ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -16,9 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Power, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
 from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.failure_actions import failure_action_pages, failure_buttons
+from sqlqueue_app.dashboard.failure_actions import SAMPLE, failure_action_pages, failure_buttons
 from sqlqueue_app.dashboard.failure_exports import GROUP_COLUMNS, MESSAGE_COLUMNS, exported_failures, exported_groups
 from sqlqueue_app.dashboard.failure_notes import note_page
 from sqlqueue_app.dashboard.failure_requests import ListRequest
@@ -45,12 +46,13 @@ from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.dashboard.paths import path_of
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Queue
+from sqlqueue_app.operations.bulk.kinds import not_ours
 from sqlqueue_app.operations.failure_detail import FailureDetail, read_failure, traces_of
 from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.failure_index import IndexState, catch_up
-from sqlqueue_app.operations.failure_lists import PAGE_SIZES, count_failures, read_failures, read_groups
+from sqlqueue_app.operations.failure_lists import PAGE_SIZES, GroupRow, Key, count_failures, read_failures, read_groups
 from sqlqueue_app.operations.failure_retention import KEPT
-from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.operations.failure_selection import MOST_IDS, FailureSelection
 from sqlqueue_app.operations.pending_retries import find_retries
 
 # So many new rows are read into the index before a page is shown; a worker reads the rest.
@@ -124,9 +126,11 @@ class FailureAdmin(PageAdmin):
         asked = ListRequest.read(request.GET, now, FailureStatus.UNRESOLVED)
         by = request.GET.get("by", "")
         by = by if by in CLASSIFIERS else next(iter(CLASSIFIERS))
+        also = request.GET.get("and", "")
+        also = also if also in CLASSIFIERS and also != by else ""
         if wanted_format(request):
-            return export(request, f"failure groups by {by}", GROUP_COLUMNS, exported_groups(asked.selection, by, now))
-        found = read_groups(asked.selection, by, now=now, after=asked.after)
+            return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, exported_groups(asked.selection, by, now, also))
+        found = read_groups(asked.selection, by, now=now, after=asked.after, also=also)
         count, exact = count_failures(asked.selection.queryset())
         return self._page(
             request,
@@ -135,17 +139,26 @@ class FailureAdmin(PageAdmin):
             state,
             title=_("Groups of failures"),
             asked=asked,
-            groups=[group_text(each, self.url("group", each.group.pk)) for each in found.groups],
+            groups=[group_text(each, self._group_url(each, by)) for each in found.groups],
             scope=scope_in_words(count, asked.selection.in_words(), exact=exact),
-            classifiers=[
-                Tab(str(word), asked.address(by=key), key == by) for key, word in CLASSIFIER_WORDS.items()
+            classifiers=[Tab(str(word), _groups_by(asked, key, also), key == by) for key, word in CLASSIFIER_WORDS.items()],
+            others=[
+                Tab(_("nothing else"), _groups_by(asked, by, ""), not also),
+                *(Tab(str(word), _groups_by(asked, by, key), key == also) for key, word in CLASSIFIER_WORDS.items() if key != by),
             ],
-            first_url=asked.address(by=by) if asked.after else "",
-            next_url=asked.address(by=by, after=found.next) if found.next else "",
+            first_url=_groups_by(asked, by, also) if asked.after else "",
+            next_url=_groups_by(asked, by, also, found.next) if found.next else "",
             trend_width=TREND_WIDTH,
             trend_height=TREND_HEIGHT,
             **(extra_context or {}),
-        )  # fmt: skip
+        )
+
+    def _group_url(self, row: GroupRow, by: str) -> str:
+        """The messages of a group; of a pair, those that are in both."""
+        if row.also is None:
+            return self.url("group", row.group.pk)
+        selection = FailureSelection(group=row.group.pk, classifier=by, also=row.also.pk)
+        return f"{self.url('messages')}?{selection.to_query()}"
 
     def group_view(self, request: HttpRequest, unique: UUID) -> HttpResponseBase:
         """The unresolved messages of one group, and its note."""
@@ -168,6 +181,9 @@ class FailureAdmin(PageAdmin):
             group=group,
             note=note_of(group),
             note_buttons=[note],
+            sample_url=self.url("retry") if may(request, Power.RETRY) and not not_ours(get_settings()) else "",
+            sample=SAMPLE,
+            most=MOST_IDS,
         )
 
     def note_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
@@ -223,7 +239,7 @@ class FailureAdmin(PageAdmin):
             scope=scope_in_words(count, asked.selection.in_words(), exact=exact),
             # The selection says nothing of what can be read.
             buttons=() if poison or not found.messages else actions,
-            chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
+            chosen=_for_chosen(actions),
             **self._paging(asked, found.next),
             **context,
         )
@@ -245,6 +261,7 @@ class FailureAdmin(PageAdmin):
             return export(request, "pending retries", MESSAGE_COLUMNS, exported_failures(messages))
         found = read_failures(messages, after=asked.after, size=asked.size)
         count, exact = count_failures(messages)
+        actions = failure_buttons(request, self, asked.selection)
         where = find_retries(get_settings(), found.messages)
         return self._page(
             request,
@@ -255,7 +272,8 @@ class FailureAdmin(PageAdmin):
             crumbs=(Crumb(_("Pending retries")),),
             asked=asked,
             bar_url=self.url("pending"),
-            buttons=failure_buttons(request, self, asked.selection) if found.messages else (),
+            buttons=actions if found.messages else (),
+            chosen=_for_chosen(actions),
             rows=[pending_text(each, where[each.pk], self.url("message", each.pk), now) for each in found.messages],
             scope=scope_in_words(count, asked.selection.in_words(), exact=exact),
             **self._paging(asked, found.next),
@@ -334,3 +352,13 @@ class FailureAdmin(PageAdmin):
     def _catch_up(self, now: datetime) -> IndexState:
         """The index is right also where no worker is alive."""
         return catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+
+
+def _groups_by(asked: ListRequest, by: str, also: str, after: Key | None = None) -> str:
+    """The address of the groups by one classifier, or two. Nothing is by one and the same twice."""
+    return asked.address(by=by, **{"and": "" if also == by else also, "after": after})
+
+
+def _for_chosen(actions: Sequence[Button]) -> list[Button]:
+    """The same actions for the messages that are ticked, which the form says."""
+    return [replace(each, url=each.url.partition("?")[0]) for each in actions]

@@ -17,7 +17,20 @@ MESSAGE_COLUMNS: Final = (
     "id", "status", "message_id", "message_type", "endpoint", "failed_q", "queue", "exception_type", "exception_message", "poison",
     "attempts", "first_failed_at", "failed_at", "sent_at", "status_at", "conversation_id", "size", "retried_to",
 )  # fmt: skip
-GROUP_COLUMNS: Final = ("id", "classifier", "title", "messages", "first", "last", "note", "noted_by", "noted_at")
+GROUP_COLUMNS: Final = (
+    "id",
+    "classifier",
+    "title",
+    "messages",
+    "first",
+    "last",
+    "note",
+    "noted_by",
+    "noted_at",
+    "also_id",
+    "also_classifier",
+    "also_title",
+)
 _READ_AT_ONCE: Final = 1_000
 
 
@@ -33,14 +46,15 @@ def exported_failures(messages: QuerySet[FailedMessage]) -> Iterator[tuple[Any, 
             return
 
 
-def exported_groups(selection: FailureSelection, classifier: str, now: datetime) -> Iterator[tuple[Any, ...]]:
-    """A row for each group of a classifier."""
+def exported_groups(selection: FailureSelection, classifier: str, now: datetime, also: str = "") -> Iterator[tuple[Any, ...]]:
+    """A row for each group of a classifier, or for each pair of groups of two."""
     after: Key | None = None
     while True:
-        page = read_groups(selection, classifier, now=now, after=after)
+        page = read_groups(selection, classifier, now=now, after=after, also=also)
         for each in page.groups:
             group = each.group
             note = (group.note, group.noted_by, group.noted_at)
-            yield (group.pk, group.classifier, group.title, each.count, each.first, each.last, *note)
+            other = (None, None, None) if each.also is None else (each.also.pk, each.also.classifier, each.also.title)
+            yield (group.pk, group.classifier, group.title, each.count, each.first, each.last, *note, *other)
         if (after := page.next) is None:
             return

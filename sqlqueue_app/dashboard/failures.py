@@ -64,6 +64,7 @@ class GroupText:
     last: Stamp
     trend: Trend
     note: Note | None
+    also: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ def group_text(row: GroupRow, url: str) -> GroupText:
         last=stamp(row.last),
         trend=trend_of(row.trend),
         note=note_of(row.group),
+        also=row.also.title if row.also is not None else "",
     )
 
 

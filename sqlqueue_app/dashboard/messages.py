@@ -61,6 +61,7 @@ class MessageRow:
     size: str
     flags: tuple[State, ...]
     note: str
+    failure_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class BodyText:
     is_hex: bool
 
 
-def message_row(each: MessageSummary, url: str) -> MessageRow:
-    """The row of a message."""
+def message_row(each: MessageSummary, url: str, failure_url: str = "") -> MessageRow:
+    """The row of a message; `failure_url` is the page of it as a failed message."""
     return MessageRow(
         row_version=each.row_version,
         url=url,
@@ -88,6 +89,7 @@ def message_row(each: MessageSummary, url: str) -> MessageRow:
         size=_("NULL") if each.size is None else size(each.size),
         flags=flag_states(each),
         note=each.unreadable or each.failure or "",
+        failure_url=failure_url,
     )
 
 

@@ -39,10 +39,11 @@ from sqlqueue_app.dashboard.queue_exports import EXPORTED_COLUMNS, MESSAGE_COLUM
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import DelayedMessage, Endpoint, Queue
+from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Queue
 from sqlqueue_app.operations.browse import PAGE_SIZES, read_message, read_page
+from sqlqueue_app.operations.failure_lookup import failures_of_rows
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
-from sqlqueue_app.operations.known_queues import KnownQueue, known_queues
+from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.other_queues import other_queues
 from sqlqueue_app.operations.queue_looks import QueueStatus, listed_tables, read_queue
@@ -94,6 +95,7 @@ class QueueAdmin(PageAdmin):
             return self._unreadable(request, queue, error)
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
+        failures = self._failure_urls(queue, [each.row_version for each in found.messages])
         url_of_message = partial(self.message_url, queue)
         alive = {each.endpoint for each in instances if each.alive}
         holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
@@ -109,7 +111,9 @@ class QueueAdmin(PageAdmin):
             period=period,
             periods=PERIODS,
             buttons=queue_buttons(self, request, queue, holder),
-            rows=[message_row(each, url_of_message(each.row_version)) for each in found.messages],
+            rows=[
+                message_row(each, url_of_message(each.row_version), failures.get(each.row_version, "")) for each in found.messages
+            ],
             found=found,
             sizes=PAGE_SIZES,
             farthest=FARTHEST_JUMP,
@@ -151,7 +155,7 @@ class QueueAdmin(PageAdmin):
                 Crumb(queue.name, self._url(queue.name)),
                 Crumb(f"#{row_version}"),
             ),
-            row=message_row(summary, request.path),
+            row=message_row(summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
             table=table.qualified,
             message=found,
             flags=flag_states(summary),
@@ -224,6 +228,13 @@ class QueueAdmin(PageAdmin):
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
         """The address of a page of a queue."""
         return self.url(page, path_of(queue.name))
+
+    def _failure_urls(self, queue: KnownQueue, row_versions: Sequence[int]) -> dict[int, str]:
+        """The pages of the failed messages that lie in the rows of an error queue."""
+        if queue.kind is not QueueKind.ERROR or not row_versions:
+            return {}
+        found = failures_of_rows(queue.name, row_versions)
+        return {number: self.url_of(FailedMessage, "message", unique) for number, unique in found.items()}
 
     def _url(self, name: str) -> str:
         return self.url("messages", path_of(name))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 from uuid import UUID
 
@@ -29,21 +31,25 @@ PIECE: Final = timedelta(hours=2)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A place in a list that is ordered by time and id, newest first."""
+    """A place in a list that is ordered by time and id, newest first; in one of pairs, by the id of the other as well."""
 
     at: datetime
     id: UUID
+    also: UUID | None = None
 
     def __str__(self) -> str:
-        return f"{self.at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}_{self.id}"
+        also = "" if self.also is None else f"_{self.also}"
+        return f"{self.at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}_{self.id}{also}"
 
     @classmethod
     def read(cls, text: str) -> Key | None:
         """From a query string; None for what is no key."""
-        at, _, unique = text.partition("_")
+        at, _, ids = text.partition("_")
+        unique, _, also = ids.partition("_")
         try:
             instant = datetime.fromisoformat(at.replace("Z", "+00:00"))
-            return cls(instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC), UUID(unique))
+            aware = instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+            return cls(aware, UUID(unique), UUID(also) if also else None)
         except (ValueError, OverflowError):
             return None
 
@@ -76,13 +82,17 @@ def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group with the messages of a selection in it. `trend` are the failures of the last 24 hours, the last piece last."""
+    """A group with the messages of a selection in it. `trend` are the failures of the last 24 hours, the last piece last.
+
+    With `also` they are those that are in this second group as well.
+    """
 
     group: FailureGroup
     count: int
     first: datetime
     last: datetime
     trend: tuple[int, ...]
+    also: FailureGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,43 +103,71 @@ class GroupPage:
     next: Key | None
 
 
-def read_groups(selection: FailureSelection, classifier: str, *, now: datetime, after: Key | None = None) -> GroupPage:
+def read_groups(
+    selection: FailureSelection, classifier: str, *, now: datetime, after: Key | None = None, also: str = ""
+) -> GroupPage:
     """A page of the groups of a classifier, by its key, with the messages of the selection; three statements.
 
-    Raises KeyError for a classifier that there is not.
+    With a second classifier `also` there is a row for each pair of groups that have messages in common. Raises KeyError for a
+    classifier that there is not.
     """
-    field = CLASSIFIERS[classifier].field
-    counted = selection.queryset().exclude(**{field: None}).order_by().values(field)
+    fields = _fields(classifier, also)
+    counted = selection.queryset().exclude(_any_missing(fields)).order_by().values(*fields)
     counted = counted.annotate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
     if after is not None:
-        counted = counted.filter(Q(last__lt=after.at) | Q(last=after.at, **{f"{field}__lt": after.id}))
-    rows = list(counted.order_by("-last", f"-{field}")[: GROUPS_PER_PAGE + 1])
+        counted = counted.filter(_behind(after, fields))
+    rows = list(counted.order_by("-last", *(f"-{field}" for field in fields))[: GROUPS_PER_PAGE + 1])
     shown = rows[:GROUPS_PER_PAGE]
-    ids = [row[field] for row in shown]
-    groups = FailureGroup.objects.using(managed_alias()).in_bulk(ids)
-    trends = read_trends(selection, classifier, ids, now)
+    ids = [tuple(row[field] for field in fields) for row in shown]
+    groups = FailureGroup.objects.using(managed_alias()).in_bulk({each for pair in ids for each in pair})
+    trends = read_trends(selection, fields, ids, now)
     found = tuple(
-        GroupRow(groups[row[field]], row["count"], row["first"], row["last"], trends.get(row[field], (0,) * PIECES))
-        for row in shown
-        if row[field] in groups
+        GroupRow(
+            groups[pair[0]],
+            row["count"],
+            row["first"],
+            row["last"],
+            trends.get(pair, (0,) * PIECES),
+            groups[pair[1]] if len(pair) > 1 else None,
+        )
+        for pair, row in zip(ids, shown, strict=True)
+        if all(each in groups for each in pair)
     )
-    last = shown[-1] if len(rows) > GROUPS_PER_PAGE else None
-    return GroupPage(found, None if last is None else Key(last["last"], last[field]))
+    return GroupPage(found, Key(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
 
 
-def read_trends(selection: FailureSelection, classifier: str, groups: Sequence[UUID], now: datetime) -> dict[UUID, tuple[int, ...]]:
-    """How many messages of each group have failed in each two of the last 24 hours; groups without any are left out."""
+def _fields(classifier: str, also: str) -> list[str]:
+    return [CLASSIFIERS[each].field for each in (classifier, also) if each]
+
+
+def _any_missing(fields: Sequence[str]) -> Q:
+    return reduce(or_, (Q(**{field: None}) for field in fields))
+
+
+def _behind(after: Key, fields: Sequence[str]) -> Q:
+    """What a list of groups has behind a place."""
+    first, *others = fields
+    condition = Q(last__lt=after.at) | Q(last=after.at, **{f"{first}__lt": after.id})
+    if others and after.also is not None:
+        condition |= Q(last=after.at, **{first: after.id, f"{others[0]}__lt": after.also})
+    return condition
+
+
+def read_trends(
+    selection: FailureSelection, fields: Sequence[str], groups: Sequence[tuple[UUID, ...]], now: datetime
+) -> dict[tuple[UUID, ...], tuple[int, ...]]:
+    """How many messages of each group, or pair, have failed in each two of the last 24 hours; those without any are left out."""
     if not groups:
         return {}
-    field = CLASSIFIERS[classifier].field
     begin = now - PIECE * PIECES
     pieces: dict[str, Any] = {}
     for number in range(PIECES):
         since = begin + PIECE * number
         pieces[f"piece{number}"] = Count("failed_at", filter=Q(failed_at__gte=since, failed_at__lt=since + PIECE))
-    recent = selection.queryset().filter(**{f"{field}__in": groups}, failed_at__gte=begin)
-    rows = recent.order_by().values(field).annotate(**pieces)
-    return {row[field]: tuple(row[name] for name in pieces) for row in rows}
+    wanted = {f"{field}__in": {group[place] for group in groups} for place, field in enumerate(fields)}
+    recent = selection.queryset().filter(**wanted, failed_at__gte=begin)
+    rows = recent.order_by().values(*fields).annotate(**pieces)
+    return {tuple(row[field] for field in fields): tuple(row[name] for name in pieces) for row in rows}
 
 
 def _instant(value: datetime | None) -> datetime:

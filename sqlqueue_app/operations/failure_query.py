@@ -26,6 +26,8 @@ KEYS: Final[Mapping[str, str]] = {
     "conversation": "conversation",
     "id": "message_id",
     "group": "group",
+    "also": "also",
+    "retried": "retried_to",
 }
 ANY_STATUS: Final = "any"
 LONGEST: Final = 2_000

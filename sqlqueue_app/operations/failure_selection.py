@@ -27,7 +27,7 @@ MOST_IDS: Final = 500
 CLASSIFIERS: Final[Mapping[str, str]] = {key: each.name for key, each in failure_groups.CLASSIFIERS.items()}
 # With this parameter the chosen ids are meant and nothing else, also where a form was sent with none of its boxes checked.
 ONLY_IDS: Final = ("only", "ids")
-_TEXTS: Final = ("endpoint", "message_type", "queue", "exception", "conversation", "message_id", "text")
+_TEXTS: Final = ("endpoint", "message_type", "queue", "exception", "conversation", "message_id", "retried_to", "text")
 _TIMES: Final = ("since", "until")
 _SEARCHED: Final = ("message_id", "message_type", "exception_type", "exception_message", "endpoint", "failed_q", "conversation_id")
 
@@ -36,11 +36,12 @@ _SEARCHED: Final = ("message_id", "message_type", "exception_type", "exception_m
 class FailureSelection:
     """A choice of failed messages: those to which everything applies that is said here; with nothing said, all.
 
-    `classifier` is one of CLASSIFIERS and says by what the `group` was made; without it a group of any kind is meant. Texts are
-    compared as they are, case included; with `*` in them, which stands for any characters, case is not looked at.
-    `message_type` and `exception` may leave out what stands before a dot, `queue` is the failed queue or the error queue,
-    `message_id` the message id or the unique one. Each word of `text`, or phrase in double quotes, must stand somewhere in ids,
-    type, exception, endpoint, queue. `since` and `until` are aware, and of the last failure; `until` is not included.
+    `classifier` is one of CLASSIFIERS and says by what the `group` was made; without it a group of any kind is meant. `also` is a
+    second group, of any kind, in which a message must be. Texts are compared as they are, case included; with `*` in them, which
+    stands for any characters, case is not looked at. `message_type` and `exception` may leave out what stands before a dot, `queue`
+    is the failed queue or the error queue, `message_id` the message id or the unique one, `retried_to` where a retry has put it.
+    Each word of `text`, or phrase in double quotes, must stand somewhere in ids, type, exception, endpoint, queue. `since` and
+    `until` are aware, and of the last failure; `until` is not included.
 
     `problems` say what could not be read: such a selection has nothing in it, so that no mistake selects more than was meant.
     """
@@ -48,6 +49,7 @@ class FailureSelection:
     ids: tuple[UUID, ...] = ()
     group: UUID | None = None
     classifier: str = ""
+    also: UUID | None = None
     statuses: tuple[FailureStatus, ...] = ()
     endpoint: str = ""
     message_type: str = ""
@@ -55,6 +57,7 @@ class FailureSelection:
     exception: str = ""
     conversation: str = ""
     message_id: str = ""
+    retried_to: str = ""
     text: str = ""
     since: datetime | None = None
     until: datetime | None = None
@@ -63,7 +66,14 @@ class FailureSelection:
     @property
     def is_everything(self) -> bool:
         """Whether nothing is said but, maybe, the status: also with patterns and texts that every message fits."""
-        if self.ids or self.group is not None or self.since is not None or self.until is not None or _words(self.text):
+        if (
+            self.ids
+            or self.group is not None
+            or self.also is not None
+            or self.since is not None
+            or self.until is not None
+            or _words(self.text)
+        ):
             return False
         return not any(getattr(self, name).strip("*") for name in _TEXTS if name != "text")
 
@@ -84,6 +94,7 @@ class FailureSelection:
         conditions: tuple[tuple[object, Callable[[], Q]], ...] = (
             (self.ids, lambda: Q(pk__in=self.ids)),
             (self.group, lambda: _in_group(self.group, self.classifier)),
+            (self.also, lambda: _in_group(self.also, "")),
             (self.statuses, lambda: Q(status__in=self.statuses)),
             (self.endpoint, lambda: _matches("endpoint", self.endpoint)),
             (self.message_type, lambda: _matches("message_type", self.message_type, last_part=True)),
@@ -91,6 +102,7 @@ class FailureSelection:
             (self.exception, lambda: _matches("exception_type", self.exception, last_part=True)),
             (self.conversation, lambda: _matches("conversation_id", self.conversation)),
             (self.message_id, lambda: _has_id(self.message_id)),
+            (self.retried_to, lambda: _matches("retried_to", self.retried_to)),
             (self.text, lambda: _all_of(_contains(word) for word in _words(self.text))),
             (self.since, lambda: Q(failed_at__gte=self.since)),
             (self.until, lambda: Q(failed_at__lt=self.until)),
@@ -168,9 +180,10 @@ class FailureSelection:
             parts.append(
                 ngettext("%(count)d chosen message", "%(count)d chosen messages", len(self.ids)) % {"count": len(self.ids)}
             )
-        if self.group is not None:
-            title = FailureGroup.objects.using(managed_alias()).filter(pk=self.group).values_list("title", flat=True).first()
-            parts.append(_("the group “%(title)s”") % {"title": title or self.group})
+        groups = [each for each in (self.group, self.also) if each is not None]
+        if groups:
+            titles = dict(FailureGroup.objects.using(managed_alias()).filter(pk__in=groups).values_list("pk", "title"))
+            parts += [_("the group “%(title)s”") % {"title": titles.get(each) or each} for each in groups]
         return parts
 
     def _filters_in_words(self) -> list[str]:
@@ -181,6 +194,7 @@ class FailureSelection:
             (self.exception, _("exception %(value)s")),
             (self.conversation, _("conversation %(value)s")),
             (self.message_id, _("id %(value)s")),
+            (self.retried_to, _("sent again to %(value)s")),
             (self.text, _("with the text “%(value)s”")),
             (_time_in_words(self.since), _("failed since %(value)s")),
             (_time_in_words(self.until), _("failed before %(value)s")),
@@ -251,6 +265,7 @@ def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
     values: dict[str, Any] = {}
     values["ids"] = _read_ids(_several(lists, "ids"), problems)
     values["group"], values["classifier"] = _read_group(lists, problems)
+    values["also"] = _read_group_id(_last(lists, "also"), problems)
     values["statuses"] = tuple(dict.fromkeys(filter(None, (_read_status(each, problems) for each in _several(lists, "statuses")))))
     for name in _TEXTS:
         # No column holds a U+0000, and PostgreSQL refuses to look for one.
@@ -282,12 +297,16 @@ def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
 
 
 def _read_group(lists: Mapping[str, list[str]], problems: list[str]) -> tuple[UUID | None, str]:
-    text, classifier = _last(lists, "group"), _last(lists, "classifier")
+    group, classifier = _read_group_id(_last(lists, "group"), problems), _last(lists, "classifier")
+    short = {name: short for short, name in CLASSIFIERS.items()}.get(classifier, classifier)
+    return group, short if group is not None and short in CLASSIFIERS else ""
+
+
+def _read_group_id(text: str, problems: list[str]) -> UUID | None:
     group = failure_groups.guid_of(text) if text else None
     if text and group is None:
         problems.append(_("“%(value)s” is no id of a group.") % {"value": text[:80]})
-    short = {name: short for short, name in CLASSIFIERS.items()}.get(classifier, classifier)
-    return group, short if group is not None and short in CLASSIFIERS else ""
+    return group
 
 
 def _read_status(text: str, problems: list[str]) -> FailureStatus | None:

@@ -1,0 +1,174 @@
+"""Failed messages beside what belongs to them: their rows in the error queue, other classifiers, samples, pending ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
+from sqlqueue_app.operations import failure_lists
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.tables.rows import NewRow
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.error_rows import FAILED_AT, failed
+from tests.operations.failing import fail
+from tests.operations.filling import install, message, row, table
+from tests.support.databases import QueueDatabase
+
+ADMIN = "/admin/sqlqueue_app/"
+FAILURES = f"{ADMIN}failedmessage/"
+GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")
+ONE, TWO = deterministic_guid("m-1", "Sales"), deterministic_guid("m-2", "Sales")
+
+
+def page(path: str, kind: str = "writer", status: int = 200) -> Markup:
+    answer = client_of(kind).get(path)
+    assert answer.status_code == status
+    markup = Markup(answer.content.decode())
+    assert markup.inline == []
+    return markup
+
+
+def pending(database: QueueDatabase, *names: str, to: str = "Sales") -> Sequence[FailedMessage]:
+    """Messages that were sent again, as they wait in a queue."""
+    found = fail(database, [failed(name) for name in names])
+    waiting = [message() for _ in names]
+    table(database, to).send(waiting)
+    remove_rows(table(database, "error"), [each.row_version or 0 for each in found])
+    FailedAttempt.objects.update(row_version=None)
+    for each, sent in zip(found, waiting, strict=True):
+        each.status, each.row_version, each.retried_to, each.retry_row_id = FailureStatus.RETRY_ISSUED, None, to, sent.id
+        each.save()
+    return found
+
+
+# --- rows of the error queue --------------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_the_error_queue_leads_to_its_failed_message_and_back(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    (first,) = fail(queue_database, [failed()])
+    (again, other) = fail(queue_database, [failed(), failed("m-2")])
+    assert (first.pk, again.pk, other.pk) == (ONE, ONE, TWO)
+    links = page(f"{ADMIN}queue/error/").links
+    assert [link for link in links if link.startswith(FAILURES + "m") or link.count(str(ONE))] == [f"{FAILURES}{ONE}/"] * 2
+    for number in (first.row_version, again.row_version):
+        assert f"{FAILURES}{ONE}/" in page(f"{ADMIN}queue/error/{number}/").links
+    assert f"{ADMIN}queue/error/{again.row_version}/" in page(f"{FAILURES}{ONE}/").links
+
+
+def test_a_row_that_the_index_does_not_know_leads_nowhere(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    table(sqlite_database, "error").send([failed(), row("no json")])
+    table(sqlite_database, "Sales").send([message()])
+    for path in ("queue/error/", "queue/error/1/", "queue/Sales/", "queue/Sales/1/"):
+        assert not [link for link in page(ADMIN + path).links if str(ONE) in link]
+
+
+# --- pending retries ----------------------------------------------------------------------------------------------------------
+
+
+def test_pending_retries_are_chosen_one_by_one(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    pending(sqlite_database, "m-1", "m-2")
+    shown = page(f"{FAILURES}pending/")
+    assert {each["value"] for each in shown.find("input", type="checkbox", name="ids")} == {str(ONE), str(TWO)}
+    assert shown.find("button", type="submit", formaction=f"{FAILURES}complete/")
+    asked = page(f"{FAILURES}complete/?only=ids&ids={ONE}")
+    assert "the message" in asked.text()
+    assert page(f"{FAILURES}complete/?only=ids").find("button", disabled=None) is not None
+    answer = client_of("writer").post(f"{FAILURES}complete/", {"ids": str(ONE), "confirmed": "1"})
+    assert answer.status_code == 302
+    statuses = {each.pk: each.status for each in FailedMessage.objects.all()}
+    assert statuses == {ONE: FailureStatus.RESOLVED, TWO: FailureStatus.RETRY_ISSUED}
+
+
+@pytest.mark.parametrize("kind", ["reader", "viewer"])
+def test_who_may_not_sees_the_reason_at_the_chosen_ones(sqlite_database: QueueDatabase, kind: str) -> None:
+    install(sqlite_database)
+    pending(sqlite_database, "m-1")
+    shown = page(f"{FAILURES}pending/", kind)
+    assert not shown.find("button", type="submit", formaction=f"{FAILURES}complete/")
+    assert "You need the permission “Can retry failed messages”." in shown.text()
+
+
+# --- two classifiers ----------------------------------------------------------------------------------------------------------
+
+
+def other_type(name: str, exception: str = "shop.OutOfStock") -> NewRow:
+    return failed(name, NServiceBus_EnclosedMessageTypes="Shop.CancelOrder", NServiceBus_ExceptionInfo_ExceptionType=exception)
+
+
+@pytest.mark.parametrize("query", ["by=exception&and=type", "by=type&and=exception"])
+def test_groups_by_two_classifiers(queue_database: QueueDatabase, query: str) -> None:
+    install(queue_database)
+    another = other_type("m-4", "shop.Other")
+    fail(queue_database, [failed("m-1"), failed("m-2"), other_type("m-3"), another])
+    shown = page(f"{FAILURES}?{query}")
+    found = [link for link in shown.links if "also=" in link]
+    assert len(found) == 3
+    counts = sorted(len([each for each in page(link).find("tr", role="row") if "data-failure" in each]) for link in found)
+    assert counts == [1, 1, 2]
+    assert [each["href"] for each in shown.find("a", **{"aria-current": "true"}) if "and=" in str(each["href"])]
+    asked = page(found[0].replace("messages/?", "retry/?"))
+    assert "the group “" in asked.text()
+    assert asked.text().count("the group “") == 2
+
+
+@pytest.mark.parametrize("query", ["by=type&and=type", "by=type&and=odd", "and=", "by=odd&and=%00", "after=1_2_3&and=type"])
+def test_odd_pairs_of_classifiers_are_groups_by_one(sqlite_database: QueueDatabase, query: str) -> None:
+    install(sqlite_database)
+    fail(sqlite_database, [failed("m-1")])
+    assert "1 message: status unresolved" in page(f"{FAILURES}?{query}").text()
+
+
+def test_pairs_follow_each_other_page_by_page(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_lists, "GROUPS_PER_PAGE", 2)
+    install(queue_database)
+    types = [f"Shop.T{number}" for number in range(5)]
+    fail(queue_database, [failed(f"m-{each}", NServiceBus_EnclosedMessageTypes=each) for each in types])
+    address, seen = f"{FAILURES}?by=exception&and=type", []
+    while address:
+        shown = page(address)
+        seen += [each for each in types if each in shown.text()]
+        following = shown.find("a", rel="next")
+        address = FAILURES + str(following[0]["href"]) if following else ""
+    assert sorted(seen) == types
+    answer = client_of("writer").get(f"{FAILURES}?by=exception&and=type&format=json")
+    told = json.loads(b"".join(answer.streaming_content))  # type: ignore[attr-defined]
+    assert sorted(each["also_title"] for each in told) == types
+    assert {each["also_classifier"] for each in told} == {"Message Type"}
+
+
+# --- a sample of a group ------------------------------------------------------------------------------------------------------
+
+
+def test_a_sample_of_a_group_is_retried(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    later = FAILED_AT + timedelta(hours=1)
+    times = {"m-1": FAILED_AT, "m-2": later, "m-3": later}
+    fail(queue_database, [failed(name, at=at, NServiceBus_FailedQ="Sales") for name, at in times.items()])
+    group = f"{FAILURES}group/{GROUP}/"
+    assert page(group).find("input", name="sample", type="number")
+    assert not page(group, "reader").find("input", name="sample", type="number")
+    asked = page(f"{FAILURES}retry/?group={GROUP}&sample=2")
+    ids = [str(each["value"]) for each in asked.find("input", type="hidden", name="ids")]
+    assert sorted(ids) == sorted(str(deterministic_guid(name, "Sales")) for name in ("m-2", "m-3"))
+    answer = client_of("writer").post(f"{FAILURES}retry/", {"ids": ids, "confirmed": "1"})
+    assert answer.status_code == 302
+    assert table(queue_database, "Sales").depth().waiting == 2
+    assert table(queue_database, "error").depth().waiting == 1
+
+
+@pytest.mark.parametrize("sample", ["0", "-1", "501", "x", "9" * 90, "%00"])
+def test_an_odd_sample_chooses_nothing(sqlite_database: QueueDatabase, sample: str) -> None:
+    install(sqlite_database)
+    fail(sqlite_database, [failed("m-1")])
+    page(f"{FAILURES}retry/?group={GROUP}&sample={sample}")
+    answer = client_of("writer").post(f"{FAILURES}retry/?group={GROUP}&sample={sample}", {"confirmed": "1"})
+    assert answer.status_code == 409
+    assert table(sqlite_database, "error").depth().waiting == 1

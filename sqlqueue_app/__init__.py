@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlqueue_app.callbacks.request import request
+    from sqlqueue_app.health_checks import health_check
     from sqlqueue_app.messages.errors import Unrecoverable
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
@@ -29,6 +30,7 @@ __all__ = [
     "subscribe",
     "unsubscribe",
     "handles",
+    "health_check",
     "message_type",
     "request",
     "Unrecoverable",
@@ -49,6 +51,7 @@ _HOMES = {
     "Unrecoverable": "sqlqueue_app.messages.errors",
     "default_policy": _RECOVERABILITY,
     "handles": "sqlqueue_app.receiving.handlers",
+    "health_check": "sqlqueue_app.health_checks",
     "message_type": "sqlqueue_app.messages.types",
     "publish": "sqlqueue_app.sending.publisher",
     "request": "sqlqueue_app.callbacks.request",

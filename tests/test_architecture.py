@@ -29,7 +29,7 @@ _SENDING = _TABLES | {"conf", "sending"}
 _RECEIVING = _SENDING | {"scheduler", "receiving"}
 _ENDPOINT = _RECEIVING | _INSTANCES | {"endpoint", "run"}
 _CALLBACKS = _RECEIVING | _INSTANCES | {"endpoint"}
-_OPERATIONS = _ENDPOINT | {"callbacks", "operations"}
+_OPERATIONS = _ENDPOINT | {"callbacks", "health_checks", "operations"}
 
 ALLOWED: dict[str, frozenset[str]] = {
     "messages": frozenset(),
@@ -44,7 +44,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "endpoint": _RECEIVING | _INSTANCES,
     "run": _RECEIVING | _INSTANCES | {"endpoint"},
     "callbacks": _CALLBACKS,
-    "operations": _ENDPOINT | {"callbacks"},
+    "operations": _ENDPOINT | {"callbacks", "health_checks"},
+    # what a project registers, known to nobody below the operations
+    "health_checks": frozenset({"messages"}),
     # what Django finds by its place
     "queue_models": _TABLES | {"conf"},
     "models": _TABLES | {"conf", "queue_models"},
@@ -66,7 +68,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "management": _OPERATIONS | {"logs", "spark", "migration_operations"},
     "testing": _OPERATIONS,
     # the package itself: lazy exports of what users import
-    "__init__": _RECEIVING | {"callbacks"},
+    "__init__": _RECEIVING | {"callbacks", "health_checks"},
 }
 
 NO_DJANGO = frozenset({"messages", "policies", "databases", "spark"})

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -66,6 +66,11 @@ def require(request: HttpRequest, *powers: Power) -> None:
     """Raise PermissionDenied, with the reason, unless the user has all of these powers."""
     if reason := refusal(request, *powers):
         raise PermissionDenied(reason)
+
+
+def missing(request: HttpRequest, power: Power, text: str) -> Exception:
+    """What to raise for something that is not there, on a page that takes the power: who lacks it does not learn either."""
+    return Http404(text) if may(request, power) else PermissionDenied(reason_of(power))
 
 
 def actor_of(request: HttpRequest) -> Actor:

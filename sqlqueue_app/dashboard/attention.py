@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -11,8 +11,10 @@ from django.utils.translation import ngettext
 
 from sqlqueue_app.dashboard.formats import Number, duration, number
 from sqlqueue_app.dashboard.overview import Level, Overview, QueueRow
+from sqlqueue_app.models import CheckResult
 from sqlqueue_app.operations.known_queues import QueueKind
 from sqlqueue_app.operations.status import Status
+from sqlqueue_app.operations.watching.catalogue import BUILT_IN, finding_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,11 @@ class Links:
     delayed: str
     delayed_of: Callable[[str], str]
     schedules: str
+    checks: str
 
 
-def tiles(status: Status, links: Links, *, failed: Number | None, running: int) -> list[Tile]:
-    """The tiles: `failed` unresolved messages (None: not known) and `running` operations are counted elsewhere."""
+def tiles(status: Status, links: Links, *, failed: Number | None, running: int, failing: int) -> list[Tile]:
+    """The tiles; elsewhere are counted `failed` unresolved messages (None: not known), `running` operations, `failing` checks."""
     main = [each for each in status.queues if each.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE) and each.depth]
     waiting = sum(each.depth.waiting for each in main if each.depth)
     exact = all(each.depth.exact for each in main if each.depth)
@@ -90,17 +93,25 @@ def tiles(status: Status, links: Links, *, failed: Number | None, running: int) 
             links.endpoints,
             Level.ERROR if dead else Level.OK if alive else Level.WARNING,
         ),
+        Tile(
+            _("Checks"),
+            number(failing),
+            _("that fail and are not muted"),
+            links.checks,
+            Level.ERROR if failing else Level.OK,
+        ),
         Tile(_("Operations"), number(running), _("that are not done yet"), links.operations, Level.INFO if running else Level.OK),
     ]
 
 
-def concerns(status: Status, overview: Overview, links: Links) -> list[Concern]:
-    """What needs a person, the worst first; nothing where all is well."""
+def concerns(status: Status, overview: Overview, checks: Sequence[CheckResult], links: Links) -> list[Concern]:
+    """What needs a person, the worst first; nothing where all is well. `checks` are those that fail and are not muted."""
     found = [
         *_of_instances(status, links),
         *_of_queues(status, overview, links),
         *_of_delayed(status, links),
         *_of_schedules(status, links),
+        *_of_checks(checks, links),
     ]
     order = {Level.ERROR: 0, Level.WARNING: 1, Level.INFO: 2, Level.OK: 3}
     return sorted(found, key=lambda each: order[each.level])
@@ -150,3 +161,13 @@ def _of_schedules(status: Status, links: Links) -> Iterator[Concern]:
             age = duration(max(status.taken_at - each.late_since, timedelta()))
             text = _("The recurring message %(name)s is %(age)s late: no worker has sent it.") % {"name": each.name, "age": age}
             yield Concern(Level.WARNING, text, links.schedules)
+
+
+def _of_checks(checks: Sequence[CheckResult], links: Links) -> Iterator[Concern]:
+    for each in checks:
+        kind = BUILT_IN.get(each.name)
+        if kind is not None and kind.overview_says_so:
+            continue
+        finding = finding_in_words(each.name, each.subject, each.details)
+        text = finding if kind is not None else _("Check “%(check)s”: %(finding)s") % {"check": each.name, "finding": finding}
+        yield Concern(Level.ERROR if kind is None or kind.is_critical else Level.WARNING, text, links.checks)

@@ -25,6 +25,7 @@ from sqlqueue_app.dashboard.periods import PERIODS, Period, period_of
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import (
+    CheckResult,
     DelayedMessage,
     Endpoint,
     Event,
@@ -43,6 +44,7 @@ from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.sample_storage import instant_of, read_samples, resolution_for
 from sqlqueue_app.operations.status import Status, read_status
+from sqlqueue_app.operations.watching.results import failing_checks
 from sqlqueue_app.tables.clock import database_now
 
 # Of actions and of events.
@@ -51,12 +53,13 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _Managed:
-    """Unresolved failures (None: not known), running operations, the last actions and events, charts."""
+    """Unresolved failures (None: not known), running operations, the last actions and events, failing checks, charts."""
 
     failed: Number | None = None
     running: int = 0
     actions: Sequence[tuple[OperatorAction, Stamp]] = ()
     events: Sequence[EventRow] = ()
+    checks: Sequence[CheckResult] = ()
     charts: Sequence[Chart] = ()
 
 
@@ -79,6 +82,7 @@ class DashboardAdmin(PageAdmin):
             delayed=self.url_of(DelayedMessage) or self.url_of(Queue),
             delayed_of=lambda name: self.url_of(DelayedMessage, "table", path_of(name)) or self.url_of(Queue),
             schedules=self.url_of(Schedule) or self.url_of(Queue),
+            checks=self.url_of(CheckResult),
         )
         overview = overview_of(status, links.queue_of)
         managed = self._read(status, period_of(request))
@@ -88,8 +92,8 @@ class DashboardAdmin(PageAdmin):
             live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
-            tiles=tiles(status, links, failed=managed.failed, running=managed.running),
-            concerns=concerns(status, overview, links),
+            tiles=tiles(status, links, failed=managed.failed, running=managed.running, failing=len(managed.checks)),
+            concerns=concerns(status, overview, managed.checks, links),
             charts=managed.charts,
             period=period_of(request),
             periods=PERIODS,
@@ -105,12 +109,14 @@ class DashboardAdmin(PageAdmin):
         try:
             with looking(alias, "read the tables of the dashboard"):
                 now = database_now(alias)
-                # As the pages of the failed messages: right also where no worker is alive.
-                catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+                if not any(each.works_for_all for each in status.instances):
+                    # Right also where no worker is alive; one that lives looks every ten seconds.
+                    catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
                 unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
                 count, exact = count_failures(unresolved)
                 running = Operation.objects.using(alias).filter(state__in=OPEN).count()
                 rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
+                checks = failing_checks(alias, now)
                 events = list(Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
                 wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
                 samples = read_samples(alias, [queue.name for queue in wanted], period.length, now)
@@ -123,6 +129,7 @@ class DashboardAdmin(PageAdmin):
             running,
             [(row, stamp(row.at)) for row in rows if row.at],
             [event_row(self, each) for each in events],
+            checks,
             _charts(wanted, samples, period, now),
         )
 

@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, button, missing
 from sqlqueue_app.dashboard.confirming import CONFIRMED, Confirmation, Done, Field, confirm
 from sqlqueue_app.dashboard.formats import duration, number
 from sqlqueue_app.dashboard.pages import Crumb
@@ -198,7 +197,7 @@ def _found(request: HttpRequest, path: str) -> tuple[str, tuple[InstanceStatus, 
         raise ConfigurationError(problem.text)
     name = name_of_path(path, {*get_settings().senders, *(each.endpoint for each in instances)})
     if name is None:
-        raise _missing(request, _("There is no endpoint “%(name)s”.") % {"name": path})
+        raise missing(request, Power.CONTROL, _("There is no endpoint “%(name)s”.") % {"name": path})
     return name, tuple(each for each in instances if each.endpoint == name)
 
 
@@ -206,13 +205,8 @@ def _found_one(request: HttpRequest, path: str, instance: int) -> tuple[str, Ins
     endpoint, instances = _found(request, path)
     each = next((each for each in instances if each.id == instance), None)
     if each is None:
-        raise _missing(request, _("The process is not registered any more."))
+        raise missing(request, Power.CONTROL, _("The process is not registered any more."))
     return endpoint, each
-
-
-def _missing(request: HttpRequest, text: str) -> Exception:
-    """Who may do nothing here does not learn either whether it is there."""
-    return Http404(text) if may(request, Power.CONTROL) else PermissionDenied(reason_of(Power.CONTROL))
 
 
 def _target(each: InstanceStatus) -> str:

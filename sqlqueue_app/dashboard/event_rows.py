@@ -10,7 +10,7 @@ from sqlqueue_app.dashboard.formats import Stamp, stamp_of
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.paths import path_of
-from sqlqueue_app.models import Event, FailedMessage, Operation, Queue, Severity
+from sqlqueue_app.models import CheckResult, Endpoint, Event, FailedMessage, Operation, Queue, Schedule, Severity
 from sqlqueue_app.operations.event_texts import kind_of_event, text_of_event
 from sqlqueue_app.operations.events import About
 from sqlqueue_app.operations.failure_groups import guid_of
@@ -68,8 +68,16 @@ def _queue(pages: PageAdmin, event: Event) -> str:
     return pages.url_of(Queue, "messages", path_of(event.subject)) if event.subject else ""
 
 
+def _endpoint(pages: PageAdmin, event: Event) -> str:
+    name = _detail(event, "endpoint") or event.subject
+    return pages.url_of(Endpoint, "endpoint", path_of(name)) if name else ""
+
+
 _LINKS: Final[dict[About, Callable[[PageAdmin, Event], str]]] = {
     About.GROUP: _group,
     About.OPERATION: _operation,
     About.QUEUE: _queue,
+    About.ENDPOINT: _endpoint,
+    About.SCHEDULE: lambda pages, _event: pages.url_of(Schedule),
+    About.CHECK: lambda pages, _event: pages.url_of(CheckResult),
 }

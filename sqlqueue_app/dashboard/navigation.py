@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from sqlqueue_app.models import (
+    CheckResult,
     Conversation,
     Dashboard,
     DelayedMessage,
@@ -35,6 +36,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     DelayedMessage,
     Schedule,
     Redirect,
+    CheckResult,
     Event,
     NotificationRule,
     Operation,

@@ -7,6 +7,7 @@ from typing import Final
 from django.contrib.admin import AdminSite
 
 from sqlqueue_app.dashboard.action_admin import ActionAdmin
+from sqlqueue_app.dashboard.check_admin import CheckAdmin
 from sqlqueue_app.dashboard.conversation_admin import ConversationAdmin
 from sqlqueue_app.dashboard.dashboard_admin import DashboardAdmin
 from sqlqueue_app.dashboard.delayed_admin import DelayedAdmin
@@ -20,6 +21,7 @@ from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
 from sqlqueue_app.dashboard.schedule_admin import ScheduleAdmin
 from sqlqueue_app.models import (
+    CheckResult,
     Conversation,
     Dashboard,
     DelayedMessage,
@@ -45,6 +47,7 @@ ADMINS: Final = (
     (DelayedMessage, DelayedAdmin),
     (Schedule, ScheduleAdmin),
     (Redirect, RedirectAdmin),
+    (CheckResult, CheckAdmin),
     (Event, EventAdmin),
     (NotificationRule, NotificationAdmin),
     (Operation, OperationAdmin),

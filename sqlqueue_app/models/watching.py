@@ -52,6 +52,7 @@ class CheckResult(models.Model):
     )
     failing = models.BooleanField("failing", default=False)
     details = JsonTextField("details", default=dict)
+    every_seconds = models.PositiveIntegerField("every", default=60, help_text="seconds from one run to the next")
     checked_at = UtcInstantField("checked at")
     since = UtcInstantField("since", help_text="when it began to fail, or to pass")
     muted_until = UtcInstantField("muted until", null=True, blank=True)

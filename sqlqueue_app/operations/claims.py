@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
@@ -27,9 +28,31 @@ def claim(alias: str, name: str, until: datetime) -> bool:
         except IntegrityError:
             return False
         return True
-    if until <= before <= until + AHEAD_AT_MOST:
+    if _is_claimed(before, until):
         return False
     return claims.filter(until=before).update(until=until) == 1
+
+
+def due(alias: str, pieces: Mapping[str, datetime]) -> list[str]:
+    """Of pieces of work, each up to an instant, those that this process takes on: as `claim`, with one SELECT for all."""
+    until = dict(Claim.objects.using(alias).filter(name__in=list(pieces)).values_list("name", "until"))
+    waiting = [name for name, wanted in pieces.items() if not _is_claimed(until.get(name), wanted)]
+    return [name for name in waiting if claim(alias, name, pieces[name])]
+
+
+def one_at_a_time(alias: str, name: str, now: datetime) -> None:
+    """Keep others who call this with the same name waiting until the end of the transaction, which must be open."""
+    claims = Claim.objects.using(alias).filter(name=name)
+    if not claims.update(until=now):
+        try:
+            with transaction.atomic(using=alias):
+                claims.create(name=name, until=now)
+        except IntegrityError:
+            claims.update(until=now)
+
+
+def _is_claimed(before: datetime | None, until: datetime) -> bool:
+    return before is not None and until <= before <= until + AHEAD_AT_MOST
 
 
 def forget_claims(alias: str, before: datetime) -> None:

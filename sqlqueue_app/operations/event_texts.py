@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.models import Event
 from sqlqueue_app.operations.events import CATALOGUE, EventKind, KindOfEvent
+from sqlqueue_app.operations.watching.catalogue import finding_in_words, label_of
+from sqlqueue_app.operations.words import Words
 
 
 def kind_of_event(event: Event) -> KindOfEvent | None:
@@ -23,27 +21,11 @@ def kind_of_event(event: Event) -> KindOfEvent | None:
 def text_of_event(event: Event) -> str:
     """What has happened, in a sentence. Never raises, whatever stands in the row."""
     kind = kind_of_event(event)
+    words = Words(event.subject, event.details)
     if kind is None:
-        return _("An event of a kind that this version does not know: %(kind)s, %(subject)s") % {
-            "kind": event.kind,
-            "subject": event.subject,
-        }
-    return str(kind.text) % Words(event.subject, event.details)
-
-
-class Words(dict[str, str]):
-    """Values for a text by the names of its placeholders; a question mark for what is not there."""
-
-    def __init__(self, subject: str, details: object) -> None:
-        known: Mapping[str, Any] = details if isinstance(details, dict) else {}
-        super().__init__({str(name): _in_words(value) for name, value in known.items()})
-        self["subject"] = subject
-
-    def __missing__(self, name: str) -> str:
-        return "?"
-
-
-def _in_words(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(number_format(value, decimal_pos=0, force_grouping=True))
-    return str(value)
+        words["kind"] = event.kind
+        return _("An event of a kind that this version does not know: %(kind)s, %(subject)s") % words
+    check = words["check"]
+    words["finding"] = finding_in_words(check, event.subject, event.details)
+    words["check"] = label_of(check)
+    return str(kind.text) % words

@@ -40,6 +40,15 @@ class EventKind(enum.StrEnum):
     OPERATION_FAILED = "operation_failed"
     OPERATION_CANCELLED = "operation_cancelled"
     QUEUE_PURGED = "queue_purged"
+    INSTANCE_LOST = "instance_lost"
+    INSTANCE_BACK = "instance_back"
+    INSTANCE_GONE = "instance_gone"
+    ENDPOINT_BELOW = "endpoint_below_minimum"
+    ENDPOINT_ENOUGH = "endpoint_above_minimum"
+    SCHEDULE_FAILED = "schedule_failed"
+    SCHEDULE_SENDS = "schedule_sends"
+    CHECK_FAILED = "check_failed"
+    CHECK_PASSED = "check_passed"
 
 
 class About(enum.StrEnum):
@@ -48,17 +57,26 @@ class About(enum.StrEnum):
     GROUP = "group"
     OPERATION = "operation"
     QUEUE = "queue"
+    ENDPOINT = "endpoint"
+    SCHEDULE = "schedule"
+    CHECK = "check"
 
 
 @dataclass(frozen=True, slots=True)
 class KindOfEvent:
-    """How bad a kind is, what it is called in a list of kinds, and its text: placeholders name details, or the `subject`."""
+    """How bad a kind is, what it is called in a list of kinds, and its text: placeholders name details, or the `subject`.
+
+    Of a check, `check` is what it is called, and `finding` what it says.
+    """
 
     severity: Severity
     label: Promise
-    text: Promise
+    text: Promise | str
     about: About
 
+
+# What the check says, which is translated there.
+_FINDING: Final = "%(finding)s"
 
 CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
     EventKind.GROUP_NEW: KindOfEvent(
@@ -87,6 +105,30 @@ CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
     ),
     EventKind.QUEUE_PURGED: KindOfEvent(
         Severity.WARNING, _("queue purged"), _("The queue %(subject)s was purged: %(count)s messages were deleted."), About.QUEUE
+    ),
+    EventKind.INSTANCE_LOST: KindOfEvent(Severity.ERROR, _("process lost"), _FINDING, About.ENDPOINT),
+    EventKind.INSTANCE_BACK: KindOfEvent(
+        Severity.INFO, _("process back"), _("The process %(subject)s was heard of again."), About.ENDPOINT
+    ),
+    EventKind.INSTANCE_GONE: KindOfEvent(
+        Severity.INFO,
+        _("lost process removed"),
+        _("The process %(subject)s, which was lost, is not registered any more: it was removed, or another has taken its place."),
+        About.ENDPOINT,
+    ),
+    EventKind.ENDPOINT_BELOW: KindOfEvent(Severity.ERROR, _("endpoint below its minimum"), _FINDING, About.ENDPOINT),
+    EventKind.ENDPOINT_ENOUGH: KindOfEvent(
+        Severity.INFO, _("endpoint has its minimum again"), _("%(subject)s has enough live instances again."), About.ENDPOINT
+    ),
+    EventKind.SCHEDULE_FAILED: KindOfEvent(Severity.ERROR, _("recurring message not sent"), _FINDING, About.SCHEDULE),
+    EventKind.SCHEDULE_SENDS: KindOfEvent(
+        Severity.INFO, _("recurring message sent again"), _("The recurring message %(subject)s is sent again."), About.SCHEDULE
+    ),
+    EventKind.CHECK_FAILED: KindOfEvent(
+        Severity.ERROR, _("check failed"), _("The check “%(check)s” fails: %(finding)s"), About.CHECK
+    ),
+    EventKind.CHECK_PASSED: KindOfEvent(
+        Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again: %(subject)s"), About.CHECK
     ),
 }
 

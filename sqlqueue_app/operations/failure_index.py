@@ -131,7 +131,7 @@ class _QueueIndex:
             start = max(newest.row_version or 0 if newest is not None else 0, TAIL) - TAIL
             late, missing = self._compare_stretch(start) if start else ([], set())
             # What is known is asked first: a row that comes in between is no missing one.
-            known = set(numbers_of(self._attempts().filter(row_version__gt=start)))
+            known = set(numbers_of(self._attempts().filter(row_version__gt=start))) if newest is not None else set()
             there = self._table.row_versions(TAIL + limit, after=start)
             missing |= known.difference(there)
             runs = [*late, *_runs(there, known)]

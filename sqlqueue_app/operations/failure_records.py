@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from sqlqueue_app.models import Claim, FailedAttempt, FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.operations.claims import one_at_a_time
 from sqlqueue_app.operations.error_rows import Acknowledgement, FailureRow, without_nul
 from sqlqueue_app.operations.events import EventKind, Happening, record_events
 from sqlqueue_app.operations.failure_groups import CLASSIFIERS
@@ -138,13 +139,7 @@ class FailureRecords:
         """
         outer = nullcontext() if self._alias == self._table.alias else transaction.atomic(using=self._table.alias)
         with outer, transaction.atomic(using=self._alias):
-            claims = Claim.objects.using(self._alias)
-            if not claims.filter(name=_LOCK).update(until=now):
-                try:
-                    with transaction.atomic(using=self._alias):
-                        claims.create(name=_LOCK, until=now)
-                except IntegrityError:
-                    claims.filter(name=_LOCK).update(until=now)
+            one_at_a_time(self._alias, _LOCK, now)
             yield
 
 

@@ -25,6 +25,9 @@ from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.queue_problems import ProblemKind
 from sqlqueue_app.operations.status import Status, read_status
+from sqlqueue_app.operations.watching.catalogue import BUILT_IN, finding_in_words
+from sqlqueue_app.operations.watching.results import failing_checks
+from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 _RECEIVED = (QueueKind.MAIN, QueueKind.SATELLITE)
@@ -141,8 +144,9 @@ def read_health(
 ) -> Health:
     """Look at all queues and endpoints of the settings, or at the named ones. Takes nothing, writes nothing, locks nothing.
 
-    As many statements as `read_status`, and one where messages lie in error queues. Raises ConnectionLost; ConfigurationError for
-    wrong settings, for settings without endpoints, and for a name that there is not.
+    As many statements as `read_status`, two for the results of checks where everything is looked at, and one where messages lie in
+    error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for settings without endpoints, and for a name that
+    there is not.
     """
     settings = settings or get_settings()
     limits = limits or Limits()
@@ -154,6 +158,8 @@ def read_health(
     status = read_status(settings, limit=limits.counted_to, others=bool(queues))
     scope = _scope(settings, status, limits, queues, endpoints)
     looked = [_of_instances(scope), _of_queues(scope), _of_failures(scope), _of_delayed(scope), _of_endpoints(settings, scope)]
+    if not queues and not endpoints:
+        looked.append(_of_checks())
     found = [each for part in looked for each in part]
     findings = sorted((each for each in found if isinstance(each, HealthFinding)), key=lambda each: -each.level)
     return Health(tuple(findings), tuple(each for each in found if isinstance(each, Measure)), status.taken_at)
@@ -312,6 +318,25 @@ def _nobody_receives(settings: Settings, scope: _Scope) -> _Found:
         if not any(one.endpoint in owners and _receives(one, each.queue.address.table) for one in scope.status.instances):
             text = f"queue {each.name}: {each.depth.waiting} messages are waiting, and no live instance receives from it"
             yield HealthFinding(Level.CRITICAL, "no_live_instance", each.name, text)
+
+
+def _of_checks() -> _Found:
+    """What checks have found, but for those that look at the same things as this module; nothing of what is muted."""
+    alias = managed_alias()
+    try:
+        with looking(alias, "read the results of checks"):
+            results = failing_checks(alias, database_now(alias))
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return  # before `migrate` there is no table of results
+    for each in results:
+        kind = BUILT_IN.get(each.name)
+        if kind is None or not kind.health_says_so:
+            level = Level.CRITICAL if kind is None or kind.is_critical else Level.WARNING
+            finding = finding_in_words(each.name, each.subject, each.details)
+            text = finding if kind is not None else f"check {each.name}: {finding}"
+            yield HealthFinding(level, "check", each.name if kind is None else each.subject, text)
 
 
 def _receives(instance: InstanceStatus, queue: str) -> bool:

@@ -57,6 +57,11 @@ class InstanceStatus:
         return sum(self.busy.values())
 
     @property
+    def works_for_all(self) -> bool:
+        """Whether it lives and receives from more than its callback queue: then it does what one process does for the cluster."""
+        return self.alive and bool(set(self.threads) - {self.callback_queue})
+
+    @property
     def state(self) -> InstanceState:
         """What the process does, by its row."""
         return state_of(alive=self.alive, paused=self.paused, followed=self.paused_since is not None)

@@ -16,7 +16,7 @@ from sqlqueue_app import __version__
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import FailedMessage, Operation
+from sqlqueue_app.models import CheckResult, FailedMessage, Operation
 from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.models.operations import OperationState
 from sqlqueue_app.operations.endpoint_totals import read_totals
@@ -25,6 +25,8 @@ from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.status import Status, read_status
+from sqlqueue_app.operations.watching.results import is_muted
+from sqlqueue_app.tables.clock import database_now
 
 Labels = Mapping[str, str]
 _TOTALS: Final = (
@@ -35,6 +37,7 @@ _TOTALS: Final = (
     ("moved_to_error", "Messages moved to the error queue."),
     ("processing_seconds", "How long the handlers of handled messages took."),
 )
+_CHECKS: Final = 1_000
 _UNFINISHED: Final = (OperationState.WAITING, OperationState.RUNNING)
 
 
@@ -49,7 +52,7 @@ class Family:
 
 
 def read_metrics(settings: Settings | None = None) -> list[Family]:
-    """Look at everything, with as many statements as `read_status` and three more. A family without samples is left out.
+    """Look at everything, with as many statements as `read_status` and five more. A family without samples is left out.
 
     Raises ConnectionLost, and ConfigurationError for wrong settings.
     """
@@ -62,6 +65,7 @@ def read_metrics(settings: Settings | None = None) -> list[Family]:
         *_of_instances(status),
         *_of_totals(),
         *_of_index(),
+        *_of_checks(),
     ]
     return [each for each in families if each.samples]
 
@@ -158,6 +162,22 @@ def _of_index() -> Iterator[Family]:
     operations = _count(Operation, "state", [each.value for each in _UNFINISHED])
     running = tuple(({"state": str(key)}, count) for key, count in operations)
     yield Family("sqlqueue_operations", "gauge", "Bulk operations that are not done yet.", running)
+
+
+def _of_checks() -> Iterator[Family]:
+    alias = managed_alias()
+    try:
+        with looking(alias, "read the results of checks"):
+            now = database_now(alias)
+            results = list(CheckResult.objects.using(alias).order_by("-failing", "name", "subject")[:_CHECKS])
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return
+    samples = tuple(
+        ({"check": each.name, "subject": each.subject}, 1 if each.failing and not is_muted(each, now) else 0) for each in results
+    )
+    yield Family("sqlqueue_check_failing", "gauge", "Whether a check fails and is not muted.", samples)
 
 
 def _count(model: type[models.Model], column: str, values: Sequence[object]) -> list[tuple[Any, float]]:

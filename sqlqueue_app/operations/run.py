@@ -25,7 +25,11 @@ from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.service_control import service_control_jobs
 from sqlqueue_app.operations.subscriptions import subscribe_to_events
 from sqlqueue_app.operations.task_results import task_result_jobs
+from sqlqueue_app.operations.watching.custom import custom_check_jobs
+from sqlqueue_app.operations.watching.job import Watching
+from sqlqueue_app.operations.watching.own import OwnChecks, connections_needed
 from sqlqueue_app.policies.back_off import BackOff
+from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.delayed_mover import DelayedMover
 from sqlqueue_app.receiving.delayed_tables import due_messages_of
 from sqlqueue_app.receiving.heartbeat import Heartbeat
@@ -99,8 +103,9 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
+        own = OwnChecks(settings.database, _connections_needed(endpoints, queues))
         notifications = Notifications(settings, stop)
-        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, stop)]
+        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, stop), Watching(settings, own).job()]
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -122,7 +127,12 @@ def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], stop: StopSigna
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
-    return [*of_all, *recurring, *task_result_jobs(settings)]
+    return [*of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings)]
+
+
+def _connections_needed(endpoints: list[Endpoint], queues: dict[str, list[ReceivingQueue]]) -> int:
+    threads = ((queue.maximum, each.mode is TransactionMode.RECEIVE_ONLY) for each in endpoints for queue in queues[each.name])
+    return connections_needed(threads)
 
 
 def _receivers(

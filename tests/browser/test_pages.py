@@ -9,6 +9,7 @@ import pytest
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import (
+    CheckResult,
     EndpointSample,
     FailedAttempt,
     FailedMessage,
@@ -64,6 +65,8 @@ PAGES = (
     "operation/",
     "operatoraction/",
     "event/",
+    "checkresult/",
+    "checkresult/1/mute/",
     "event/?subject=nothing",
     "failedmessage/",
     "failedmessage/messages/",
@@ -131,6 +134,9 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(sqlite_database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(sqlite_database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")
+    check = {"failing": True, "since": now, "checked_at": now}
+    CheckResult.objects.create(id=1, name="payment gateway", details={"text": "x" * 300}, **check)
+    CheckResult.objects.create(name="sqlqueue.tables", subject="Sales", details={"sql": "x" * 300}, **check)
     return sqlite_database
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from django.contrib.auth.models import User
 
-from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction
+from sqlqueue_app.models import CheckResult, NotificationDelivery, NotificationRule, OperatorAction
 from sqlqueue_app.operations.notifications.evaluation import new_delivery
 from tests.dashboard.pages import client_of
 from tests.dashboard.site_pages import UNKNOWN, site_pages, site_paths
@@ -41,6 +41,8 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     delivery = new_delivery(rule, {}, datetime.now(UTC))
     delivery.pk, delivery.state = UNKNOWN, "failed"
     delivery.save(force_insert=True)
+    now = datetime.now(UTC)
+    CheckResult.objects.create(pk=1, name="payment gateway", failing=True, since=now, checked_at=now)
     return sqlite_database
 
 

@@ -17,6 +17,7 @@ from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.registration import ADMINS
 from sqlqueue_app.models import (
     ActionResult,
+    CheckResult,
     DeliveryState,
     FailedMessage,
     FailureGroup,
@@ -75,6 +76,9 @@ ACTS = {
     "notificationrule_disable": "manage_settings",
     "notificationrule_delete": "manage_settings",
     "notificationrule_again": "manage_settings",
+    "checkresult_mute": "manage_settings",
+    "checkresult_unmute": "manage_settings",
+    "checkresult_run": "manage_settings",
 }
 LOOKS = {
     **dict.fromkeys(("dashboard_changelist", "queue_changelist", "queue_messages", "queue_message"), LOOK),
@@ -84,7 +88,7 @@ LOOKS = {
     ),
     **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
     **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
-    **dict.fromkeys(("operatoraction_changelist", "event_changelist"), LOOK),
+    **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
     **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
     **dict.fromkeys(("schedule_changelist", "schedule_message"), LOOK),
     **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
@@ -127,7 +131,9 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     delivery = new_delivery(notified, {}, now)
     delivery.state = DeliveryState.FAILED
     delivery.save(force_insert=True)
+    check = CheckResult.objects.create(name="payment gateway", failing=True, since=now, checked_at=now)
     return {
+        "checkresult": check.pk,
         "name": "Sales",
         "table": "Sales.Delayed",
         "message_type": "Sales.CloseDay",

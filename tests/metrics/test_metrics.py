@@ -11,7 +11,7 @@ from django.test import Client
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.metrics.exposition import exposition
-from sqlqueue_app.models import EndpointTotal, FailedMessage, Operation
+from sqlqueue_app.models import CheckResult, EndpointTotal, FailedMessage, Operation
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.metrics import Family
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -216,6 +216,7 @@ def test_the_metrics_are_those_of_the_documentation(sqlite_database: QueueDataba
     install(sqlite_database, METRICS=OPEN)
     instance()
     EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3)
+    CheckResult.objects.create(name="x", since=datetime(2026, 1, 1, tzinfo=UTC), checked_at=datetime(2026, 1, 1, tzinfo=UTC))
     table(sqlite_database, "Sales").send([message()])  # SQLite counts the rows of a table from its first one on
     page = (ROOT / "docs" / "howto" / "monitor.md").read_text("utf-8")
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
+from sqlqueue_app import health_check
+from sqlqueue_app.health_checks import registry
 from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
 
@@ -13,3 +18,20 @@ def errors(queue_database: QueueDatabase) -> QueueDatabase:
     """A database with an empty error queue."""
     install(queue_database)
     return queue_database
+
+
+@pytest.fixture
+def registered() -> Iterator[Callable[..., Callable[[], None]]]:
+    """Registers checks that pass, until the test ends."""
+    names = []
+
+    def register(name: str, **options: Any) -> Callable[[], None]:
+        def well() -> None:
+            return None
+
+        names.append(name)
+        return health_check(name, **options)(well)
+
+    yield register
+    for name in names:
+        registry.remove(name)

@@ -123,4 +123,4 @@ def cancel_operation(operation_id: uuid.UUID) -> bool:
 def is_worker_alive() -> bool:
     """Whether a process lives that receives from more than its callback queue: it goes on with operations. One statement."""
     instances, _rows, _problem = read_instances()
-    return any(each.alive and set(each.threads) - {each.callback_queue} for each in instances)
+    return any(each.works_for_all for each in instances)

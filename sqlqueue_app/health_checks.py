@@ -1,0 +1,121 @@
+"""Checks of a project: functions that a worker calls again and again, and that say what is not well."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from sqlqueue_app.messages.errors import ConfigurationError
+
+CheckFunction = Callable[[], Any]
+_Function = TypeVar("_Function", bound=CheckFunction)
+
+# The checks that sqlqueue brings have names with this at the beginning.
+OWN_PREFIX: Final = "sqlqueue."
+LONGEST_NAME: Final = 100
+LEAST_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """A registered check: its name, which is unique among the projects of a database, and how often it is called."""
+
+    name: str
+    every_seconds: float
+    function: CheckFunction
+
+    @property
+    def path(self) -> str:
+        """The dotted path of the function, for errors and logs."""
+        return _path(self.function)
+
+
+class CheckRegistry:
+    """The checks of this process by name. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._checks: dict[str, HealthCheck] = {}
+
+    def add(self, check: HealthCheck) -> None:
+        """Register; the successor of a function (a module imported twice) takes its place. ConfigurationError for another one."""
+        with self._lock:
+            known = self._checks.get(check.name)
+            if known is not None and known.path != check.path:
+                raise ConfigurationError(
+                    f"two checks are called {check.name!r}: {known.path} and {check.path}; give one of them another name"
+                )
+            self._checks[check.name] = check
+
+    def remove(self, name: str) -> None:
+        """Take a registration back, for tests."""
+        with self._lock:
+            self._checks.pop(name, None)
+
+    def all(self) -> list[HealthCheck]:
+        """Every check, in the order of registration."""
+        with self._lock:
+            return list(self._checks.values())
+
+
+registry: Final = CheckRegistry()
+
+
+def health_check(name: str, *, every: float | timedelta = 60.0) -> Callable[[_Function], _Function]:
+    """Register a function without arguments as a check: None or "" when all is well, else a text that says what is not.
+
+    One worker of the cluster calls it every so many seconds (at least 10), in a background thread. What it raises is a failure with
+    the text of the exception. It must end: give what it waits for a timeout. The function can be called as before.
+    ConfigurationError for an async function, for one that needs arguments, and for a name or an interval that cannot be used.
+    """
+    _check_name(name)
+    seconds = _seconds_of(name, every)
+
+    def register(function: _Function) -> _Function:
+        _check_function(name, function)
+        registry.add(HealthCheck(name, seconds, function))
+        return function
+
+    return register
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigurationError(
+            f"a check cannot be called {name!r}: expected a name in words, as in @health_check('payment gateway')"
+        )
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise ConfigurationError(f"a check cannot be called {name!r}: expected at most {LONGEST_NAME} printable characters")
+    if name.startswith(OWN_PREFIX):
+        raise ConfigurationError(f"a check cannot be called {name!r}: names that begin with {OWN_PREFIX!r} are those of sqlqueue")
+
+
+def _seconds_of(name: str, every: object) -> float:
+    seconds = every.total_seconds() if isinstance(every, timedelta) else every
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not LEAST_SECONDS <= seconds < 10**8:
+        raise ConfigurationError(f"check {name!r} cannot be called every {every!r}: expected seconds of at least {LEAST_SECONDS:g}")
+    return float(seconds)
+
+
+def _check_function(name: str, function: Any) -> None:
+    if not callable(function):
+        raise ConfigurationError(f"check {name!r} decorates {function!r}: expected a function without arguments")
+    call = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise ConfigurationError(
+            f"check {name!r} ({_path(function)}) is async or a generator: a thread of the worker calls it, where no event loop "
+            "runs; write a plain function, and call async code in it with asgiref's async_to_sync"
+        )
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ConfigurationError(f"check {name!r} ({_path(function)}) must be callable without arguments: {error}") from error
+
+
+def _path(function: Any) -> str:
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return f"{getattr(function, '__module__', '?')}.{name}"

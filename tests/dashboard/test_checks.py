@@ -1,0 +1,210 @@
+"""The page of checks: what fails comes first, with what to do; muting, unmuting, asking for a run; the overview."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.models import ActionResult, CheckResult, Claim, OperatorAction
+from sqlqueue_app.operations.watching.catalogue import BUILT_IN
+from sqlqueue_app.operations.watching.custom import claim_of_custom
+from sqlqueue_app.operations.watching.results import is_muted
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.filling import HOSTILE, install, instance
+from tests.support.databases import QueueDatabase
+
+ADMIN = "/admin/sqlqueue_app/"
+CHECKS = f"{ADMIN}checkresult/"
+HOUR = timedelta(hours=1)
+
+
+def result(name: str = "payment gateway", **fields: Any) -> CheckResult:
+    now = datetime.now(UTC)
+    return CheckResult.objects.create(**{"name": name, "since": now, "checked_at": now, **fields})
+
+
+def failing(name: str = "payment gateway", **fields: Any) -> CheckResult:
+    return result(name, failing=True, **{"details": {"text": "no answer"}, **fields})
+
+
+def page(kind: str = "viewer", query: str = "") -> Markup:
+    answer = client_of(kind).get(f"{CHECKS}?{query}")
+    assert answer.status_code == 200
+    return Markup(answer.content.decode())
+
+
+def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance()
+    now = datetime.now(UTC)
+    result("aaa passes")
+    result("stale one", checked_at=now - 1.5 * HOUR)
+    failing("aab muted", muted_until=now + HOUR, muted_by="anna")
+    failing("sqlqueue.mover", subject="Sales", details={"overdue": 1_234})
+    failing("zzz fails")
+
+    found = page()
+
+    text = found.text()
+    sentence = "Delayed messages of Sales that are due and were not moved for a minute: 1,234. Every worker moves them"
+    places = [text.find(each) for each in (sentence, "zzz fails", "aab muted", "stale one", "aaa passes")]
+    assert -1 not in places, text
+    assert places == sorted(places)
+    assert "by anna" in text
+    assert re.search("It was not run for 1 h (29|30) min: what it says may be over.", text)
+    assert "No worker is alive" not in text
+    assert found.inline == []
+
+
+def test_no_worker_is_said_and_nothing_is_no_error(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    assert "No check has been run yet" in page().text()
+    assert "No worker is alive: nobody runs checks" in page().text()
+    failing(muted_until=datetime.now(UTC) - HOUR)
+    assert "Fails, muted" not in page().text()
+
+
+def test_whatever_is_in_a_row_it_is_shown(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    for number, name in enumerate((*BUILT_IN, HOSTILE)):
+        for details in ({}, [HOSTILE], {"text": HOSTILE, "sql": HOSTILE, "seconds": HOSTILE}, {"text": None}):
+            failing(name, subject=f"{HOSTILE} {number} {details}", details=details)
+    for path in (CHECKS, f"{ADMIN}dashboard/"):
+        answer = client_of("viewer").get(path)
+        assert answer.status_code == 200
+        assert HOSTILE not in answer.content.decode()
+    assert len(json.loads(client_of("writer").get(f"{CHECKS}?format=json").getvalue())) == CheckResult.objects.count()
+
+
+def test_a_check_is_muted_and_unmuted(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    row = failing()
+    client = client_of("admin")
+    assert "1 week" in client.get(f"{CHECKS}{row.pk}/mute/").content.decode()
+    before = datetime.now(UTC)
+
+    assert client.post(f"{CHECKS}{row.pk}/mute/", {"confirmed": "1", "hours": "24"}).status_code == 302
+
+    row.refresh_from_db()
+    assert row.muted_by == "admin"
+    assert row.muted_until is not None
+    assert abs(row.muted_until - before - timedelta(days=1)) < timedelta(minutes=5)
+    assert "Fails, muted" in page().text()
+    assert client.post(f"{CHECKS}{row.pk}/unmute/", {"confirmed": "1"}).status_code == 302
+    row.refresh_from_db()
+    assert not is_muted(row, datetime.now(UTC))
+    assert row.muted_by == ""
+    recorded = OperatorAction.objects.order_by("id").values_list("user_name", "action", "target", "result")
+    assert list(recorded) == [
+        ("admin", "mute_check", "payment gateway", ActionResult.DONE),
+        ("admin", "unmute_check", "payment gateway", ActionResult.DONE),
+    ]
+
+
+@pytest.mark.parametrize("hours", ["", "0", "-1", "9999999999999", "x", "٣"])
+def test_a_time_that_cannot_be_chosen_is_refused(sqlite_database: QueueDatabase, hours: str) -> None:
+    install(sqlite_database)
+    row = failing()
+
+    answer = client_of("admin").post(f"{CHECKS}{row.pk}/mute/", {"confirmed": "1", "hours": hours})
+
+    assert answer.status_code == 400
+    assert "Choose one of the times." in answer.content.decode()
+    assert CheckResult.objects.get().muted_until is None
+
+
+@pytest.mark.parametrize("action", ["mute", "unmute", "run"])
+def test_who_may_not_is_told_why(sqlite_database: QueueDatabase, action: str) -> None:
+    install(sqlite_database)
+    row = failing(muted_until=datetime.now(UTC) + HOUR)
+    assert client_of("writer").post(f"{CHECKS}{row.pk}/{action}/", {"confirmed": "1"}).status_code == 403
+    assert OperatorAction.objects.get().result == ActionResult.DENIED
+    found = page("writer")
+    assert "You need the permission “Can manage notes, schedules, subscriptions and notifications”." in found.text()
+    assert CheckResult.objects.get().muted_until is not None
+    assert client_of("writer").get(f"{CHECKS}77/{action}/").status_code == 403
+    for key in ("77", "9" * 30):
+        assert client_of("admin").get(f"{CHECKS}{key}/{action}/").status_code == 404
+
+
+def test_a_run_is_asked_for(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    row, own, clocks = failing(), failing("sqlqueue.mover", subject="Sales"), failing("sqlqueue.clocks", subject="mill")
+    later = datetime.now(UTC) + HOUR
+    for name in (claim_of_custom("payment gateway"), "checks every 60 s abc", "checks every 20 s abc", "another"):
+        Claim.objects.create(name=name, until=later)
+    client = client_of("admin")
+    assert client.post(f"{CHECKS}{row.pk}/run/", {"confirmed": "1"}).status_code == 409, "no worker is alive"
+    instance()
+
+    assert client.post(f"{CHECKS}{row.pk}/run/", {"confirmed": "1"}).status_code == 302
+    assert client.post(f"{CHECKS}{own.pk}/run/", {"confirmed": "1"}).status_code == 302
+    assert client.post(f"{CHECKS}{clocks.pk}/run/", {"confirmed": "1"}).status_code == 409
+
+    assert set(Claim.objects.values_list("name", flat=True)) == {"checks every 20 s abc", "another"}
+
+
+def test_the_list_as_a_file(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    failing("=1+1", subject="٣")
+    assert client_of("viewer").get(f"{CHECKS}?format=csv").status_code == 403
+
+    (row,) = csv.DictReader(io.StringIO(client_of("writer").get(f"{CHECKS}?format=csv").getvalue().decode("utf-8-sig")))
+    (entry,) = json.loads(client_of("writer").get(f"{CHECKS}?format=json").getvalue())
+
+    assert (row["check"], row["subject"], row["text"]) == ("'=1+1", "٣", "no answer")
+    assert (entry["failing"], entry["stale"], entry["every_seconds"]) == (True, False, 60)
+
+
+@pytest.mark.parametrize("query", ["format=pdf", "%00=%ff&page=-1", "before=x&state=failing", "format=csv&format=x"])
+def test_query_strings_of_any_shape_give_a_page(sqlite_database: QueueDatabase, query: str) -> None:
+    install(sqlite_database)
+    failing()
+    page(query=query)
+
+
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200), ("superuser", 200)])
+def test_the_permission_decides(sqlite_database: QueueDatabase, kind: str, status: int) -> None:
+    install(sqlite_database)
+    assert client_of(kind).get(CHECKS).status_code == status
+    assert client_of(kind).post(CHECKS).status_code == (302 if status == 302 else 405)
+
+
+def test_the_overview_says_what_fails_and_is_not_muted(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance()
+    failing()
+    failing("quiet", muted_until=datetime.now(UTC) + HOUR)
+    failing("sqlqueue.clocks", subject="mill", details={"seconds": 9})
+    failing("sqlqueue.instances", subject="said elsewhere")
+
+    text = Markup(client_of("viewer").get(f"{ADMIN}dashboard/").content.decode()).text()
+    first = text.partition("What needs you first")[2].partition(" Now ")[0]
+
+    assert "Check “payment gateway”: no answer" in first
+    assert first.index("payment gateway") < first.index("The clock of the machine mill differs")
+    assert "quiet" not in first
+    assert "said elsewhere" not in first
+    assert "Checks 3 that fail and are not muted" in text
+
+
+def test_many_results_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+    endpoints = {f"Endpoint{number}": {"CALLBACKS": False} for number in range(199)}
+    install(postgresql_database, ENDPOINTS=endpoints)
+    instance(endpoint="Endpoint1", callback_queue=None, threads={"Endpoint1": 1})
+    for number in range(400):
+        failing("sqlqueue.tables", subject=f"queue {number}")
+    client = client_of("admin")
+    for path, most in ((CHECKS, 8), (f"{ADMIN}dashboard/", 15)):
+        client.get(path)
+        with CaptureQueriesContext(postgresql_database.connection) as own:
+            assert client.get(path).status_code == 200
+        assert len(own) <= most, [each["sql"][:80] for each in own.captured_queries]
+    assert "The first 300 are shown" in page("admin").text()

@@ -25,6 +25,7 @@ from sqlqueue_app.models import (
     Queue,
     Redirect,
     Schedule,
+    Subscription,
 )
 
 PARTS: Final[tuple[type[Model], ...]] = (
@@ -34,6 +35,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     FailedMessage,
     Conversation,
     DelayedMessage,
+    Subscription,
     Schedule,
     Redirect,
     CheckResult,

@@ -20,6 +20,7 @@ from sqlqueue_app.dashboard.operation_admin import OperationAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
 from sqlqueue_app.dashboard.schedule_admin import ScheduleAdmin
+from sqlqueue_app.dashboard.subscription_admin import SubscriptionAdmin
 from sqlqueue_app.models import (
     CheckResult,
     Conversation,
@@ -35,6 +36,7 @@ from sqlqueue_app.models import (
     Queue,
     Redirect,
     Schedule,
+    Subscription,
 )
 
 ADMINS: Final = (
@@ -45,6 +47,7 @@ ADMINS: Final = (
     (Conversation, ConversationAdmin),
     (Instance, InstanceAdmin),
     (DelayedMessage, DelayedAdmin),
+    (Subscription, SubscriptionAdmin),
     (Schedule, ScheduleAdmin),
     (Redirect, RedirectAdmin),
     (CheckResult, CheckAdmin),

@@ -31,7 +31,7 @@ from tests.browser.conftest import Site
 from tests.dashboard.pages import client_of
 from tests.operations.delayed_rows import put
 from tests.operations.error_rows import failed
-from tests.operations.filling import install, instance, message, row, table
+from tests.operations.filling import install, instance, message, row, subscribe, table
 from tests.operations.talks import sent
 from tests.support.databases import QueueDatabase
 
@@ -58,6 +58,9 @@ PAGES = (
     "delayedmessage/Sales.Delayed/1/",
     "delayedmessage/Sales.Delayed/deliver/?ids=1&ids=2",
     "delayedmessage/Sales.Delayed/cancel/?ids=1",
+    "subscription/",
+    "subscription/?orphans=1&q=x",
+    "subscription/Sales.OrderPlaced/Sales/unsubscribe/",
     "schedule/",
     "schedule/nightly/Sales.CloseDay/run/",
     "schedule/nightly/Sales.CloseDay/disable/",
@@ -131,6 +134,8 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     set_enabled("theirs", "Sales.CloseDay", enabled=False, actor=Actor("anna"))
     request_run("nightly", "Sales.CloseDay")
     _notifications(now)
+    subscribe(sqlite_database, "Sales", "Sales.OrderPlaced")
+    subscribe(sqlite_database, "An.Endpoint.With.A.Long.Name.That.Is.Gone", "Sales.OrderPlaced", "Nowhere.With.A.Long.Name@here")
     tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(sqlite_database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(sqlite_database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")

@@ -15,7 +15,7 @@ from sqlqueue_app.operations.notifications.evaluation import new_delivery
 from tests.dashboard.pages import client_of
 from tests.dashboard.site_pages import UNKNOWN, site_pages, site_paths
 from tests.operations.failing import fail, failed_row
-from tests.operations.filling import install, instance, message, table
+from tests.operations.filling import install, instance, message, subscribe, table
 from tests.support.databases import QueueDatabase
 
 EVERYBODY = ("anonymous", "staff", "viewer", "reader", "writer", "admin", "superuser")
@@ -31,6 +31,7 @@ NAMES = sorted(site_pages())
 @pytest.fixture
 def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales"}})
+    subscribe(sqlite_database, "Sales", "Sales")
     instance()
     table(sqlite_database, "Sales").send([message(), message()])
     fail(sqlite_database, [failed_row(), failed_row()])

@@ -37,7 +37,7 @@ from sqlqueue_app.operations.permission_groups import GROUPS
 from tests.dashboard.pages import client_of
 from tests.operations.delayed_rows import delayed, put
 from tests.operations.failing import fail, failed_row
-from tests.operations.filling import count, install, instance, message, table
+from tests.operations.filling import count, install, instance, message, subscribe, table
 from tests.support.databases import QueueDatabase
 
 LOOK = ""
@@ -57,6 +57,7 @@ ACTS = {
     "delayedmessage_deliver": "retry",
     "delayedmessage_cancel": "delete_message",
     **dict.fromkeys(("schedule_run", "schedule_cancel_run", "schedule_enable", "schedule_disable"), "manage_settings"),
+    "subscription_unsubscribe": "manage_settings",
     "failedmessage_note": "manage_settings",
     "failedmessage_retry": "retry",
     "failedmessage_archive": "archive",
@@ -90,8 +91,8 @@ LOOKS = {
     **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
     **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
     **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
-    **dict.fromkeys(("schedule_changelist", "schedule_message"), LOOK),
     **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
+    **dict.fromkeys(("schedule_changelist", "schedule_message", "subscription_changelist"), LOOK),
     "delayedmessage_body": "view_body",
     "queue_save": "view_body",
     "queue_message_body": "view_body",
@@ -123,6 +124,7 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}})
     table(sqlite_database, "Sales").send([message()])
     (failure,) = fail(sqlite_database, [failed_row(more={"NServiceBus.ContentType": "application/json"})])
+    subscribe(sqlite_database, "Sales", "Sales.OrderPlaced")
     row = instance(silent=timedelta(hours=1))
     now = datetime.now(UTC)
     redirect = Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=now)
@@ -137,6 +139,8 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
         "name": "Sales",
         "table": "Sales.Delayed",
         "message_type": "Sales.CloseDay",
+        "topic": "Sales.OrderPlaced",
+        "endpoint": "Sales",
         "key": put(sqlite_database),
         "row_version": 1,
         "instance": row.pk,

@@ -14,9 +14,11 @@ from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import Instance
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.sending.subscribers import subscribers_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.tables.subscriptions import Subscription
 from tests.support.databases import QueueDatabase
 
 ENDPOINTS: dict[str, Any] = {"Sales": {"INSTANCE": "here", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}}}
@@ -32,6 +34,12 @@ def install(database: QueueDatabase, **sqlqueue: Any) -> None:
 def table(database: QueueDatabase, name: str) -> QueueTable:
     """The table of a literal name."""
     return queue_table(database.alias, address_book_of(get_settings()).of_queue(name))
+
+
+def subscribe(database: QueueDatabase, endpoint: str, topic: str, address: str | None = None) -> None:
+    """A row of the subscription table; the address is that of the endpoint's queue unless another is given."""
+    subscriptions = subscribers_of(database.alias, address_book_of(get_settings())).table
+    subscriptions.subscribe(Subscription(endpoint, topic, address or endpoint))
 
 
 def row(headers: dict[str, str | None] | str | None = None, body: bytes = b"{}", lifetime_ms: int | None = None) -> NewRow:

@@ -108,7 +108,7 @@ def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
         failed = NotificationDelivery.objects.using(alias).filter(pk=delivery_id, state=DeliveryState.FAILED)
         delivery = failed.select_for_update().first()
         if delivery is None:
-            raise RuleRefused(_("It does not wait for anybody any more: look at the log."))
+            raise RuleRefused(_("It was not given up: only what was is sent again."))
         if delivery.rule_id is None:
             raise RuleRefused(_("Its rule was deleted: there is nobody to send it to."))
         rule = _locked(alias, delivery.rule_id)

@@ -15,11 +15,13 @@ from typing import Final
 from uuid import UUID
 
 from django.conf import settings as django_settings
+from django.db import DatabaseError
 from django.db.models import F, QuerySet
 from django.utils import translation
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery
 from sqlqueue_app.operations.notifications.links import Links
 from sqlqueue_app.operations.notifications.mailing import send_mail
@@ -87,9 +89,16 @@ class Sender:
         extra = {"event": "notification_sent"}
         where = f"{delivery.channel} {shown_target(delivery.channel, delivery.target)}"
         try:
+            if delivery.attempts > MOST_ATTEMPTS:
+                raise SendFailed("whoever tried to send it has not come back, each time", is_final=True)
             self._send(delivery)
         except SendFailed as error:
             self._failed(delivery, error, where)
+            return
+        except (TransientError, DatabaseError):
+            raise  # of our own statements: the lease runs out
+        except Exception as error:  # noqa: BLE001 - what cannot be put into words must not be tried for ever
+            self._failed(delivery, SendFailed(f"{type(error).__name__}: {error}"), where)
             return
         # Whoever has it now, since the lease may have run out: it is sent.
         self._waiting().filter(pk=delivery.pk).update(

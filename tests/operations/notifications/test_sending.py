@@ -407,6 +407,35 @@ def test_who_is_killed_after_he_has_sent_sends_the_same_again(
     assert NotificationDelivery.objects.get().state == "sent"
 
 
+def test_what_kills_whoever_sends_it_is_given_up(
+    database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    webhook(clock, receiver)
+    sample(clock, waiting=11)
+    Evaluator(get_settings(), now=clock).evaluate()
+    monkeypatch.setattr(sending, "post", killed)
+    for _ in range(MOST_ATTEMPTS):
+        with pytest.raises(Killed):
+            Sender(get_settings(), now=clock).send_due(StopSignal())
+        clock.now += LEASE
+    Sender(get_settings(), now=clock).send_due(StopSignal())
+    given_up = NotificationDelivery.objects.get()
+    assert (given_up.state, given_up.error) == ("failed", "whoever tried to send it has not come back, each time")
+
+
+def test_what_cannot_be_put_into_words_is_given_up_too(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+    made = webhook(clock, receiver)
+    asked = request_test(made.pk, now=clock)
+    NotificationDelivery.objects.filter(pk=asked).update(payload={"changes": 5})
+    Sender(get_settings(), now=clock).send_due(StopSignal())
+    failed = NotificationDelivery.objects.get()
+    assert (failed.state, failed.attempts) == ("waiting", 1)
+    assert failed.error.startswith("TypeError")
+
+
 def test_no_transaction_is_open_while_something_is_sent(
     database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

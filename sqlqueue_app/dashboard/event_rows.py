@@ -10,7 +10,7 @@ from sqlqueue_app.dashboard.formats import Stamp, stamp_of
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.paths import path_of
-from sqlqueue_app.models import CheckResult, Endpoint, Event, FailedMessage, Operation, Queue, Schedule, Severity
+from sqlqueue_app.models import CheckResult, Endpoint, Event, FailedMessage, NotificationRule, Operation, Queue, Schedule, Severity
 from sqlqueue_app.operations.event_texts import kind_of_event, text_of_event
 from sqlqueue_app.operations.events import About
 from sqlqueue_app.operations.failure_groups import guid_of
@@ -80,4 +80,5 @@ _LINKS: Final[dict[About, Callable[[PageAdmin, Event], str]]] = {
     About.ENDPOINT: _endpoint,
     About.SCHEDULE: lambda pages, _event: pages.url_of(Schedule),
     About.CHECK: lambda pages, _event: pages.url_of(CheckResult),
+    About.NOTIFICATION: lambda pages, _event: pages.url_of(NotificationRule, "deliveries"),
 }

@@ -49,6 +49,7 @@ class EventKind(enum.StrEnum):
     SCHEDULE_SENDS = "schedule_sends"
     CHECK_FAILED = "check_failed"
     CHECK_PASSED = "check_passed"
+    NOTIFICATION_FAILED = "notification_failed"
 
 
 class About(enum.StrEnum):
@@ -60,6 +61,7 @@ class About(enum.StrEnum):
     ENDPOINT = "endpoint"
     SCHEDULE = "schedule"
     CHECK = "check"
+    NOTIFICATION = "notification"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,12 @@ CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
     ),
     EventKind.CHECK_PASSED: KindOfEvent(
         Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again: %(subject)s"), About.CHECK
+    ),
+    EventKind.NOTIFICATION_FAILED: KindOfEvent(
+        Severity.ERROR,
+        _("notification not sent"),
+        _("A notification of the rule “%(subject)s” could not be sent: %(error)s"),
+        About.NOTIFICATION,
     ),
 }
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import Q
@@ -30,6 +30,7 @@ from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.operations.known_queues import QueueKind, known_queues
 from sqlqueue_app.operations.sample_storage import FINEST
+from sqlqueue_app.operations.watching.results import is_muted
 from sqlqueue_app.tables.well_known import DELAYED_SUFFIX
 
 # A sample that is older says nothing about now.
@@ -43,11 +44,12 @@ _NO_BACKLOG: Final = (QueueKind.ERROR, QueueKind.AUDIT)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was found of a subject, whether it is what the rule tells of, and what it was compared with."""
+    """What was found of a subject, whether it is what the rule tells of, and what it was compared with; more, for its text."""
 
     is_over: bool
     value: float | None = None
     threshold: float | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +131,15 @@ class Looks:
 
     def _checks(self, rule: NotificationRule) -> Look:
         failing = [each for each in self._failing if not rule.subject or each.name == rule.subject]
-        muted = {subject_of_check(each) for each in failing if each.muted_until is not None and each.muted_until > self._now}
-        names = {subject_of_check(each) for each in failing}
-        return Look({name: Reading(is_over=True) for name in names - muted}, is_complete=True, muted=frozenset(muted))
+        muted = frozenset(subject_of_check(each) for each in failing if is_muted(each, self._now))
+        told = {
+            subject_of_check(each): Reading(
+                is_over=True, more={"check": each.name, "check_of": each.subject, "details": each.details}
+            )
+            for each in failing
+            if not is_muted(each, self._now)
+        }
+        return Look(told, is_complete=True, muted=muted)
 
     def _samples_for(self, rule: NotificationRule) -> dict[str, QueueSample]:
         if rule.subject:
@@ -163,8 +171,7 @@ class Looks:
 
     @cached_property
     def _failing(self) -> list[CheckResult]:
-        found = CheckResult.objects.using(self._alias).filter(failing=True)
-        return list(found.only("name", "subject", "muted_until"))
+        return list(CheckResult.objects.using(self._alias).filter(failing=True))
 
 
 def _of(subject: str) -> Q:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -16,10 +16,10 @@ from typing import Any, Final
 from django.db import InterfaceError, OperationalError, transaction
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.instances import DEAD_AFTER_SECONDS, managed_alias
 from sqlqueue_app.models import NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.operations.claims import claim
-from sqlqueue_app.operations.notifications.conditions import Look, Looks
+from sqlqueue_app.operations.notifications.conditions import Look, Looks, Reading
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
@@ -32,7 +32,11 @@ TOLD_AT_MOST: Final = 100
 MISSING_AT_MOST: Final = timedelta(hours=1)
 # A group may be committed after one that was seen later: so long before the last one is looked at again.
 LATE_AT_MOST: Final = timedelta(minutes=10)
+# Instances come and go with each deployment: so long is waited for them to come back, as for one that is silent.
+HELD: Final[Mapping[str, timedelta]] = {NotificationKind.INSTANCES_BELOW: timedelta(seconds=DEAD_AFTER_SECONDS)}
 RAISED, RESOLVED, GONE, NEW = "raised", "resolved", "gone", "new"
+# What is known of a subject by more than its name.
+_NAMED: Final = ("check", "check_of")
 
 Change = dict[str, Any]
 
@@ -91,26 +95,44 @@ def _changes(rule: NotificationRule, looks: Looks, now: datetime) -> Iterable[Ch
     if rule.kind == NotificationKind.NEW_GROUP:
         return _new_groups(rule, looks)
     raised: dict[str, Any] = {name: dict(entry) for name, entry in rule.raised.items()}
-    changes = list(_edges(raised, looks.look(rule), now))
-    rule.raised = raised
+    look = looks.look(rule)
+    held = {name: at for name, at in rule.seen.get("held", {}).items() if name in look.readings}
+    over = dict(_held(look, held, now, HELD.get(rule.kind, timedelta())))
+    changes = [*_risen(raised, over, now), *_fallen(raised, look, now)]
+    rule.raised, rule.seen = raised, {"held": held} if held else {}
     return changes
 
 
-def _edges(raised: dict[str, Any], look: Look, now: datetime) -> Iterator[Change]:
-    at = now.isoformat()
+def _held(look: Look, held: dict[str, str], now: datetime, hold: timedelta) -> Iterator[tuple[str, Reading]]:
+    """What has been over its threshold for long enough; `held` notes since when the rest is."""
     for subject, reading in sorted(look.readings.items()):
-        if reading.is_over and subject not in raised:
-            raised[subject] = {"since": at}
-            yield {"change": RAISED, "subject": subject, "at": at, "value": reading.value, "threshold": reading.threshold}
+        if not reading.is_over:
+            held.pop(subject, None)
+        elif now - datetime.fromisoformat(held.setdefault(subject, now.isoformat())) >= hold:
+            del held[subject]
+            yield subject, reading
+
+
+def _risen(raised: dict[str, Any], over: dict[str, Reading], now: datetime) -> Iterator[Change]:
+    at = now.isoformat()
+    for subject, reading in over.items():
+        if subject not in raised:
+            raised[subject] = {"since": at, **{name: reading.more[name] for name in _NAMED if name in reading.more}}
+            numbers = {"value": reading.value, "threshold": reading.threshold}
+            yield {"change": RAISED, "subject": subject, "at": at, **numbers, **reading.more}
+
+
+def _fallen(raised: dict[str, Any], look: Look, now: datetime) -> Iterator[Change]:
+    at = now.isoformat()
     for subject in sorted(raised):
-        reading_of = look.readings.get(subject)
-        if reading_of is not None and reading_of.is_over:
+        reading = look.readings.get(subject)
+        if reading is not None and reading.is_over:
             raised[subject].pop("missing_since", None)
         elif subject in look.muted:
             del raised[subject]
-        elif reading_of is not None or look.is_complete:
-            del raised[subject]
-            yield {"change": RESOLVED, "subject": subject, "at": at, "value": reading_of.value if reading_of else None}
+        elif reading is not None or look.is_complete:
+            named = {name: value for name, value in raised.pop(subject).items() if name in _NAMED}
+            yield {"change": RESOLVED, "subject": subject, "at": at, "value": reading.value if reading else None, **named}
         elif now - datetime.fromisoformat(raised[subject].setdefault("missing_since", at)) >= MISSING_AT_MOST:
             del raised[subject]
             yield {"change": GONE, "subject": subject, "at": at}

@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from django.conf import settings as django_settings
-from django.db import DatabaseError
+from django.db import DatabaseError, transaction
 from django.db.models import F, QuerySet
 from django.utils import translation
 
@@ -23,6 +23,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery
+from sqlqueue_app.operations.events import EventKind, record_event
 from sqlqueue_app.operations.notifications.links import Links
 from sqlqueue_app.operations.notifications.mailing import send_mail
 from sqlqueue_app.operations.notifications.outcome import SendFailed
@@ -111,7 +112,9 @@ class Sender:
         mine = self._waiting().filter(pk=delivery.pk, attempts=delivery.attempts)
         now = self._now()
         if error.is_final or delivery.attempts >= MOST_ATTEMPTS:
-            mine.update(state=DeliveryState.FAILED, finished_at=now, next_attempt_at=None, error=text)
+            with transaction.atomic(using=self._alias):
+                if mine.update(state=DeliveryState.FAILED, finished_at=now, next_attempt_at=None, error=text):
+                    record_event(EventKind.NOTIFICATION_FAILED, delivery.rule_name, {"error": text}, now=now)
             line = "notification %r cannot be sent to %s, given up after %s attempts: %s (%s)"
             extra = {"event": "notification_failed"}
             logger.error(line, delivery.rule_name, where, delivery.attempts, text, delivery.pk, extra=extra)

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.models import NotificationDelivery, NotificationKind
 from sqlqueue_app.operations.notifications.evaluation import GONE, NEW, RAISED, RESOLVED, Change
+from sqlqueue_app.operations.watching.catalogue import finding_in_words, label_of
 
 LONGEST_SUBJECT: Final = 200
 _RAISED: Final = {
@@ -80,6 +81,12 @@ def sentence(kind: str, change: Change) -> str:
         return _("new group of failures: %(group)s") % {"group": name}
     if what == GONE:
         return _("%(subject)s: nothing is known of it any more") % {"subject": name}
+    if change.get("check"):
+        check, of = str(change["check"]), str(change.get("check_of", ""))
+        name = label_of(check) if what == RAISED or not of else f"{label_of(check)}, {of}"
+        found = finding_in_words(check, of, change.get("details")) if what == RAISED else ""
+        if found:
+            return _("%(subject)s: %(text)s") % {"subject": name, "text": found}
     texts = {RAISED: _RAISED, RESOLVED: _RESOLVED}.get(str(what), {})
     words = {"value": number_in_words(change.get("value")), "threshold": number_in_words(change.get("threshold"))}
     text = str(texts[NotificationKind(kind)]) % words if kind in texts else str(what)

@@ -21,7 +21,8 @@ from django.utils import translation
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import NotificationDelivery, NotificationRule
+from sqlqueue_app.models import CheckResult, Event, NotificationDelivery, NotificationRule
+from sqlqueue_app.operations.event_texts import text_of_event
 from sqlqueue_app.operations.notifications import sending, webhooks
 from sqlqueue_app.operations.notifications.evaluation import Evaluator
 from sqlqueue_app.operations.notifications.job import Notifications
@@ -30,6 +31,7 @@ from sqlqueue_app.operations.notifications.retention import KEPT, forget_old_del
 from sqlqueue_app.operations.notifications.rules import RuleRefused, remove_rule, request_test, send_again
 from sqlqueue_app.operations.notifications.sending import DELAYS, LEASE, MOST_ATTEMPTS, Sender
 from sqlqueue_app.operations.notifications.webhooks import new_secret, post, signed_headers
+from sqlqueue_app.operations.watching.catalogue import MOVER
 from sqlqueue_app.receiving.stopping import StopSignal
 from tests.operations.filling import install
 from tests.operations.notifications.rules import SECRET, Clock, Receiver, rule, sample
@@ -140,6 +142,25 @@ def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
         "",
         f"The rule of this notification: {ADMIN}sqlqueue_app/notificationrule/{sent.rule_id}/",
     ]
+
+
+def test_a_check_says_what_it_has_found(database: QueueDatabase, clock: Clock) -> None:
+    rule(clock, kind="check_failed", threshold=None, throttle_seconds=0, name="checks")
+    times = {"checked_at": clock.now, "since": clock.now}
+    CheckResult.objects.create(name=MOVER.name, subject="Sales", failing=True, details={"overdue": 7}, **times)
+    CheckResult.objects.create(name="disk", failing=True, details={"text": "the disk is full"}, **times)
+    deliver(clock)
+    CheckResult.objects.update(failing=False)
+    clock.after(10)
+    deliver(clock)
+    first, second = ([line for line in each.body.splitlines() if line.startswith("- ")] for each in mail.outbox)
+    assert [line.partition(" (2")[0] for line in first] == [
+        "- disk: the disk is full",
+        "- Delayed messages: Delayed messages of Sales that are due and were not moved for a minute: 7.",
+    ]
+    assert [line.partition(" (2")[0] for line in second] == [
+        "- disk: the check passes", "- Delayed messages, Sales: the check passes",
+    ]  # fmt: skip
 
 
 def test_without_an_address_of_the_admin_the_links_are_left_out(
@@ -318,6 +339,10 @@ def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(
     assert (waiting.state, waiting.attempts, waiting.error) == ("failed", MOST_ATTEMPTS, "HTTP 503 Service Unavailable")
     assert len({headers["webhook-id"] for _path, headers, _body in receiver.requests}) == 1
     assert [each.levelname for each in caplog.records if getattr(each, "event", "") == "notification_failed"] == ["ERROR"]
+    event = Event.objects.get()
+    assert (event.severity, text_of_event(event)) == (
+        "error", "A notification of the rule “a rule” could not be sent: HTTP 503 Service Unavailable",
+    )  # fmt: skip
 
     receiver.answer = 200
     send_again(waiting.pk, now=clock)

@@ -27,5 +27,5 @@ def text_of_event(event: Event) -> str:
         return _("An event of a kind that this version does not know: %(kind)s, %(subject)s") % words
     check = words["check"]
     words["finding"] = finding_in_words(check, event.subject, event.details)
-    words["check"] = label_of(check)
+    words["check"] = f"{label_of(check)}: {event.subject}" if event.subject else label_of(check)
     return str(kind.text) % words

@@ -130,7 +130,7 @@ CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
         Severity.ERROR, _("check failed"), _("The check “%(check)s” fails: %(finding)s"), About.CHECK
     ),
     EventKind.CHECK_PASSED: KindOfEvent(
-        Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again: %(subject)s"), About.CHECK
+        Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again."), About.CHECK
     ),
     EventKind.NOTIFICATION_FAILED: KindOfEvent(
         Severity.ERROR,

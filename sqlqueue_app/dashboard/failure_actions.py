@@ -20,7 +20,8 @@ from sqlqueue_app.dashboard.edit_pages import edit_view
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.operation_requests import begin_operation
 from sqlqueue_app.dashboard.page_admin import PageAdmin
-from sqlqueue_app.models import FailureStatus
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.models import FailureStatus, Redirect
 from sqlqueue_app.operations.bulk.batches import OperationRefused
 from sqlqueue_app.operations.bulk.kinds import FAILURE_KINDS, FailureKind, not_ours
 from sqlqueue_app.operations.bulk.preview import Preview, preview
@@ -67,6 +68,15 @@ _WORDS: Final = {
         gettext_lazy("Will be resolved"),
         gettext_lazy("None of these messages waits for the result of a retry."),
     ),
+    "redirect": _Words(
+        gettext_lazy("Apply redirects to pending retries"),
+        gettext_lazy(
+            "What waits in a queue whose retries are redirected moves to where they go, each message once. One that was received "
+            "already is not sent again: it may have been handled, and would be handled twice."
+        ),
+        gettext_lazy("Will be moved, if they wait still"),
+        gettext_lazy("None of these messages was sent to a queue whose retries are redirected."),
+    ),
     "delete": _Words(
         gettext_lazy("Delete failed messages"),
         gettext_lazy("They are deleted from the error queue for good, and cannot be brought back."),
@@ -78,19 +88,19 @@ _WORDS: Final = {
 
 
 def failure_action_pages(admin: PageAdmin) -> list[URLPattern]:
-    """The pages `retry`, `archive`, `unarchive`, `complete`, `delete` and `edit`; each takes a selection from its query or form."""
+    """The pages of all kinds by their names, and `edit`; each takes a selection from its query or form."""
     pages = [admin.acts(f"{kind.name}/", partial(_act, admin, kind), kind.name) for kind in FAILURE_KINDS.values()]
     return [*pages, admin.acts("edit/", partial(edit_view, admin), "edit")]
 
 
 def failure_buttons(request: HttpRequest, admin: PageAdmin, selection: FailureSelection) -> list[Button]:
-    """What can be done with a selection, by the statuses that it has; for one chosen message by its own. At most one statement."""
+    """What can be done with a selection, by the statuses that it has; for one chosen message by its own. At most two statements."""
     statuses = _statuses(selection)
     refused = not_ours(get_settings())
     query = selection.to_query()
     found = []
     for kind in FAILURE_KINDS.values():
-        if statuses.isdisjoint(kind.statuses):
+        if statuses.isdisjoint(kind.statuses) or (kind.name == "redirect" and not Redirect.objects.using(managed_alias()).exists()):
             continue
         reason = refused if kind.takes else ""
         url = f"{admin.url(kind.name)}?{query}"

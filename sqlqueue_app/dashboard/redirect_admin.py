@@ -20,7 +20,7 @@ from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.models import FailedMessage, Redirect
+from sqlqueue_app.models import FailedMessage, FailureStatus, Redirect
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.redirects import change_redirect, make_redirect, remove_redirect
@@ -60,10 +60,12 @@ class RedirectAdmin(PageAdmin):
             return export(request, "redirects", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
         exist: dict[str, bool] = {}
         rows = []
-        for each in found[:500]:
+        shown = list(found[:500])
+        pending = self._pending_urls([each.from_address for each in shown])
+        for each in shown:
             if each.to_address not in exist:
                 exist[each.to_address] = _exists(each.to_address)
-            rows.append(self._row(request, each, is_missing=not exist[each.to_address]))
+            rows.append(self._row(request, each, pending.get(each.from_address, ""), is_missing=not exist[each.to_address]))
         return self.page(
             request,
             "redirects",
@@ -79,8 +81,7 @@ class RedirectAdmin(PageAdmin):
 
         def perform() -> Done:
             made = make_redirect(get_settings(), source, target, by=actor_of(request).name)
-            said = _("Retries to %(from)s go to %(to)s now.") % {"from": made.from_address, "to": made.to_address}
-            return Done(said, self.url())
+            return self._redirected(made.from_address, made.to_address)
 
         fields = (
             Field(
@@ -103,7 +104,7 @@ class RedirectAdmin(PageAdmin):
 
         def perform() -> Done:
             change_redirect(get_settings(), redirect, target)
-            return Done(_("Retries to %(from)s go to %(to)s now.") % {"from": redirect.from_address, "to": target}, self.url())
+            return self._redirected(redirect.from_address, target)
 
         fields = (Field("to", _("Queue that retries go to"), target),)
         said = f"{redirect.from_address} → {target}"
@@ -126,6 +127,24 @@ class RedirectAdmin(PageAdmin):
         title, submit = _("Remove a redirect"), _("Remove the redirect")
         return self._confirm(request, "remove redirect", said, title, perform, submit, facts=facts, is_dangerous=True)
 
+    def _redirected(self, source: str, target: str) -> Done:
+        """What was done; it leads to the page that asks whether retries that are pending shall follow, if there are any."""
+        said = _("Retries to %(from)s go to %(to)s now.") % {"from": source, "to": target}
+        pending = self._pending_urls([source]).get(source)
+        if pending is None:
+            return Done(said, self.url())
+        return Done(f"{said} " + _("Some were retried before, and are pending: apply it to them, too?"), pending)
+
+    def _pending_urls(self, addresses: list[str]) -> dict[str, str]:
+        """Where redirects are applied to the retries that are pending, for those of these queues to which some were sent."""
+        pages = self.url_of(FailedMessage, "redirect")
+        if not pages:
+            return {}
+        pending = FailedMessage.objects.using(managed_alias()).filter(status=FailureStatus.RETRY_ISSUED, retried_to__in=addresses)
+        found = pending.order_by().values_list("retried_to", flat=True).distinct()
+        statuses = (FailureStatus.RETRY_ISSUED,)
+        return {each: f"{pages}?{FailureSelection(retried_to=each, statuses=statuses).to_query()}" for each in found}
+
     def _confirm(
         self, request: HttpRequest, action: str, target: str, title: str, perform: Any, submit: str, **more: Any
     ) -> HttpResponse:
@@ -143,11 +162,13 @@ class RedirectAdmin(PageAdmin):
         )
         return confirm(self, request, asked)
 
-    def _row(self, request: HttpRequest, redirect: Redirect, *, is_missing: bool) -> RedirectRow:
+    def _row(self, request: HttpRequest, redirect: Redirect, pending_url: str, *, is_missing: bool) -> RedirectRow:
         buttons = [
             button(request, Power.REDIRECT, _("Change"), self.url("edit", redirect.pk)),
             button(request, Power.REDIRECT, _("Remove"), self.url("remove", redirect.pk), dangerous=True),
         ]
+        if pending_url:
+            buttons.insert(0, button(request, Power.RETRY, _("Apply to pending retries"), pending_url))
         listed = self.url_of(FailedMessage, "messages")
         query = FailureSelection(queue=redirect.from_address).to_query()
         messages_url = f"{listed}?{query}" if listed else ""

@@ -8,9 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Redirect
 from sqlqueue_app.operations import failure_lists
+from sqlqueue_app.operations.actions import Actor
+from sqlqueue_app.operations.bulk.requesting import request_operation
 from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.operations.redirects import make_redirect
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from sqlqueue_app.tables.rows import NewRow
 from tests.dashboard.pages import Markup, client_of
@@ -171,3 +177,70 @@ def test_an_odd_sample_chooses_nothing(sqlite_database: QueueDatabase, sample: s
     answer = client_of("writer").post(f"{FAILURES}retry/?group={GROUP}&sample={sample}", {"confirmed": "1"})
     assert answer.status_code == 409
     assert table(sqlite_database, "error").depth().waiting == 1
+
+
+# --- redirects for retries that wait ------------------------------------------------------------------------------------------
+
+
+def canonical(name: str) -> str:
+    book = address_book_of(get_settings())
+    return book.canonical(book.of_queue(name))
+
+
+@pytest.fixture
+def turned(queue_database: QueueDatabase) -> QueueDatabase:
+    """Two retries were sent to the queue Old; one waits there still."""
+    install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Old": {"CALLBACKS": False}})
+    pending(queue_database, "m-1", "m-2", to="Old")
+    FailedMessage.objects.update(retried_to=canonical("Old"))
+    remove_rows(table(queue_database, "Old"), table(queue_database, "Old").row_versions(10)[1:])
+    return queue_database
+
+
+def test_a_new_redirect_is_offered_to_retries_that_wait(turned: QueueDatabase) -> None:
+    admin = client_of("admin")
+    (waiting,) = table(turned, "Old").peek(1)
+    made = admin.post(f"{ADMIN}redirect/make/", {"from": "Old", "to": "Sales", "confirmed": "1"})
+    asked = page(made.headers["Location"], "admin")
+    assert "it may have been handled, and would be handled twice" in asked.text()
+    assert "Will be moved, if they wait still 2" in asked.text()
+    assert table(turned, "Old").depth().waiting == 1, "nothing is done before it is confirmed"
+    answer = admin.post(made.headers["Location"], {"confirmed": "1"}, follow=True)
+    assert "Done with 1 message. 1 stayed as it was." in Markup(answer.content.decode()).text()
+    (moved,) = table(turned, "Sales").peek(1)
+    assert (moved.headers, moved.body, table(turned, "Old").depth().waiting) == (waiting.headers, waiting.body, 0)
+    told = {each.pk: (each.retried_to, each.status) for each in FailedMessage.objects.all()}
+    assert told == {ONE: (canonical("Sales"), FailureStatus.RETRY_ISSUED), TWO: (canonical("Old"), FailureStatus.RETRY_ISSUED)}
+    assert Redirect.objects.get().used == 1
+    assert "It waits in" in page(f"{FAILURES}pending/").text()
+
+
+def test_redirects_are_applied_from_the_list_of_either(turned: QueueDatabase) -> None:
+    make_redirect(get_settings(), "Old", "Sales")
+    (link,) = [each for each in page(f"{ADMIN}redirect/", "admin").links if "/failedmessage/redirect/" in each]
+    assert "sent again to" in page(link, "admin").text()
+    assert page(f"{FAILURES}pending/").find("button", type="submit", formaction=f"{FAILURES}redirect/")
+    assert client_of("writer").post(f"{FAILURES}redirect/", {"ids": str(ONE), "confirmed": "1"}).status_code == 302
+    assert table(turned, "Sales").depth().waiting == 1
+    assert client_of("reader").post(f"{FAILURES}redirect/", {"ids": str(ONE), "confirmed": "1"}).status_code == 403
+
+
+def test_retries_to_other_queues_stay_where_they_are(turned: QueueDatabase) -> None:
+    asked = page(f"{FAILURES}redirect/?statuses=retry_issued")
+    assert "None of these messages was sent to a queue whose retries are redirected." in asked.text()
+    answer = client_of("writer").post(f"{FAILURES}redirect/", {"statuses": "retry_issued", "confirmed": "1", "typed": "0"})
+    assert answer.status_code == 409
+    request_operation(get_settings(), "redirect", FailureSelection(ids=(ONE,)), actor=Actor("anna"))
+    assert table(turned, "Old").depth().waiting == 1
+    FailedMessage.objects.update(retried_to="nowhere")
+    operation = request_operation(get_settings(), "redirect", FailureSelection(ids=(ONE, TWO)), actor=Actor("anna"))
+    assert (operation.done, operation.skipped) == (0, 2)
+
+
+def test_a_message_that_a_redirect_moves_is_moved_once(turned: QueueDatabase) -> None:
+    make_redirect(get_settings(), "Old", "Sales")
+    operations = [
+        request_operation(get_settings(), "redirect", FailureSelection(ids=(ONE,)), actor=Actor("anna")) for _ in range(2)
+    ]
+    assert [each.done for each in operations] == [1, 0]
+    assert table(turned, "Sales").depth().waiting == 1

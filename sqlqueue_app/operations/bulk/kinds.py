@@ -20,6 +20,7 @@ from sqlqueue_app.operations.bulk.changing import ARCHIVABLE, COMPLETABLE, DELET
 from sqlqueue_app.operations.bulk.failure_rows import choose
 from sqlqueue_app.operations.bulk.outcome import Outcome
 from sqlqueue_app.operations.bulk.queue_kinds import QUEUE_KINDS
+from sqlqueue_app.operations.bulk.redirecting import REDIRECTABLE, redirect_batch
 from sqlqueue_app.operations.bulk.retrying import RETRIABLE, RetryBatch
 from sqlqueue_app.operations.failure_selection import FailureSelection
 
@@ -87,11 +88,16 @@ def _retry(settings: Settings, ids: Sequence[UUID], now: datetime) -> Outcome:
     return RetryBatch(settings, now).run(ids)
 
 
+def _redirect(settings: Settings, ids: Sequence[UUID], _now: datetime) -> Outcome:
+    return redirect_batch(settings, ids)
+
+
 _FAILURE_KINDS: Final = (
     FailureKind("retry", gettext_lazy("Retry"), "retry", RETRIABLE, _retry, takes=True),
     FailureKind("archive", gettext_lazy("Archive"), "archive", ARCHIVABLE, _status(ARCHIVABLE, FailureStatus.ARCHIVED)),
     FailureKind("unarchive", gettext_lazy("Unarchive"), "archive", UNARCHIVABLE, _status(UNARCHIVABLE, FailureStatus.UNRESOLVED)),
     FailureKind("complete", gettext_lazy("Mark as resolved"), "retry", COMPLETABLE, _status(COMPLETABLE, FailureStatus.RESOLVED)),
+    FailureKind("redirect", gettext_lazy("Apply redirects"), "retry", REDIRECTABLE, _redirect),
     FailureKind("delete", gettext_lazy("Delete"), "delete_message", DELETABLE, delete_batch, takes=True),
 )
 FAILURE_KINDS: Final[Mapping[str, FailureKind]] = {kind.name: kind for kind in _FAILURE_KINDS}

@@ -26,6 +26,8 @@ class Reason(enum.StrEnum):
     NO_QUEUE = "no queue"
     ERROR_QUEUE = "error queue"
     NOT_ALLOWED = "not allowed"
+    NO_REDIRECT = "no redirect"
+    RECEIVED = "received"
     ERROR = "error"
     OTHER = "other"
 
@@ -42,6 +44,8 @@ _TEXTS: Final = {
     Reason.NO_QUEUE: gettext_lazy("The queue %(detail)s does not exist: make it, or redirect retries to another one."),
     Reason.ERROR_QUEUE: gettext_lazy("It would go back to an error queue: %(detail)s."),
     Reason.NOT_ALLOWED: gettext_lazy("The setting ALLOWED_DESTINATIONS does not allow the queue %(detail)s."),
+    Reason.NO_REDIRECT: gettext_lazy("Retries to the queue %(detail)s are not redirected."),
+    Reason.RECEIVED: gettext_lazy("It is not in the queue any more: sent again, it might be handled twice."),
     Reason.ERROR: gettext_lazy("The database refused it: %(detail)s"),
     Reason.OTHER: gettext_lazy("Other reasons."),
 }

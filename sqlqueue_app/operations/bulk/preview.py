@@ -47,14 +47,14 @@ def preview(settings: Settings, kind: str, selection: FailureSelection) -> Previ
     chosen = failure_kind_of(kind)
     scope = chosen.scope(selection)
     found = Preview()
-    retry = chosen.name == "retry"
+    sends = chosen.name in ("retry", "redirect")
     flags = {
         "is_gone": Case(When(row_version__isnull=True, then=Value(1)), default=Value(0), output_field=IntegerField()),
         "is_poison": Case(When(poison="", then=Value(0)), default=Value(1), output_field=IntegerField()),
     }
-    by = ("status", "failed_q", *flags) if retry else ("status",)
+    by = {"retry": ("status", "failed_q", *flags), "redirect": ("status", "retried_to")}.get(chosen.name, ("status",))
     rows = scope.queryset().annotate(**flags).values_list(*by).annotate(count=Count("pk")).order_by("-count")
-    targets = RetryTargets(settings) if retry else None
+    targets = RetryTargets(settings) if sends else None
     queues: set[str] = set()
     for status, *more, count in rows:
         if status not in chosen.statuses:
@@ -63,17 +63,29 @@ def preview(settings: Settings, kind: str, selection: FailureSelection) -> Previ
             found.eligible += count
         else:
             queues.add(more[0])
-            _add_retries(found, targets if len(queues) <= _MOST_QUEUES else None, *more, count=count)
+            known = targets if len(queues) <= _MOST_QUEUES else None
+            add = _add_moves if chosen.name == "redirect" else _add_retries
+            add(found, known, *more, count=count)
     return found
 
 
-def _add_retries(found: Preview, targets: RetryTargets | None, failed_q: str, is_gone: int, is_poison: int, *, count: int) -> None:
+def _add_retries(
+    found: Preview, targets: RetryTargets | None, queue: str, is_gone: int = 0, is_poison: int = 0, *, count: int
+) -> None:
     if is_gone or is_poison:
         found.reasons[Reason.NOT_THERE if is_gone else Reason.NO_FAILED_QUEUE, ""] += count
         return
-    target = targets.of(failed_q) if targets is not None else None
+    target = targets.of(queue) if targets is not None else None
     if target is None or isinstance(target, Target):
         found.eligible += count
-        found.targets[failed_q if target is None else target.text] += count
+        found.targets[queue if target is None else target.text] += count
     else:
         found.reasons[target] += count
+
+
+def _add_moves(found: Preview, targets: RetryTargets | None, queue: str, *, count: int) -> None:
+    target = targets.of(queue) if targets is not None else None
+    if isinstance(target, Target) and target.redirect is None:
+        found.reasons[Reason.NO_REDIRECT, queue] += count
+    else:
+        _add_retries(found, targets, queue, count=count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,9 +43,12 @@ class FlowDiagram:
 
 
 def flow_diagram(forest: Forest) -> FlowDiagram:
-    """A column for each generation, a row for each message that has caused none; a cause stands halfway between its effects."""
+    """A column for each generation, a row for each message that has caused none; a cause stands beside the first of its effects.
+
+    So the first message is at the top left, however large the drawing is.
+    """
     rows = _rows(forest)
-    spots = [Spot(MARGIN + branch.depth * _COLUMN, MARGIN + round(rows[n] * _ROW)) for n, branch in enumerate(forest.branches)]
+    spots = [Spot(MARGIN + branch.depth * _COLUMN, MARGIN + rows[n] * _ROW) for n, branch in enumerate(forest.branches)]
     lines = []
     for cause, effect in forest.links:
         is_event = forest.branches[effect].message.kind is Kind.EVENT
@@ -56,21 +58,14 @@ def flow_diagram(forest: Forest) -> FlowDiagram:
     return FlowDiagram(tuple(spots), tuple(lines), width, height)
 
 
-def _rows(forest: Forest) -> list[float]:
-    children: defaultdict[int, list[int]] = defaultdict(list)
-    for number, branch in enumerate(forest.branches):
-        if branch.parent is not None:
-            children[branch.parent].append(number)
-    rows = [0.0] * len(forest.branches)
-    leaves = 0
-    for number in range(len(rows)):
-        if number not in children:
-            rows[number] = leaves
-            leaves += 1
-    # Behind a branch stands all that hangs on it.
-    for number in reversed(range(len(rows))):
-        if number in children:
-            rows[number] = (rows[children[number][0]] + rows[children[number][-1]]) / 2
+def _rows(forest: Forest) -> list[int]:
+    causes = {branch.parent for branch in forest.branches}
+    rows = []
+    row = 0
+    for number in range(len(forest.branches)):
+        rows.append(row)
+        # What a branch has caused begins in its own row.
+        row += number not in causes
     return rows
 
 

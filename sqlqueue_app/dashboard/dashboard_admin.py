@@ -108,7 +108,7 @@ class DashboardAdmin(PageAdmin):
         alias = managed_alias()
         try:
             with looking(alias, "read the tables of the dashboard"):
-                now = database_now(alias)
+                now = status.managed_now or database_now(alias)
                 if not any(each.works_for_all for each in status.instances):
                     # Right also where no worker is alive; one that lives looks every ten seconds.
                     catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from sqlqueue_app.instances import is_dead, managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
@@ -93,6 +95,17 @@ def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance], QueueP
     except DatabaseError as error:
         return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
     return tuple(_status(row, row.database_now) for row in rows), list(rows), None
+
+
+def clock_of_rows(rows: Iterable[Instance]) -> datetime | None:
+    """The clock of the database when it gave these rows, aware, in whole seconds; None if it gave none."""
+    told: Any = next(iter(rows), None)
+    if told is None:
+        return None
+    now: datetime = told.database_now
+    # Without USE_TZ Django gives instants in its own time zone.
+    aware = timezone.make_aware(now, timezone.get_default_timezone()) if timezone.is_naive(now) else now
+    return aware.astimezone(UTC).replace(microsecond=0)
 
 
 def _status(row: Instance, now: datetime) -> InstanceStatus:

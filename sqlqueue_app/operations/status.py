@@ -16,7 +16,7 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.operations.dead_rows import dead_row_problems
 from sqlqueue_app.operations.delayed_status import DelayedStatus, read_delayed
-from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances, threads_on
+from sqlqueue_app.operations.instance_status import InstanceStatus, clock_of_rows, read_instances, threads_on
 from sqlqueue_app.operations.known_queues import QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.other_queues import other_queues
@@ -28,7 +28,10 @@ from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Everything at one look. `taken_at` is the clock of this process, aware, in UTC; the ages of heads are counted to it."""
+    """Everything at one look. `taken_at` is the clock of this process, aware, in UTC; the ages of heads are counted to it.
+
+    `managed_now` is that of the managed tables' database, in whole seconds, where a process is registered, else None.
+    """
 
     database: str
     taken_at: datetime
@@ -38,6 +41,7 @@ class Status:
     schedules: tuple[ScheduleStatus, ...] = ()
     delayed: tuple[DelayedStatus, ...] = ()
     error_queue_owner: ErrorQueueOwner = "sqlqueue"
+    managed_now: datetime | None = None
 
     def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
         """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""
@@ -84,7 +88,17 @@ def read_status(
     if not others:
         delayed = tuple(each for each in delayed if each.endpoint in settings.senders)
     queues = _with_dead_rows(settings.database, queues)
-    return Status(settings.database, taken_at, queues, instances, problem, schedules, delayed, settings.error_queue_owner)
+    return Status(
+        settings.database,
+        taken_at,
+        queues,
+        instances,
+        problem,
+        schedules,
+        delayed,
+        settings.error_queue_owner,
+        clock_of_rows(rows),
+    )
 
 
 def _read_schedules(settings: Settings, now: datetime) -> tuple[ScheduleStatus, ...]:

@@ -14,7 +14,7 @@ from django.db import transaction
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
-from sqlqueue_app.messages.errors import DatabaseError, TransientError
+from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.claims import due
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_looks import utc_now
@@ -97,7 +97,7 @@ class Watching:
                 return run(kind, look)
         except TransientError:
             raise
-        except DatabaseError as error:
+        except Exception as error:  # noqa: BLE001 - settings that one check cannot use are no reason to run none
             logger.warning("the check %s could not be run: %s", kind.name, error, extra={"event": "check_not_run"})
             return None
 

@@ -18,13 +18,18 @@ from typing import Any
 from sqlqueue_app.conf import CustomCheckSettings
 from sqlqueue_app.conf.callables import load_callable
 from sqlqueue_app.endpoint import Endpoint
+from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import Intent, OutgoingMessage
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
+from sqlqueue_app.operations.watching.custom import LONGEST_TEXT
+from sqlqueue_app.operations.watching.results import Report, write_reports
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.sending.composer import sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher
+from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
 logger = logging.getLogger("sqlqueue.background")
 
@@ -84,7 +89,10 @@ class ServiceControl:
         self._tell(_HEARTBEATS + "EndpointHeartbeat", alive, life)
 
     def report(self, check: CustomCheckSettings, function: Callable[..., Any]) -> None:
-        """Run a check and tell its result: well if it returns None, else what it returns or raises is the reason."""
+        """Run a check and tell its result: well if it returns None, else what it returns or raises is the reason.
+
+        The admin shows it as well. Raises DatabaseError.
+        """
         try:
             found = function()
             reason = None if found is None else str(found)
@@ -107,6 +115,15 @@ class ServiceControl:
         }
         life = max(timedelta(seconds=check.every_seconds * BEATS_OF_LIFE), CHECK_LIFE_AT_LEAST)
         self._tell(_CHECKS + "ReportCustomCheckResult", result, life)
+        self._show(check, reason)
+
+    def _show(self, check: CustomCheckSettings, reason: str | None) -> None:
+        """Have the admin show the result beside those of other checks, for this endpoint on this machine. Raises DatabaseError."""
+        alias, subject = managed_alias(), f"{self._endpoint.name} on {self._identity.machine}"
+        failing = {} if reason is None else {subject: {"text": reason[:LONGEST_TEXT]}}
+        report = Report(check.name, max(1, round(check.every_seconds)), failing, frozenset({subject}))
+        with database_errors(dialect_of_connection(connection_of(alias)), "write the result of a check"):
+            write_reports(alias, [report], database_now(alias))
 
     def _tell(self, message_type: str, body: dict[str, Any], life: timedelta) -> bool:
         """Write one message; False, said once, while the queue is not there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import platform
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.endpoint import endpoints_of
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import CheckResult, Event
 from sqlqueue_app.operations.service_control import HEARTBEAT_SECONDS, ServiceControl, service_control_jobs
 from tests.messages import golden
 from tests.receiving.conftest import Bench
@@ -105,6 +107,19 @@ def test_a_check_is_told_with_its_reason(told: Bench, caplog: pytest.LogCaptureF
     assert [getattr(record, "event", None) for record in caplog.records if record.levelno >= logging.ERROR] == [
         "custom_check_failed"
     ]
+
+
+def test_the_admin_shows_it_as_well(told: Bench) -> None:
+    checks = get_settings().endpoint("Sales").custom_checks
+    for _ in range(2):
+        service_control().report(checks["Disk space"], full)
+        service_control().report(checks["Well"], well)
+
+    rows = CheckResult.objects.order_by("name").values_list("name", "subject", "failing", "every_seconds")
+    subject = f"Sales on {platform.node()}"
+    assert list(rows) == [("Disk space", subject, True, 300), ("Well", subject, False, 60)]
+    assert list(Event.objects.values_list("kind", "subject")) == [("check_failed", subject)]
+    assert CheckResult.objects.get(failing=True).details == {"text": "the disk is full"}
 
 
 def test_while_its_queue_is_missing_nothing_is_sent_and_that_is_said_once(told: Bench, caplog: pytest.LogCaptureFixture) -> None:

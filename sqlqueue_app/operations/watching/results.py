@@ -183,4 +183,6 @@ class _Change:
         if row.subject in self.report.passing:
             has_passed = not row.failing and self._now - since > PASSED_KEPT and not is_muted(row, self._now)
             return self._kind is not None and has_passed
-        return (self._kind is not None and self._kind.covers_all) or _silent(row, self._now) > UNSEEN
+        return (self._kind is not None and self._kind.covers_all) or _silent(row, self._now) > max(
+            UNSEEN, timedelta(seconds=4 * row.every_seconds)
+        )

@@ -34,15 +34,14 @@ from sqlqueue_app.models import (
     Operation,
     OperatorAction,
     Queue,
-    QueueSample,
     Schedule,
 )
 from sqlqueue_app.operations.bulk.engine import OPEN
-from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.failure_index import catch_up, has_new_failures
 from sqlqueue_app.operations.failure_lists import count_failures
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
 from sqlqueue_app.operations.looking import looking
-from sqlqueue_app.operations.sample_storage import instant_of, read_samples, resolution_for
+from sqlqueue_app.operations.sample_storage import read_totals, resolution_for
 from sqlqueue_app.operations.status import Status, read_status
 from sqlqueue_app.operations.watching.results import failing_checks
 from sqlqueue_app.tables.clock import database_now
@@ -109,8 +108,8 @@ class DashboardAdmin(PageAdmin):
         try:
             with looking(alias, "read the tables of the dashboard"):
                 now = status.managed_now or database_now(alias)
-                if not any(each.works_for_all for each in status.instances):
-                    # Right also where no worker is alive; one that lives looks every ten seconds.
+                # Right also where no worker is alive, as the pages of the failed messages, which look closer.
+                if not any(each.works_for_all for each in status.instances) and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
                     catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
                 unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
                 count, exact = count_failures(unresolved)
@@ -119,7 +118,7 @@ class DashboardAdmin(PageAdmin):
                 checks = failing_checks(alias, now)
                 events = list(Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
                 wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
-                samples = read_samples(alias, [queue.name for queue in wanted], period.length, now)
+                charts = _charts(alias, wanted, period, now)
         except ConnectionLost:
             raise
         except DatabaseError:
@@ -130,24 +129,20 @@ class DashboardAdmin(PageAdmin):
             [(row, stamp(row.at)) for row in rows if row.at],
             [event_row(self, each) for each in events],
             checks,
-            _charts(wanted, samples, period, now),
+            charts,
         )
 
 
-def _charts(queues: Sequence[KnownQueue], samples: dict[str, list[QueueSample]], period: Period, now: datetime) -> list[Chart]:
+def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datetime) -> list[Chart]:
     """How much waited in the queues of endpoints, and in the error queues."""
     begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
-    found = []
-    for title, kinds in (
+    titles = (
         (_("Waiting in main queues and satellites"), (QueueKind.MAIN, QueueKind.SATELLITE)),
         (_("In the error queues"), (QueueKind.ERROR,)),
-    ):
-        totals: dict[datetime, float] = {}
-        for queue in queues:
-            if queue.kind in kinds:
-                for sample in samples[queue.name]:
-                    totals[instant_of(sample)] = totals.get(instant_of(sample), 0.0) + sample.waiting
-        if totals:
-            series = Series(_("messages"), sorted(totals.items()))
-            found.append(line_chart(title, [series], begin=begin, end=now, step=step, text_of=whole))
-    return found
+    )
+    groups = [[queue.name for queue in queues if queue.kind in kinds] for _title, kinds in titles]
+    return [
+        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, text_of=whole)
+        for (title, _kinds), points in zip(titles, read_totals(alias, groups, period.length, now), strict=True)
+        if points
+    ]

@@ -13,10 +13,10 @@ from django.utils.cache import patch_vary_headers
 HEADER: Final = "Sqlqueue-Live"
 # As often as samples are taken.
 LIVE_SECONDS: Final = 10
+# The hidden field of a form that makes its POST ours.
+TOKEN: Final = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken"[^>]*>')
 # What differs each time though nothing has changed: the tokens of forms, and what a template marks with data-volatile.
-_VOLATILE: Final = re.compile(
-    rb'<input type="hidden" name="csrfmiddlewaretoken"[^>]*>|<(?P<tag>[a-z]+) data-volatile[^>]*>.*?</(?P=tag)>', re.DOTALL
-)
+_VOLATILE: Final = re.compile(TOKEN.pattern + rb"|<(?P<tag>[a-z]+) data-volatile[^>]*>.*?</(?P=tag)>", re.DOTALL)
 
 
 def is_live(request: HttpRequest) -> bool:

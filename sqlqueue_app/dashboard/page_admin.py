@@ -18,7 +18,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue_app.dashboard.access import Power, may
-from sqlqueue_app.dashboard.live import tagged
+from sqlqueue_app.dashboard.live import is_live, tagged
+from sqlqueue_app.dashboard.live_answers import live_answers
 from sqlqueue_app.dashboard.pages import Crumb, database_away_page, is_database_away, page, problem_page
 from sqlqueue_app.dashboard.paths import path_of
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -139,6 +140,8 @@ class PageAdmin(_ModelAdmin):
             if not self.has_view_permission(request):
                 raise PermissionDenied
             try:
+                if is_live(request):
+                    return live_answers.answer(request, lambda: view(request, *args, **kwargs))
                 return view(request, *args, **kwargs)
             except ConfigurationError as error:
                 return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)

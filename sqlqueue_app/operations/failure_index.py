@@ -98,6 +98,31 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: i
     return state
 
 
+def has_new_failures(settings: Settings, queues_at_most: int) -> bool:
+    """Whether an error queue has a row behind the last one that is known: two statements for each, of which it takes some in turn.
+
+    What is gone, and what has come late, only a whole look finds. A queue that cannot be read has none. Raises TransientErrors.
+    """
+    for queue in _in_turn(error_queues(settings), queues_at_most):
+        known = FailedAttempt.objects.using(managed_alias()).filter(queue=queue.name, row_version__isnull=False)
+        last = max(numbers_of(known.order_by("-row_version")[:1]), default=0)
+        if _is_longer(settings, queue, last):
+            return True
+    return False
+
+
+def _is_longer(settings: Settings, queue: KnownQueue, last: int) -> bool:
+    """Whether the queue has a row behind this one."""
+    table = queue_table(settings.database, queue.address)
+    try:
+        with looking(table.alias, f"look for failures in {table.qualified}"):
+            return bool(table.row_versions(1, after=last))
+    except TransientError:
+        raise
+    except DatabaseError:
+        return False  # the look at everything names it
+
+
 _turns: Final = count()
 _cursors: Final[dict[tuple[str, str], int]] = {}
 _cursors_lock: Final = threading.Lock()
@@ -270,17 +295,7 @@ class FailureIndexing:
 
     def _has_grown(self) -> bool:
         """Whether an error queue has a row behind the last one that was known after the last look of this process."""
-        for queue in error_queues(self._settings):
-            table = queue_table(self._settings.database, queue.address)
-            try:
-                with looking(table.alias, f"look for failures in {table.qualified}"):
-                    if table.row_versions(1, after=self._last.get(queue.name, 0)):
-                        return True
-            except TransientError:
-                raise
-            except DatabaseError:
-                continue  # the look at everything names it
-        return False
+        return any(_is_longer(self._settings, queue, self._last.get(queue.name, 0)) for queue in error_queues(self._settings))
 
     def _run(self) -> None:
         try:

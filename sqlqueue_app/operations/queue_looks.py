@@ -23,7 +23,7 @@ from sqlqueue_app.tables.listing import ListedTable, Look, list_tables, look_at_
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
 # So many rows may be counted in one look at all queues; the more queues there are, the sooner an estimate has to do.
-COUNTED_AT_MOST: Final = 200_000
+COUNTED_AT_MOST: Final = 100_000
 _LEAST_LIMIT: Final = 500
 
 
@@ -66,7 +66,7 @@ def read_queues(
 ) -> list[QueueStatus]:
     """Look at queues, in their order. `listed` are the tables of the database, where the caller has listed them. ConnectionLost.
 
-    Exact up to `limit`, or less where there are more than twenty queues: all together count 200,000 rows at most.
+    Exact up to `limit`, or less where there are more than ten queues: all together count 100,000 rows at most.
     """
     limit = min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, len(queues))))
     listed = listed_tables(settings.database) if listed is None else listed

@@ -17,7 +17,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.dashboard.pages import client_of
 from tests.support.databases import QueueDatabase
+from tests.support.live_answers import no_answer_is_kept
 from tests.support.waiting import join_all
+
+__all__ = ["no_answer_is_kept"]
 
 CHROMIUM = os.environ.get("SQLQUEUE_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 # Nothing inline, nothing from elsewhere: what a careful site sends.

@@ -1,0 +1,186 @@
+"""Answers that are shared by those who look at the same page: made once, by what each may see, and never old for whoever acts."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.middleware.csrf import _does_token_match, get_token  # type: ignore[attr-defined]  # not public
+from django.template.response import TemplateResponse
+from django.test import Client, RequestFactory
+
+from sqlqueue_app.dashboard import page_admin
+from sqlqueue_app.dashboard.live_answers import KEPT_AT_MOST, LONGEST_SECONDS, LiveAnswers
+from tests.dashboard.pages import OVERVIEW, client_of
+from tests.operations.filling import install, message, table
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import join_all
+
+LIVE = {"Sqlqueue-Live": "1"}
+QUEUE = f"{OVERVIEW}Sales/"
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(page_admin, "live_answers", LiveAnswers(clock=clock))
+    return clock
+
+
+def live(client: Client, page: str = QUEUE) -> Any:
+    return client.get(page, headers=LIVE)
+
+
+def test_a_page_is_made_once_for_all_who_may_do_the_same(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    install(sqlite_database)
+    first = live(client_of("viewer"))
+    table(sqlite_database, "Sales").send([message()])
+    clock.seconds = LONGEST_SECONDS - 0.1
+
+    assert live(client_of("viewer")).content == first.content
+    assert live(client_of("viewer"))["ETag"] == first["ETag"]
+    assert live(client_of("superuser")).content != first.content, "who may do more is shown more"
+    assert live(client_of("viewer"), f"{QUEUE}?period=1d").content != first.content
+    clock.seconds = LONGEST_SECONDS
+    assert live(client_of("viewer"))["ETag"] != first["ETag"]
+
+
+def test_the_whole_page_is_never_an_old_one(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    install(sqlite_database)
+    client = client_of("viewer")
+    before = client.get(QUEUE).content
+    live(client)
+    table(sqlite_database, "Sales").send([message()])
+    assert client.get(QUEUE).content != before
+
+
+def test_an_answer_is_gone_before_whoever_has_acted_asks_again(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    """Somebody else's page was made just before the action; the page of who has acted asks after its own whole interval."""
+    install(sqlite_database)
+    client = client_of("superuser")
+    html = client.get(QUEUE).content.decode()
+    (interval,) = map(float, re.findall(r'data-live="(\d+)"', html))
+    before = live(client)["ETag"]
+    table(sqlite_database, "Sales").send([message()])
+    clock.seconds += interval
+    assert live(client)["ETag"] != before
+
+
+def test_who_may_no_longer_look_gets_nothing(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    install(sqlite_database)
+    assert live(client_of("viewer")).status_code == 200
+    assert live(client_of("staff")).status_code == 403
+    assert live(client_of("anonymous")).status_code == 302
+
+
+def test_what_is_wrong_is_not_kept(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    install(sqlite_database)
+    assert live(client_of("viewer"), f"{OVERVIEW}Nowhere/").status_code == 404
+    sqlite_database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
+    install(sqlite_database, ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
+    assert live(client_of("viewer"), f"{OVERVIEW}Nowhere/").status_code == 200
+
+
+# --- by itself ------------------------------------------------------------------------------------------------------------------
+
+
+class _Nobody:
+    """A user who may do nothing."""
+
+    def has_perm(self, _name: str) -> bool:
+        return False
+
+
+def request_for(path: str) -> HttpRequest:
+    request = RequestFactory().get(path)
+    request.user = _Nobody()  # type: ignore[assignment]
+    return request
+
+
+def page_of(request: HttpRequest) -> Callable[[], HttpResponseBase]:
+    def make() -> HttpResponseBase:
+        response = TemplateResponse(request, [], {"live_seconds": 10})
+        response.content = b"made"
+        return response
+
+    return make
+
+
+def test_who_asks_while_it_is_made_waits_for_it() -> None:
+    answers, made, begun, go_on = LiveAnswers(clock=lambda: 0.0), [], threading.Event(), threading.Event()
+    found: list[bytes] = []
+
+    def ask() -> None:
+        request = request_for("/page/")
+
+        def make() -> HttpResponseBase:
+            made.append(1)
+            begun.set()
+            assert go_on.wait(60)
+            return page_of(request)()
+
+        answer = answers.answer(request, make)
+        assert isinstance(answer, HttpResponse)
+        found.append(answer.content)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    threads[0].start()
+    assert begun.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    go_on.set()
+    join_all(threads)
+    assert (made, found) == ([1], [b"made"] * 5)
+
+
+def test_each_form_has_the_token_of_its_own_user() -> None:
+    answers, first, second = LiveAnswers(clock=lambda: 0.0), request_for("/page/"), request_for("/page/")
+    form = b'<form><input type="hidden" name="csrfmiddlewaretoken" value="%s"></form>'
+
+    def make() -> HttpResponseBase:
+        response = TemplateResponse(first, [], {"live_seconds": 10})
+        response.content = form % get_token(first).encode()
+        return response
+
+    answers.answer(first, make)
+    answer = answers.answer(second, make)
+
+    assert isinstance(answer, HttpResponse)
+    (token,) = re.findall(rb'value="([^"]+)"', answer.content)
+    assert answer.content == form % token
+    assert _does_token_match(token.decode(), second.META["CSRF_COOKIE"])
+    assert not _does_token_match(token.decode(), first.META["CSRF_COOKIE"])
+
+
+def test_an_error_is_raised_and_the_next_one_tries_again() -> None:
+    answers, request = LiveAnswers(clock=lambda: 0.0), request_for("/page/")
+
+    def fail_once() -> HttpResponseBase:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        answers.answer(request, fail_once)
+    assert answers.answer(request, page_of(request)).status_code == 200
+
+
+def test_few_are_kept() -> None:
+    answers = LiveAnswers(clock=lambda: 0.0)
+    for number in range(KEPT_AT_MOST * 3):
+        request = request_for(f"/page/?n={number}")
+        answers.answer(request, page_of(request))
+    assert len(answers._answers) <= KEPT_AT_MOST

@@ -1,4 +1,4 @@
-"""The failed messages of the site that is measured, and how long its pages take. Imported once Django is set up."""
+"""How long the pages of the site that is measured take. Imported once Django is set up."""
 
 from __future__ import annotations
 
@@ -7,64 +7,36 @@ import statistics
 import sys
 import time
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from benchmarks.messages import stored_headers
+from benchmarks.dashboard_filling import LONG, fill_failures, fill_queues, fill_samples, make_queues
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.headers import read_headers, write_headers
-from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.tables.queue import queue_table
-from sqlqueue_app.tables.rows import NewRow
 
-ADMIN = "/admin/sqlqueue_app/failedmessage/"
+ADMIN = "/admin/sqlqueue_app/"
+# Scans of queue tables from their start to their end, since the statistics were made.
+_SCANS = """
+SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_user_tables
+WHERE relid IN (SELECT attrelid FROM pg_attribute WHERE attname = 'headers')
+"""
 
 
-def main(failures: int, groups: int, rounds: int) -> None:
+def main(tables: int, messages: int, failures: int, groups: int, rounds: int) -> None:
     """Fill, index, measure; the last line of the output is JSON."""
-    fill(failures, groups)
+    tables = make_queues(tables)
+    fill_queues(messages)
+    fill_samples()
+    fill_failures(failures, groups)
     found = index(failures)
     pages = [page(path, rounds) for path in paths()]
-    print(json.dumps({**found, "pages": pages}))
-
-
-def fill(failures: int, groups: int) -> None:
-    """Write the rows of the error queue, as an endpoint of ours does: failures of a week, some groups larger than others."""
-    call_command("migrate", verbosity=0)
-    error = queue_table("default", address_book_of(get_settings()).of_queue("error"))
-    now = datetime.now(UTC)
-    common = read_headers(stored_headers())
-
-    def row(number: int) -> NewRow:
-        # Every second failure is in one of a hundred groups.
-        group = number % 100 if number % 2 else number % groups
-        at = now - timedelta(seconds=(failures - number) * 7 * 86_400 / failures)
-        kind = f"shop.errors.Error{group % 7}"
-        told: dict[str, str | None] = {
-            **common,
-            "NServiceBus.MessageId": str(uuid.uuid4()),
-            "NServiceBus.FailedQ": f"Sales{group % 20}",
-            "NServiceBus.EnclosedMessageTypes": f"Shop.Message{group % 50}",
-            "NServiceBus.ProcessingEndpoint": f"Sales{group % 20}",
-            "NServiceBus.ProcessingMachine": "mill",
-            "NServiceBus.TimeOfFailure": format_time(at),
-            "NServiceBus.ExceptionInfo.ExceptionType": kind,
-            "NServiceBus.ExceptionInfo.Message": f"no more {number}",
-            "NServiceBus.ExceptionInfo.StackTrace": f"{kind}: no more {number}\n   at shop.handlers.h{group}() in /shop.py:line 7\n"
-            * 20,
-        }
-        return NewRow(str(uuid.uuid4()), write_headers(told), b"{}")
-
-    error.send(row(number) for number in range(failures))
+    print(json.dumps({**found, "tables": tables, "pages": pages}))
 
 
 def index(failures: int) -> dict[str, float]:
@@ -92,21 +64,43 @@ def paths() -> list[str]:
         status=FailureStatus.RETRY_ISSUED, retried_to="Bench", retry_row_id=uuid.uuid4()
     )
     return [
-        "",
-        "?by=type",
-        "?by=endpoint",
-        "messages/",
-        "messages/?size=200",
-        "messages/?q=endpoint:Sales3",
-        "messages/?q=endpoint:Sales3+failed:-6h..now",
-        "messages/?q=nothing-has-this",
-        "messages/?q=%22no+more+77%22",
-        "pending/",
-        "archived/",
-        "resolved/",
-        "unreadable/",
-        f"group/{largest.pk}/",
-        f"{message.pk}/",
+        "dashboard/",
+        "dashboard/?period=1d",
+        "queue/",
+        f"queue/{LONG}/",
+        f"queue/{LONG}/?at=tail",
+        f"queue/{LONG}/?position=100000",
+        f"queue/{LONG}/?period=1d",
+        f"queue/{LONG}/1000/",
+        "queue/Shop1/purge/",
+        "endpoint/",
+        f"endpoint/{LONG}/",
+        "delayedmessage/",
+        "conversation/",
+        f"conversation/{message.conversation_id or uuid.uuid4()}/",
+        "subscription/",
+        "schedule/",
+        "checkresult/",
+        "event/",
+        "notificationrule/",
+        "operation/",
+        "operatoraction/",
+        "redirect/",
+        "failedmessage/",
+        "failedmessage/?by=type",
+        "failedmessage/?by=endpoint",
+        "failedmessage/messages/",
+        "failedmessage/messages/?size=200",
+        "failedmessage/messages/?q=endpoint:Sales3",
+        "failedmessage/messages/?q=endpoint:Sales3+failed:-6h..now",
+        "failedmessage/messages/?q=nothing-has-this",
+        "failedmessage/messages/?q=%22no+more+77%22",
+        "failedmessage/pending/",
+        "failedmessage/archived/",
+        "failedmessage/resolved/",
+        "failedmessage/unreadable/",
+        f"failedmessage/group/{largest.pk}/",
+        f"failedmessage/{message.pk}/",
     ]
 
 
@@ -122,15 +116,25 @@ def page(path: str, rounds: int) -> dict[str, Any]:
         took.append((time.perf_counter() - began) * 1_000)
         if answer.status_code != 200:
             raise RuntimeError(f"{path}: HTTP {answer.status_code}")
+    before = _scans()
     with CaptureQueriesContext(connection) as queries:
         client.get(ADMIN + path)
+    scans = _scans() - before
     slowest = max(queries.captured_queries, key=lambda each: float(each["time"]))
     print(f"{path}: {slowest['time']} s: {slowest['sql'][:2_000]}", file=sys.stderr)
     warm = sorted(took[2:])
     return {
-        "path": path or "(groups)",
+        "path": path,
         "median": statistics.median(warm),
         "p95": warm[min(int(len(warm) * 0.95), len(warm) - 1)],
-        "statements": len(queries),
+        "statements": sum(each["sql"] not in ("BEGIN", "COMMIT") for each in queries.captured_queries),
+        "scans": scans,
         "slowest": float(slowest["time"]) * 1_000,
     }
+
+
+def _scans() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute(_SCANS)
+        return int(cursor.fetchone()[0])

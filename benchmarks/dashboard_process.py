@@ -1,4 +1,4 @@
-"""The site that is measured, with its failed messages: `python -m benchmarks.dashboard_process FAILURES GROUPS ROUNDS`."""
+"""The site that is measured, : `python -m benchmarks.dashboard_process TABLES MESSAGES FAILURES GROUPS ROUNDS`."""
 
 from __future__ import annotations
 

@@ -51,5 +51,9 @@ _ENDPOINT: dict[str, Any] = json.loads(os.environ["SQLQUEUE_BENCH_ENDPOINT"])
 SQLQUEUE: dict[str, Any] = {
     "ROUTES": {"Bench.*": _ENDPOINT["name"]},
     "SEND_AS": _ENDPOINT["name"],
-    "ENDPOINTS": {_ENDPOINT["name"]: {"HANDLERS": ["benchmarks.handlers"], "MAX_CONCURRENCY": 8, **_ENDPOINT["options"]}},
+    "ENDPOINTS": {
+        _ENDPOINT["name"]: {"HANDLERS": ["benchmarks.handlers"], "MAX_CONCURRENCY": 8, **_ENDPOINT["options"]},
+        # for pages about many queues
+        **{f"Shop{number}": {"CALLBACKS": False} for number in range(int(os.environ.get("SQLQUEUE_BENCH_ENDPOINTS", "0")))},
+    },
 }

@@ -106,12 +106,14 @@ def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
     alias = managed_alias()
     with transaction.atomic(using=alias):
         failed = NotificationDelivery.objects.using(alias).filter(pk=delivery_id, state=DeliveryState.FAILED)
+        rule_id = failed.values_list("rule", flat=True).first()
+        # The rule before what it has sent, as everybody locks them.
+        rule = None if rule_id is None else _locked(alias, rule_id)
         delivery = failed.select_for_update().first()
         if delivery is None:
             raise RuleRefused(_("It was not given up: only what was is sent again."))
-        if delivery.rule_id is None:
+        if rule is None:
             raise RuleRefused(_("Its rule was deleted: there is nobody to send it to."))
-        rule = _locked(alias, delivery.rule_id)
         delivery.state, delivery.attempts, delivery.error = DeliveryState.WAITING, 0, ""
         delivery.channel, delivery.target = rule.channel, rule.target
         delivery.next_attempt_at, delivery.finished_at = _now(alias, now), None

@@ -23,6 +23,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, Event, NotificationDelivery, NotificationRule
 from sqlqueue_app.operations.event_texts import text_of_event
+from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.notifications import sending, webhooks
 from sqlqueue_app.operations.notifications.evaluation import Evaluator
 from sqlqueue_app.operations.notifications.job import Notifications
@@ -549,6 +550,48 @@ def test_what_is_a_month_old_is_forgotten(database: QueueDatabase, clock: Clock,
     assert forget_old_deliveries(database.alias, clock.now) == 2
     assert set(NotificationDelivery.objects.values_list("state", flat=True)) == {"waiting", "sent"}
     assert timedelta(days=30) == KEPT
+
+
+def test_workers_forget_it_each_hour(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+    pk = request_test(webhook(clock, receiver).pk, now=clock)
+    NotificationDelivery.objects.filter(pk=pk).update(state="sent", created_at=clock.now - timedelta(days=31))
+    FailureIndexing(get_settings(), now=clock).index()
+    assert not NotificationDelivery.objects.exists()
+
+
+def test_a_rule_is_deleted_while_what_it_has_sent_is_sent_again(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
+    """Neither waits for the other for ever."""
+    for _ in range(5):
+        made = webhook(clock, receiver)
+        sent = [request_test(made.pk, now=clock) for _ in range(3)]
+        NotificationDelivery.objects.update(state="failed")
+        together = threading.Barrier(2)
+        failures: list[BaseException] = []
+
+        def work(each: Any, together: threading.Barrier = together, failures: list[BaseException] = failures) -> None:
+            try:
+                together.wait(60)
+                each()
+            except RuleRefused:
+                pass
+            except BaseException as error:  # noqa: BLE001 - shown by the test
+                failures.append(error)
+            finally:
+                connections.close_all()
+
+        def again(sent: list[Any] = sent) -> None:
+            for pk in sent:
+                send_again(pk, now=clock)
+
+        def delete(key: int = made.pk) -> None:
+            remove_rule(key, now=clock)
+
+        threads = [threading.Thread(target=work, args=(each,)) for each in (again, delete)]
+        for thread in threads:
+            thread.start()
+        join_all(threads)
+        assert failures == []
+        assert set(NotificationDelivery.objects.values_list("state", "rule")) == {("failed", None)}
 
 
 def test_the_rule_was_deleted_meanwhile(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:

@@ -118,6 +118,7 @@ def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, objec
         "concurrency": concurrency,
         "paused": False,
         "paused_since": None,
+        "asked_at": None,
         "version": __version__,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -44,6 +44,7 @@ class Links:
     queues: str
     queue_of: Callable[[str], str]
     endpoints: str
+    endpoint_of: Callable[[str], str]
     failures: str
     operations: str
     delayed: str
@@ -104,10 +105,20 @@ def tiles(status: Status, links: Links, *, failed: Number | None, running: int, 
     ]
 
 
-def concerns(status: Status, overview: Overview, checks: Sequence[CheckResult], links: Links) -> list[Concern]:
-    """What needs a person, the worst first; nothing where all is well. `checks` are those that fail and are not muted."""
+def concerns(
+    status: Status,
+    overview: Overview,
+    checks: Sequence[CheckResult],
+    links: Links,
+    minimums: Mapping[str, int] | None = None,
+) -> list[Concern]:
+    """What needs a person, the worst first; nothing where all is well. `checks` are those that fail and are not muted.
+
+    `minimums` are those of live processes, by endpoint.
+    """
     found = [
         *_of_instances(status, links),
+        *_of_minimums(status, links, minimums or {}),
         *_of_queues(status, overview, links),
         *_of_delayed(status, links),
         *_of_schedules(status, links),
@@ -125,6 +136,15 @@ def _of_instances(status: Status, links: Links) -> Iterator[Concern]:
             words = {"endpoint": each.endpoint, "name": each.name, "age": duration(each.heartbeat_age)}
             text = _("The process of %(endpoint)s on %(name)s is dead: nothing was heard of it for %(age)s.") % words
             yield Concern(Level.ERROR, text, links.endpoints)
+
+
+def _of_minimums(status: Status, links: Links, minimums: Mapping[str, int]) -> Iterator[Concern]:
+    for endpoint, minimum in sorted(minimums.items()):
+        alive = sum(each.alive and each.endpoint == endpoint for each in status.instances)
+        if alive < minimum and status.instances_problem is None:
+            words = {"endpoint": endpoint, "alive": number(alive), "minimum": number(minimum)}
+            text = _("%(endpoint)s is below its minimum: %(alive)s of %(minimum)s expected processes are alive.") % words
+            yield Concern(Level.ERROR, text, links.endpoint_of(endpoint))
 
 
 def _of_queues(status: Status, overview: Overview, links: Links) -> Iterator[Concern]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from django.db.models import Count, Value
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -28,6 +29,7 @@ from sqlqueue_app.models import (
     CheckResult,
     DelayedMessage,
     Endpoint,
+    EndpointExpectation,
     Event,
     FailedMessage,
     FailureStatus,
@@ -52,10 +54,11 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _Managed:
-    """Unresolved failures (None: not known), running operations, the last actions and events, failing checks, charts."""
+    """Unresolved failures (None: not known), running operations, minimums of processes, and so on."""
 
     failed: Number | None = None
     running: int = 0
+    minimums: Mapping[str, int] = field(default_factory=dict)
     actions: Sequence[tuple[OperatorAction, Stamp]] = ()
     events: Sequence[EventRow] = ()
     checks: Sequence[CheckResult] = ()
@@ -76,6 +79,7 @@ class DashboardAdmin(PageAdmin):
             queues=self.url_of(Queue),
             queue_of=lambda name: self.url_of(Queue, "messages", path_of(name)),
             endpoints=self.url_of(Endpoint) or self.url_of(Queue),
+            endpoint_of=lambda name: self.url_of(Endpoint, "endpoint", path_of(name)) or self.url_of(Queue),
             failures=self.url_of(FailedMessage) or self.url_of(Queue),
             operations=self.url_of(Operation),
             delayed=self.url_of(DelayedMessage) or self.url_of(Queue),
@@ -92,7 +96,7 @@ class DashboardAdmin(PageAdmin):
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
             tiles=tiles(status, links, failed=managed.failed, running=managed.running, failing=len(managed.checks)),
-            concerns=concerns(status, overview, managed.checks, links),
+            concerns=concerns(status, overview, managed.checks, links, managed.minimums),
             charts=managed.charts,
             period=period_of(request),
             periods=PERIODS,
@@ -113,7 +117,7 @@ class DashboardAdmin(PageAdmin):
                     catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
                 unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
                 count, exact = count_failures(unresolved)
-                running = Operation.objects.using(alias).filter(state__in=OPEN).count()
+                running, minimums = _running_and_minimums(alias)
                 rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
                 checks = failing_checks(alias, now)
                 events = list(Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
@@ -126,11 +130,22 @@ class DashboardAdmin(PageAdmin):
         return _Managed(
             bounded_number(count, exact=exact),
             running,
+            minimums,
             [(row, stamp(row.at)) for row in rows if row.at],
             [event_row(self, each) for each in events],
             checks,
             charts,
         )
+
+
+def _running_and_minimums(alias: str) -> tuple[int, dict[str, int]]:
+    """How many operations are open, and the minimums of processes by endpoint: by one statement, for the page has many."""
+    open_ones = Operation.objects.using(alias).filter(state__in=OPEN).order_by().annotate(what=Value("running"))
+    running = open_ones.values("what", "state").annotate(number=Count("pk")).values_list("what", "state", "number")
+    minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum"))
+    rows = list(running.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
+    found = {name: count for what, name, count in rows if what == "minimum"}
+    return sum(count for what, _name, count in rows if what == "running"), found
 
 
 def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datetime) -> list[Chart]:

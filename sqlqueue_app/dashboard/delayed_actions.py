@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.http import urlencode
@@ -14,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of, refusal, require
+from sqlqueue_app.dashboard.access import Button, Power, button, may, missing, refusal, require
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
 from sqlqueue_app.dashboard.delayed_texts import time_left
 from sqlqueue_app.dashboard.formats import number
@@ -157,7 +156,7 @@ def _found(pages: DelayedAdmin, request: HttpRequest, table: str, power: Power) 
     """
     known = pages.find(table)
     if known is None:
-        raise _missing(request, table, power)
+        raise missing(request, power, _("There is no table of delayed messages “%(name)s”.") % {"name": table})
     settings = get_settings()
     delayed = known.table(settings.database)
     asked = request.POST.getlist("ids") if request.method == "POST" else []
@@ -171,12 +170,6 @@ def _found(pages: DelayedAdmin, request: HttpRequest, table: str, power: Power) 
         raise
     except DatabaseError as error:
         return known, keys, [], str(error)
-
-
-def _missing(request: HttpRequest, table: str, power: Power) -> Exception:
-    if not may(request, power):
-        return PermissionDenied(reason_of(power))
-    return Http404(_("There is no table of delayed messages “%(name)s”.") % {"name": table})
 
 
 def _target(known: KnownDelayed, keys: Sequence[str]) -> str:

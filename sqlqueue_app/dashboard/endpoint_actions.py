@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, missing
+from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, missing
 from sqlqueue_app.dashboard.confirming import CONFIRMED, Confirmation, Done, Field, confirm
 from sqlqueue_app.dashboard.formats import duration, number
 from sqlqueue_app.dashboard.pages import Crumb
@@ -22,6 +22,8 @@ from sqlqueue_app.instances import HEARTBEAT_SECONDS
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.operations.heartbeat import forget_dead, pause, resume, set_concurrency
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances
+from sqlqueue_app.operations.minimums import MOST as MOST_MINIMUM
+from sqlqueue_app.operations.minimums import read_minimums, set_minimum
 
 if TYPE_CHECKING:
     from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
@@ -36,6 +38,7 @@ def endpoint_action_pages(pages: EndpointAdmin) -> list[URLPattern]:
     return [
         pages.acts("<str:name>/pause/", partial(_all_view, pages, paused=True), "pause"),
         pages.acts("<str:name>/resume/", partial(_all_view, pages, paused=False), "resume"),
+        pages.acts("<str:name>/minimum/", partial(_minimum_view, pages), "minimum"),
         pages.acts(f"{one}pause/", partial(_one_view, pages, paused=True), "pause_instance"),
         pages.acts(f"{one}resume/", partial(_one_view, pages, paused=False), "resume_instance"),
         pages.acts(f"{one}concurrency/", partial(_concurrency_view, pages), "concurrency"),
@@ -52,6 +55,7 @@ def endpoint_buttons(pages: EndpointAdmin, request: HttpRequest, name: str, inst
     return [
         button(request, Power.CONTROL, _("Pause"), pages.url("pause", path_of(name)), reason=nobody or paused),
         button(request, Power.CONTROL, _("Resume"), pages.url("resume", path_of(name)), reason=nobody or running),
+        button(request, Power.CONTROL, _("Set the minimum of processes"), pages.url("minimum", path_of(name))),
     ]
 
 
@@ -162,6 +166,54 @@ def _read_concurrency(text: str) -> tuple[int, tuple[str, ...]]:
     return 0, (error % {"text": text[:50], "most": number(MOST_CONCURRENCY)},)
 
 
+def _minimum_view(pages: EndpointAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    endpoint, instances = _found(request, name)
+    known = read_minimums().get(endpoint, 0)
+    text = request.POST.get("minimum", str(known or "")).strip()
+    wanted, errors = _read_minimum(text)
+
+    def perform() -> Done:
+        set_minimum(endpoint, wanted, actor=actor_of(request))
+        words = {"count": number(wanted), "name": endpoint}
+        done = _("Nothing is expected of %(name)s any more.") % words
+        if wanted:
+            done = _("Of %(name)s at least this many live processes are expected: %(count)s.") % words
+        return Done(done, pages.endpoint_url(endpoint))
+
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="minimum",
+            power=Power.CONTROL,
+            target=f"{endpoint}: {known} → {text[:20] or 0}",
+            title=_("Minimum of processes of %(name)s") % {"name": endpoint},
+            text=_("With fewer live processes the endpoint is said to be below its minimum, here and by sqlqueue_health."),
+            submit=_("Set the minimum"),
+            perform=perform,
+            back_url=pages.endpoint_url(endpoint),
+            fields=(
+                Field(
+                    "minimum", _("At least so many live processes"), text, "number",
+                    help=_("0 or nothing: none is expected."), is_required=False, minimum=0, maximum=MOST_MINIMUM,
+                ),
+            ),
+            errors=errors,
+            facts=((_("Live processes"), number(sum(each.alive for each in instances))),),
+            crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+        ),
+    )  # fmt: skip
+
+
+def _read_minimum(text: str) -> tuple[int, tuple[str, ...]]:
+    if not text:
+        return 0, ()
+    if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MOST_MINIMUM:
+        return int(text), ()
+    error = _("The minimum cannot be “%(text)s”: expected a whole number from 0 to %(most)s, or nothing.")
+    return 0, (error % {"text": text[:50], "most": number(MOST_MINIMUM)},)
+
+
 def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
     endpoint, each = _found_one(request, name, instance)
 
@@ -191,11 +243,11 @@ def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance
 
 
 def _found(request: HttpRequest, path: str) -> tuple[str, tuple[InstanceStatus, ...]]:
-    """An endpoint of the settings or with a registered process, and its processes."""
+    """An endpoint of the settings, or with a registered process or a minimum, and its processes."""
     instances, _rows, problem = read_instances()
     if problem is not None:
         raise ConfigurationError(problem.text)
-    name = name_of_path(path, {*get_settings().senders, *(each.endpoint for each in instances)})
+    name = name_of_path(path, {*get_settings().senders, *(each.endpoint for each in instances), *read_minimums()})
     if name is None:
         raise missing(request, Power.CONTROL, _("There is no endpoint “%(name)s”.") % {"name": path})
     return name, tuple(each for each in instances if each.endpoint == name)

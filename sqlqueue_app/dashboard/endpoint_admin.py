@@ -47,6 +47,7 @@ from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.instance_status import read_instances, threads_on
 from sqlqueue_app.operations.known_queues import QueueKind
 from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.minimums import read_minimums
 from sqlqueue_app.operations.sample_storage import read_samples
 from sqlqueue_app.operations.subscriptions import SubscriptionState, read_subscriptions
 
@@ -91,9 +92,8 @@ class EndpointAdmin(PageAdmin):
     def endpoint_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One endpoint."""
         settings = get_settings()
-        known = name_of_path(name, settings.senders) or name_of_path(name, {each.endpoint for each in read_instances()[0]})
-        found = read_endpoints(settings, known) if known is not None else None
-        if found is None or not found.endpoints:
+        found = read_endpoints(settings, _known_name(name, settings))
+        if not found.endpoints:
             return self._unknown(request, name)
         each = found.endpoints[0]
         period = period_of(request)
@@ -187,6 +187,14 @@ class EndpointAdmin(PageAdmin):
             [measure_row(name, measured) for name, measured in by_type.items()],
             [measure_row(name, measured) for name, measured in by_instance.items()],
         )
+
+
+def _known_name(path: str, settings: Settings) -> str:
+    """The endpoint that a part of an address names; the text as it is where there is none of this name."""
+    name = name_of_path(path, settings.senders)
+    if name is None:
+        name = name_of_path(path, {*(each.endpoint for each in read_instances()[0]), *read_minimums()})
+    return path if name is None else name
 
 
 def _subscriptions(settings: Settings, name: str) -> list[SubscriptionState] | None:

@@ -19,7 +19,7 @@ from sqlqueue_app.operations.instance_status import InstanceState, InstanceStatu
 
 COLUMNS: Final = (
     "endpoint", "in_settings", "messages", "exact", "handled_per_second", "processing_seconds", "critical_seconds",
-    "retries_per_second", "failures_per_second", "failed_messages", "alive", "dead", "busy_threads", "limit", "versions",
+    "retries_per_second", "failures_per_second", "failed_messages", "alive", "dead", "busy_threads", "limit", "versions", "minimum",
 )  # fmt: skip
 
 TYPE_COLUMNS: Final = (
@@ -70,6 +70,8 @@ class EndpointRow:
     dead: int
     busy: str
     versions: str
+    minimum: int = 0
+    is_below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,14 @@ def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
         dead=each.dead,
         busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
         versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
+        minimum=each.minimum,
+        is_below=each.is_below_minimum,
     )
 
 
 def _state(each: EndpointStatus) -> State:
+    if each.is_below_minimum:
+        return State(Level.ERROR, _("Below minimum"))
     if each.alive and all(instance.state is InstanceState.PAUSED for instance in each.alive):
         return State(Level.WARNING, _("Paused"))
     if any(instance.paused for instance in each.alive):
@@ -163,13 +169,16 @@ def process_row(
 
 def _note(each: InstanceStatus) -> str:
     """What a process was asked and has not followed yet; when it will."""
+    asked = "" if each.asked_ago is None else _("asked %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
     if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
-        return ""
+        # What is asked for by the row's other columns, as another concurrency, is in them at once.
+        return asked + " " + _("and has not followed yet") if asked and each.alive else ""
     left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
     text = _("asked to pause; follows at its next heartbeat, within %(seconds)s s")
     if each.state is InstanceState.RESUMING:
         text = _("asked to receive again; follows at its next heartbeat, within %(seconds)s s")
-    return text % {"seconds": number(round(left + 0.5))}
+    words = text % {"seconds": number(round(left + 0.5))}
+    return f"{words} ({asked})" if asked else words
 
 
 def exported_endpoints(found: Endpoints) -> Iterator[tuple[Any, ...]]:
@@ -192,6 +201,7 @@ def exported_endpoints(found: Endpoints) -> Iterator[tuple[Any, ...]]:
             each.busy_threads,
             each.limit,
             sorted({instance.version for instance in each.alive}),
+            each.minimum or None,
         )
 
 

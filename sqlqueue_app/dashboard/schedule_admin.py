@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, missing
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -189,9 +188,7 @@ class ScheduleAdmin(PageAdmin):
     def _found(self, request: HttpRequest, name: str, message_type: str) -> ScheduleStatus:
         each = self._find(name, message_type)
         if each is None:
-            # Who may do nothing here does not learn either whether it is there.
-            refused = PermissionDenied(reason_of(Power.SETTINGS))
-            raise Http404(_("There is no such recurring message.")) if may(request, Power.SETTINGS) else refused
+            raise missing(request, Power.SETTINGS, _("There is no such recurring message."))
         return each
 
     def _url(self, each: ScheduleStatus, page: str) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.http import urlencode
 from django.utils.text import capfirst
@@ -15,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, button, missing
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, confirm
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import number
@@ -144,9 +143,7 @@ class SubscriptionAdmin(PageAdmin):
                 for each in event.subscribers:
                     if name_of_path(endpoint, [each.subscription.endpoint]) is not None:
                         return each
-        # Who may do nothing here does not learn either whether it is there.
-        refused = PermissionDenied(reason_of(Power.SETTINGS))
-        raise Http404(_("There is no such subscription.")) if may(request, Power.SETTINGS) else refused
+        raise missing(request, Power.SETTINGS, _("There is no such subscription."))
 
     def _row(self, request: HttpRequest, event: SubscribedEvent) -> EventRow:
         remark = None if event.is_handled else State(Level.WARNING, _("Nobody handles it"))

@@ -32,6 +32,7 @@ class Instance(models.Model):
     concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
     paused = models.BooleanField("paused", default=False, db_default=False, help_text="asked to receive nothing but replies")
     paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process has followed")
+    asked_at = models.DateTimeField("asked at", null=True, blank=True, help_text="when an operator last asked for something")
     version = models.CharField("version", max_length=50, blank=True, default="")
 
     class Meta:

@@ -7,7 +7,7 @@ default check of the same thing; all other default checks stay.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -22,6 +22,7 @@ from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.known_queues import QueueKind
 from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.minimums import read_minimums
 from sqlqueue_app.operations.queue_looks import QueueStatus
 from sqlqueue_app.operations.queue_problems import ProblemKind
 from sqlqueue_app.operations.status import Status, read_status
@@ -133,6 +134,7 @@ class _Scope:
     endpoints: tuple[str, ...]
     instances: tuple[InstanceStatus, ...]
     named: frozenset[str] = field(default_factory=frozenset)
+    minimums: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_health(
@@ -144,9 +146,9 @@ def read_health(
 ) -> Health:
     """Look at all queues and endpoints of the settings, or at the named ones. Takes nothing, writes nothing, locks nothing.
 
-    As many statements as `read_status`, two for the results of checks where everything is looked at, and one where messages lie in
-    error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for settings without endpoints, and for a name that
-    there is not.
+    As many statements as `read_status`, one for the minimums of instances, two for the results of checks where everything is
+    looked at, and one where messages lie in error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for
+    settings without endpoints, and for a name that there is not.
     """
     settings = settings or get_settings()
     limits = limits or Limits()
@@ -188,7 +190,9 @@ def _scope(settings: Settings, status: Status, limits: Limits, queues: Sequence[
         of_endpoints = tuple(name for name in settings.senders if name in endpoints or name in of_queues)
     instances = tuple(each for each in status.instances if each.endpoint in of_endpoints)
     everything = not queues and not endpoints
-    return _Scope(status, limits, tuple(chosen), of_endpoints, status.instances if everything else instances, frozenset(queues))
+    minimums = {name: minimum for name, minimum in read_minimums().items() if everything or name in of_endpoints}
+    looked = status.instances if everything else instances
+    return _Scope(status, limits, tuple(chosen), of_endpoints, looked, frozenset(queues), minimums)
 
 
 def is_watched(queue: QueueStatus, status: Status) -> bool:
@@ -301,11 +305,14 @@ def _of_endpoints(settings: Settings, scope: _Scope) -> _Found:
     if scope.status.instances_problem is not None:
         return
     bounds = scope.limits.instances
-    for name in scope.endpoints:
-        if name not in settings.endpoints:
+    for name in dict.fromkeys((*scope.endpoints, *scope.minimums)):
+        if name not in settings.endpoints and name not in scope.minimums:
             continue  # that of SEND_AS without an entry is run by no worker
         receiving = sum(1 for each in scope.status.instances if each.endpoint == name and _receives(each, name))
-        yield from _held(Measure(name, "instances", receiving, bounds or _NO_BOUNDS), "live instances")
+        minimum = scope.minimums.get(name)
+        expected = bounds or (Bounds(critical=minimum, least=True) if minimum else _NO_BOUNDS)
+        words = f"live instances, at least {minimum} are expected" if minimum and bounds is None else "live instances"
+        yield from _held(Measure(name, "instances", receiving, expected), words)
     if bounds is None:
         yield from _nobody_receives(settings, scope)
 

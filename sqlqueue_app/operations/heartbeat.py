@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db.models import QuerySet
+from django.db.models.functions import Now
 
 from sqlqueue_app.instances import dead_instances, managed_alias
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -39,7 +40,7 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
 
 
 def _ask(endpoint: str, host: str | None, pid: int | None, **fields: object) -> int:
-    asked = _instances(endpoint, host, pid).update(**fields)
+    asked = _instances(endpoint, host, pid).update(asked_at=Now(), **fields)
     if not asked:
         which = "".join(f", {name} {value!r}" for name, value in (("host", host), ("process", pid)) if value is not None)
         raise ConfigurationError(f"no process of endpoint {endpoint!r}{which} is registered: see sqlqueue_status")

@@ -30,7 +30,10 @@ class InstanceState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """One process. `heartbeat_age` is measured by the database's clock, which also wrote the heartbeat."""
+    """One process. `heartbeat_age` is measured by the database's clock, which also wrote the heartbeat.
+
+    `asked_ago` is how long ago an operator has asked for something that it has not followed: not since its last heartbeat.
+    """
 
     endpoint: str
     name: str
@@ -47,6 +50,7 @@ class InstanceStatus:
     paused: bool = False
     paused_since: datetime | None = None
     id: int = 0
+    asked_ago: timedelta | None = None
 
     @property
     def live_threads(self) -> int:
@@ -125,6 +129,7 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
         paused=row.paused,
         paused_since=row.paused_since,
         id=row.pk,
+        asked_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,
     )
 
 

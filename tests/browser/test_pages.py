@@ -23,6 +23,7 @@ from sqlqueue_app.operations.actions import Actor, record_action
 from sqlqueue_app.operations.events import EventKind, tell_event
 from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.minimums import set_minimum
 from sqlqueue_app.operations.notifications.evaluation import new_delivery
 from sqlqueue_app.operations.notifications.webhooks import new_secret
 from sqlqueue_app.operations.schedule_state import request_run, set_enabled
@@ -52,6 +53,7 @@ PAGES = (
     "endpoint/",
     "endpoint/Sales/",
     "endpoint/Sales/pause/",
+    "endpoint/Sales/minimum/",
     "endpoint/nothing/",
     "delayedmessage/",
     "delayedmessage/Sales.Delayed/",
@@ -135,6 +137,7 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     request_run("nightly", "Sales.CloseDay")
     _notifications(now)
     subscribe(sqlite_database, "Sales", "Sales.OrderPlaced")
+    set_minimum("Sales", 3, actor=Actor("anna"))
     subscribe(sqlite_database, "An.Endpoint.With.A.Long.Name.That.Is.Gone", "Sales.OrderPlaced", "Nowhere.With.A.Long.Name@here")
     tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(sqlite_database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})

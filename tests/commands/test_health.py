@@ -14,7 +14,9 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.models.failures import FailureStatus
+from sqlqueue_app.operations.actions import Actor
 from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.operations.minimums import set_minimum
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.well_known import delayed_address
 from tests.commands.running import refused, run
@@ -160,6 +162,21 @@ def test_limits_have_a_warning_and_a_critical_value(queue_database: QueueDatabas
     assert checks("--min-instances", "2", "--max-length", "0:1") == (2, {"instances": "critical", "length": "critical"})
     assert checks("--queue", "error", "--max-length", "0") == (0, {})
     assert checks("--endpoint", "Sales", "--max-length", "0") == (2, {"length": "critical"})
+
+
+def test_minimums_that_operators_have_set_are_held_against(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    instance(threads=WORKS)
+    set_minimum("Sales", 1, actor=Actor("anna"))
+    assert checks() == (0, {})
+    set_minimum("Sales", 2, actor=Actor("anna"))
+    assert checks() == (2, {"instances": "critical"})
+    assert checks("--endpoint", "Sales") == (2, {"instances": "critical"})
+    assert checks("--min-instances", "1") == (0, {}), "what is asked for goes before"
+    set_minimum("Sales", 0, actor=Actor("anna"))
+    set_minimum("Elsewhere", 1, actor=Actor("anna"))
+    assert checks() == (2, {"instances": "critical"})
+    assert checks("--endpoint", "Sales") == (0, {})
 
 
 def test_an_age_that_nobody_knows_is_unknown_where_it_is_asked_for(sqlite_database: QueueDatabase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -13,8 +14,11 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import lease_instance
-from sqlqueue_app.models import EndpointSample, FailedMessage, FailureStatus, Instance, OperatorAction
+from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Instance, OperatorAction
+from sqlqueue_app.operations.actions import Actor
 from sqlqueue_app.operations.failure_groups import CLASSIFIERS
+from sqlqueue_app.operations.heartbeat import pause, set_concurrency
+from sqlqueue_app.operations.minimums import set_minimum
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install, instance, message, table
 from tests.support.databases import QueueDatabase
@@ -255,3 +259,73 @@ def test_handlers_that_cannot_be_imported_are_said(sqlite_database: QueueDatabas
     sqlite_database.configure(ENDPOINTS={"Sales": {"HANDLERS": [handlers]}})
     text = page(SALES).text()
     assert handlers.rpartition(".")[2] in text
+
+
+def test_a_minimum_of_processes_is_set_and_said(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    process(), process(pid=5, callback_queue=None)
+    assert "Set the minimum of processes" in page(SALES, "writer").text()
+    answer = client_of("writer").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": "3"}, follow=True)
+    text = Markup(answer.content.decode()).text()
+    assert "Of Sales at least this many live processes are expected: 3." in text
+    assert "Below minimum" in text
+    assert "2 of 3 expected alive" in text
+    assert "Sales Below minimum" in page().text()
+    assert "2 of 3 expected" in page().text()
+    overview = page("/admin/sqlqueue_app/dashboard/")
+    assert "Sales is below its minimum: 2 of 3 expected processes are alive." in overview.text()
+    assert SALES in overview.links
+    process(pid=6, callback_queue=None)
+    assert "Below minimum" not in page().text()
+    assert "below its minimum" not in page("/admin/sqlqueue_app/dashboard/").text()
+    assert 'value="3"' in client_of("writer").get(f"{SALES}minimum/").content.decode()
+    client_of("writer").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": ""})
+    assert not EndpointExpectation.objects.exists()
+    assert recorded() == [("writer", "minimum", "Sales: 0 → 3", "done"), ("writer", "minimum", "Sales: 3 → 0", "done")]
+
+
+def test_who_set_a_minimum_is_kept(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    for wanted in ("2", "4"):
+        client_of("admin").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": wanted})
+    (row,) = EndpointExpectation.objects.all()
+    assert (row.endpoint, row.minimum, row.changed_by) == ("Sales", 4, "admin")
+    client_of("admin").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": "0"})
+    assert not EndpointExpectation.objects.exists()
+
+
+@pytest.mark.parametrize("wanted", ["-1", "1001", "x", "1.5", "٣", "99999999999"])
+def test_a_wrong_minimum_is_refused(sqlite_database: QueueDatabase, wanted: str) -> None:
+    install(sqlite_database)
+    answer = client_of("writer").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": wanted})
+    assert answer.status_code == 400
+    assert f"The minimum cannot be “{wanted}”" in Markup(answer.content.decode()).text()
+    assert not EndpointExpectation.objects.exists()
+
+
+def test_one_that_is_expected_is_listed_though_no_process_of_it_has_registered(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    set_minimum("Elsewhere", 1, actor=Actor("anna"))
+    assert "Elsewhere not in the settings of this site Below minimum" in page().text()
+    assert "0 of 1 expected alive" in page(f"{LIST}Elsewhere/").text()
+    client_of("writer").post(f"{LIST}Elsewhere/minimum/", {**CONFIRMED, "minimum": "0"})
+    assert client_of("viewer").get(f"{LIST}Elsewhere/").status_code == 404
+
+
+def test_what_was_asked_and_not_followed_is_said_with_its_age(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    held = lease_instance(get_settings().endpoint("Sales"), alias=queue_database.alias, concurrency=4, exists=lambda name: True)
+    rows = Instance.objects.filter(pk=held.row_id)
+    assert re.search(r"asked \d", page(SALES).text()) is None
+    pause("Sales")
+    now = datetime.now(UTC)
+    rows.update(asked_at=now - 4 * SECOND, heartbeat_at=now - 8 * SECOND)
+    assert re.search(r"asked to pause; follows at its next heartbeat, within \d s \(asked [45] s ago\)", page(SALES).text())
+    held.tell_paused(True)
+    held.heartbeat({})
+    assert re.search(r"asked \d", page(SALES).text()) is None
+    set_concurrency("Sales", 9)
+    rows.update(asked_at=now - 4 * SECOND, heartbeat_at=now - 8 * SECOND)
+    assert re.search(r"asked [45] s ago and has not followed yet", page(SALES).text())
+    held.heartbeat({})
+    assert "has not followed yet" not in page(SALES).text()

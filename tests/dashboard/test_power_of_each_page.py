@@ -53,6 +53,7 @@ ACTS = {
     "endpoint_pause_instance": "control_endpoint",
     "endpoint_resume_instance": "control_endpoint",
     "endpoint_concurrency": "control_endpoint",
+    "endpoint_minimum": "control_endpoint",
     "endpoint_remove_instance": "control_endpoint",
     "delayedmessage_deliver": "retry",
     "delayedmessage_cancel": "delete_message",

@@ -65,6 +65,8 @@ MINIMUMS: Final = CheckKind(
     failed=EventKind.ENDPOINT_BELOW,
     passed=EventKind.ENDPOINT_ENOUGH,
     covers_all=True,
+    overview_says_so=True,
+    health_says_so=True,
     is_critical=True,
 )
 RECEIVERS: Final = CheckKind(

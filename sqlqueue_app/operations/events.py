@@ -20,13 +20,13 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.models import Event, Severity
 from sqlqueue_app.operations.looking import looking
+from sqlqueue_app.operations.portions import delete_in_portions
 from sqlqueue_app.tables.clock import database_now
 
 logger = logging.getLogger("sqlqueue.operations")
 
 # As long as ServiceControl keeps its event log (operations reference 3.5).
 KEPT: Final = timedelta(days=14)
-DELETED_AT_ONCE: Final = 1_000
 _WRITTEN_AT_ONCE: Final = 100
 _LONGEST_SUBJECT: Final = 400
 
@@ -196,11 +196,4 @@ def fitting_subject(text: str) -> str:
 
 def forget_old_events(alias: str, now: datetime) -> int:
     """Delete the events of more than 14 days ago, a thousand at once; returns how many."""
-    forgotten = 0
-    events = Event.objects.using(alias)
-    old = events.filter(at__lt=now - KEPT).order_by("at", "id")
-    while chosen := list(old.values_list("pk", flat=True)[:DELETED_AT_ONCE]):
-        forgotten += events.filter(pk__in=chosen).delete()[0]
-        if len(chosen) < DELETED_AT_ONCE:
-            break
-    return forgotten
+    return delete_in_portions(Event.objects.using(alias).filter(at__lt=now - KEPT).order_by("at", "id"))

@@ -25,12 +25,11 @@ from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.models import FailedAttempt
 from sqlqueue_app.operations.claims import claim
 from sqlqueue_app.operations.error_rows import Acknowledgement, FailureRow, read_error_row
-from sqlqueue_app.operations.events import forget_old_events
 from sqlqueue_app.operations.failure_records import FailureRecords, numbers_of
-from sqlqueue_app.operations.failure_retention import RETENTION_SECONDS, forget_old_failures
+from sqlqueue_app.operations.failure_retention import RETENTION_SECONDS
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking
-from sqlqueue_app.operations.notifications.retention import forget_old_deliveries
+from sqlqueue_app.operations.retention import forget_what_is_old
 from sqlqueue_app.scheduler import BackgroundJob
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
@@ -275,9 +274,7 @@ class FailureIndexing:
                 return IndexState()
             state = self._catch_up(now)
             if is_whole and claim(self._alias, "retention of failures", _begin(now, RETENTION_SECONDS)):
-                forget_old_failures(self._alias, now)
-                forget_old_events(self._alias, now)
-                forget_old_deliveries(self._alias, now)
+                forget_what_is_old(self._alias, now)
         return state
 
     def _catch_up(self, now: datetime) -> IndexState:

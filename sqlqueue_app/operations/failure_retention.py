@@ -12,10 +12,10 @@ from django.db.models import Exists, OuterRef
 
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations.failure_groups import CLASSIFIERS
+from sqlqueue_app.operations.portions import DELETED_AT_ONCE
 
 KEPT: Final = timedelta(days=15)
 RETENTION_SECONDS: Final = 3_600.0
-DELETED_AT_ONCE: Final = 1_000
 # Whatever waits in an error queue is kept for ever, archived or not: to forget it would be to find it again as new.
 _OLD_AT_SOME_TIME: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED, FailureStatus.GONE)
 

@@ -18,6 +18,7 @@ from django.db.models import Q, Sum
 
 from sqlqueue_app.models import EndpointSample, QueueSample
 from sqlqueue_app.operations.claims import claim, forget_claims
+from sqlqueue_app.operations.portions import delete_in_portions
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,6 @@ RESOLUTIONS: Final = (
     Resolution(3600, timedelta(days=365)),
 )
 FINEST: Final = RESOLUTIONS[0]
-DELETED_AT_ONCE: Final = 1000
 CLAIMS_KEPT: Final = timedelta(days=30)
 _WRITTEN_AT_ONCE: Final = 100
 
@@ -167,12 +167,8 @@ TABLES: Final = (
 
 
 def _delete_old(alias: str, table: SampleTable, resolution: Resolution, now: datetime) -> None:
-    samples = table.model._default_manager.using(alias)
-    old = samples.filter(seconds=resolution.seconds, taken_at__lt=now - resolution.kept)
-    while chosen := list(old.order_by("taken_at").values_list("pk", flat=True)[:DELETED_AT_ONCE]):
-        samples.filter(pk__in=chosen).delete()
-        if len(chosen) < DELETED_AT_ONCE:
-            return
+    old = {"seconds": resolution.seconds, "taken_at__lt": now - resolution.kept}
+    delete_in_portions(table.model._default_manager.using(alias).filter(**old).order_by("taken_at"))
 
 
 def resolution_for(period: timedelta) -> Resolution:

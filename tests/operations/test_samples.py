@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.models import Claim, EndpointSample, Instance, QueueSample
-from sqlqueue_app.operations import sample_storage, sampling
+from sqlqueue_app.operations import portions, sampling
 from sqlqueue_app.operations.claims import AHEAD_AT_MOST, claim
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.sample_storage import RESOLUTIONS, keep_house, read_samples, resolution_for, write_samples
@@ -254,7 +254,7 @@ def test_after_a_time_without_a_worker_what_is_left_is_rolled_up(queue_database:
 
 
 def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_storage, "DELETED_AT_ONCE", 7)
+    monkeypatch.setattr(portions, "DELETED_AT_ONCE", 7)
     noon = START - 3 * SECOND
     for resolution in RESOLUTIONS:
         oldest, length = noon - resolution.kept, resolution.seconds * SECOND

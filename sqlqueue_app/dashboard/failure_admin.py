@@ -284,7 +284,7 @@ class FailureAdmin(PageAdmin):
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""
         state = self._catch_up(timezone.now())
-        found = read_failure(get_settings(), unique)
+        found = read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
             return self._missing(request, _("There is no such failed message: it was forgotten, or never was there."))
         message = found.message

@@ -15,6 +15,7 @@ from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.operations.bodies import BodyKind, DecodedBody
 from sqlqueue_app.operations.browse import PAGE_SIZES, Flag, MessageDetail, MessageSummary, PageAsked
+from sqlqueue_app.operations.failure_detail import traces_of
 from sqlqueue_app.operations.header_groups import GroupName
 from sqlqueue_app.operations.message_times import message_times
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
@@ -119,11 +120,12 @@ def header_groups(detail: MessageDetail, wanted: str = "") -> list[tuple[str, tu
 
 @dataclass(frozen=True, slots=True)
 class FailureText:
-    """What went wrong, by the headers of a failed message."""
+    """What went wrong, by the headers of a failed message; `dotnet` is the stack trace in that form, `python` the traceback."""
 
     title: str
     message: str
-    trace: str
+    dotnet: str
+    python: str
     failed_queue: str
 
 
@@ -133,10 +135,12 @@ def failure_text(detail: MessageDetail) -> FailureText | None:
     kind = headers.get(names.EXCEPTION_TYPE)
     if not kind and names.FAILED_QUEUE not in headers:
         return None
+    dotnet, python = traces_of(detail)
     return FailureText(
         title=kind or _("unknown"),
         message=headers.get(names.EXCEPTION_MESSAGE) or "",
-        trace=headers.get(names.EXCEPTION_STACK_TRACE) or "",
+        dotnet=dotnet,
+        python=python,
         failed_queue=headers.get(names.FAILED_QUEUE) or "",
     )
 

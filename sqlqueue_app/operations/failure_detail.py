@@ -39,10 +39,10 @@ class FailureDetail:
     problem: str
 
 
-def read_failure(settings: Settings, unique: UUID) -> FailureDetail | None:
+def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> FailureDetail | None:
     """The message of this unique id, or None; four statements, and more where its row is found to be gone, which is written then.
 
-    The body is cut at 64 KiB. Raises errors of the managed database.
+    The body is cut at 64 KiB; `as_hex`: as bytes, whatever it is. Raises errors of the managed database.
     """
     alias = managed_alias()
     message = FailedMessage.objects.using(alias).filter(pk=unique).first()
@@ -53,7 +53,7 @@ def read_failure(settings: Settings, unique: UUID) -> FailureDetail | None:
     groups = FailureGroup.objects.using(alias).filter(pk__in=[each for each in named if each is not None])
     queue = next((each for each in error_queues(settings) if each.name == message.queue), None)
     table = queue_table(settings.database, queue.address) if queue is not None else None
-    row, problem = (None, "") if table is None else _read_row(table, message)
+    row, problem = (None, "") if table is None else _read_row(table, message, as_hex)
     if table is not None and row is None and not problem and message.row_version is not None:
         # Somebody took it out. The look at the whole queue comes round to this row later.
         FailureRecords(alias, table, message.queue).gone([message.row_version], timezone.now())
@@ -62,7 +62,7 @@ def read_failure(settings: Settings, unique: UUID) -> FailureDetail | None:
     return FailureDetail(message, tuple(attempts), tuple(ordered), queue, table, row, problem)
 
 
-def _read_row(table: QueueTable, message: FailedMessage) -> tuple[MessageDetail | None, str]:
+def _read_row(table: QueueTable, message: FailedMessage, as_hex: bool) -> tuple[MessageDetail | None, str]:
     if message.row_version is None:
         return None, ""
     try:
@@ -75,7 +75,7 @@ def _read_row(table: QueueTable, message: FailedMessage) -> tuple[MessageDetail 
         return None, ""
     if read_error_row(message.queue, rows[0], timezone.now())[1].id != message.pk:
         return None, ""
-    return detail_of(rows[0]), ""
+    return detail_of(rows[0], as_hex=as_hex), ""
 
 
 def traces_of(row: MessageDetail) -> tuple[str, str]:

@@ -75,6 +75,18 @@ def test_a_row_that_the_index_does_not_know_leads_nowhere(sqlite_database: Queue
         assert not [link for link in page(ADMIN + path).links if str(ONE) in link]
 
 
+def test_both_pages_of_a_message_show_its_exception_and_body_alike(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    trace = "shop.OutOfStock: no\n   at shop.place() in shop.py:line 4\nTraceback (most recent call last):\n  File one"
+    fail(sqlite_database, [failed(body=b'{"a": 1}', NServiceBus_ExceptionInfo_StackTrace=trace)])
+    for path in (f"{FAILURES}{ONE}/", f"{ADMIN}queue/error/1/"):
+        shown = page(path).text()
+        assert "shop.OutOfStock : no more A-1" in shown
+        assert "at shop.place() in shop.py:line 4 Python traceback Traceback (most recent call last): File one" in shown
+        assert "00000000 7b 22 61 22" in page(f"{path}?hex").text()
+        assert "The body is not shown." in page(path, "reader").text()
+
+
 # --- pending retries ----------------------------------------------------------------------------------------------------------
 
 

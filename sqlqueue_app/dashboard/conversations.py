@@ -38,8 +38,8 @@ COLUMNS: Final = (
     "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure",
 )  # fmt: skip
 # A letter of the labels is at most so wide.
-_LETTER: Final = 7.4
-_BOX_LETTERS: Final = int((BOX_WIDTH - 20) / _LETTER)
+_LETTER: Final = 8.0
+_BOX_LETTERS: Final = int((BOX_WIDTH - 18) / _LETTER)
 # Deeper rows of the table are not moved further in.
 _DEEPEST: Final = 8
 UrlOf = Callable[[TalkMessage], str]

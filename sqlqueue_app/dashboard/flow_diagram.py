@@ -8,9 +8,9 @@ from typing import Final
 from sqlqueue_app.operations.conversations.message import Kind
 from sqlqueue_app.operations.conversations.tree import Forest
 
-BOX_WIDTH: Final = 230
+BOX_WIDTH: Final = 190
 BOX_HEIGHT: Final = 66
-_COLUMN: Final = BOX_WIDTH + 56
+_COLUMN: Final = BOX_WIDTH + 36
 _ROW: Final = BOX_HEIGHT + 14
 MARGIN: Final = 8
 

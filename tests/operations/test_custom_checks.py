@@ -18,7 +18,7 @@ from sqlqueue_app.models import CheckResult, Event
 from sqlqueue_app.operations.event_texts import text_of_event
 from sqlqueue_app.operations.health import Level, read_health
 from sqlqueue_app.operations.metrics import read_metrics
-from sqlqueue_app.operations.watching.custom import LONGEST_TEXT, CustomChecks, custom_check_jobs
+from sqlqueue_app.operations.watching.custom import LONGEST_TEXT, CustomChecks, custom_check_jobs, run_check
 from tests.operations.filling import install, instance
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -57,6 +57,7 @@ def told() -> list[tuple[str, str]]:
     [
         ("no answer", "no answer"),
         (ValueError("odd"), "ValueError: odd"),
+        (SystemExit(3), "SystemExit: 3"),
         ("a\0b\ud800", "a\0b\ud800"),
         (True, "Answering has returned True: expected None when all is well, else a text that says what is not"),
         ("x" * 9_999, "x" * LONGEST_TEXT),
@@ -84,6 +85,10 @@ def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: 
         checks.look()
         assert not CheckResult.objects.get().failing
     assert [kind for kind, _ in told()] == ["check_failed", "check_passed"]
+
+
+def test_a_check_that_answers_with_a_coroutine_has_failed() -> None:
+    assert "expected None when all is well" in run_check(HealthCheck("gateway", 60, lambda: asynchronous()))
 
 
 def test_each_check_has_its_own_interval(sqlite_database: QueueDatabase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -91,10 +92,10 @@ class CustomChecks:
 
 
 def run_check(check: HealthCheck) -> str:
-    """Call the function: what is not well, in words, or an empty text. Never raises but what ends a program."""
+    """Call the function: what is not well, in words, or an empty text. A check that wants to end the program does not."""
     try:
         found = check.function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.exception("the check %s failed by an exception", check.name, extra={"event": "check_raised", "check": check.name})
         # What it has left of its connections may be of no use.
         connections.close_all()
@@ -102,6 +103,8 @@ def run_check(check: HealthCheck) -> str:
     if found is None or (isinstance(found, str) and not found.strip()):
         return ""
     if not isinstance(found, str):
+        if inspect.iscoroutine(found):
+            found.close()  # Python would warn of one that nobody awaits
         text = f"{check.path} has returned {found!r}: expected None when all is well, else a text that says what is not"
         return text[:LONGEST_TEXT]
     return found[:LONGEST_TEXT]

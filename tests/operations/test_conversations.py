@@ -64,6 +64,15 @@ def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: 
     assert (found.problems, found.looked.longer, found.is_cut) == ((), (), False)
 
 
+def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    table(shop, "audit").send([audited(f"m-{number}", "m-0") for number in range(700)])
+    found = read()
+    assert (len(found.messages), found.is_cut) == (700, False)
+    monkeypatch.setattr(reading, "MOST_MESSAGES", 600)
+    found = read()
+    assert (len(found.messages), found.is_cut) == (600, True)
+
+
 def test_failures_are_found_however_long_the_error_queue_is(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "LOOKED_AT_ALL", 1)
     monkeypatch.setattr(reading, "LEAST_LOOKED_AT", 3)

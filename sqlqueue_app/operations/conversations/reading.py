@@ -40,7 +40,6 @@ LEAST_LOOKED_AT: Final = 100
 # Audit queues only grow, until somebody takes their messages away: the newest are looked at.
 LOOKED_AT_AUDITS: Final = 5_000
 MOST_MESSAGES: Final = 2_000
-_MOST_OF_A_TABLE: Final = 500
 _FATES: Final = {
     FailureStatus.UNRESOLVED: Fate.FAILED,
     FailureStatus.RESOLVED: Fate.HANDLED,
@@ -202,7 +201,7 @@ def _look(settings: Settings, wanted: _Wanted) -> tuple[list[_Found], Looked, tu
     places = [_place(queue, is_delayed, rows) for queue, is_delayed in queues]
     try:
         with looking(settings.database, f"look for a conversation in {len(places)} tables"):
-            finding = find_rows(settings.database, places, wanted.needle, most=_MOST_OF_A_TABLE)
+            finding = find_rows(settings.database, places, wanted.needle, most=LOOKED_AT_AUDITS)
     except ConnectionLost:
         raise
     except DatabaseError as error:

@@ -133,6 +133,7 @@ class DelayedAdmin(PageAdmin):
             body=body_text(detail.body) if may(request, Power.VIEW_BODY) else None,
             body_refused=reason_of(Power.VIEW_BODY),
             table_url=self.table_url(known.name),
+            **self.conversation_link(detail.headers),
         )
 
     # --- what can be wrong ----------------------------------------------------------------------------------------------------

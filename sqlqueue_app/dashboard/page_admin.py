@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from sqlqueue_app.dashboard.live import is_live, tagged
 from sqlqueue_app.dashboard.live_answers import live_answers
 from sqlqueue_app.dashboard.pages import Crumb, database_away_page, is_database_away, page, problem_page
 from sqlqueue_app.dashboard.paths import path_of
+from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Conversation
 from sqlqueue_app.operations.queue_problems import QueueProblem
@@ -91,6 +92,11 @@ class PageAdmin(_ModelAdmin):
     def conversation_url(self, conversation: str | None) -> str:
         """The page of a conversation; empty without an id, or where the project has taken those pages off the site."""
         return self.url_of(Conversation, "conversation", path_of(conversation)) if conversation else ""
+
+    def conversation_link(self, headers: Mapping[str, str | None] | None) -> dict[str, str]:
+        """The conversation of a message with these headers, for the page of it: its id and its address, both empty without one."""
+        conversation = (headers or {}).get(names.CONVERSATION_ID) or ""
+        return {"conversation": conversation, "conversation_url": self.conversation_url(conversation)}
 
     def _path(self, route: str, view: Any, name: str) -> URLPattern:
         pattern: URLPattern = path(route, view, name=self._name(name))

@@ -37,7 +37,6 @@ from sqlqueue_app.dashboard.queue_actions import queue_action_pages, queue_butto
 from sqlqueue_app.dashboard.queue_charts import queue_charts, recent_rates
 from sqlqueue_app.dashboard.queue_exports import EXPORTED_COLUMNS, MESSAGE_COLUMNS, exported_messages, exported_queues
 from sqlqueue_app.instances import managed_alias
-from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Queue
 from sqlqueue_app.operations.browse import PAGE_SIZES, read_message, read_page
@@ -162,8 +161,7 @@ class QueueAdmin(PageAdmin):
             groups=header_groups(found, request.GET.get("header", "")),
             header=request.GET.get("header", ""),
             times=time_texts(found),
-            conversation=(conversation := (found.headers or {}).get(names.CONVERSATION_ID)),
-            conversation_url=self.conversation_url(conversation),
+            **self.conversation_link(found.headers),
             failure=failure_text(found),
             buttons=message_buttons(self, request, queue, row_version),
             body=body_text(found.body) if may(request, Power.VIEW_BODY) else None,

@@ -103,6 +103,7 @@ def test_a_delayed_message_leads_to_its_page(shop: QueueDatabase) -> None:
     (link, _again, _third) = [each for each in page("c-1/").links if "/delayedmessage/" in each and each.count("/") > 5]
     answer = client_of("reader").get(link)
     assert (answer.status_code, "cancel" in answer.content.decode()) == (200, True)
+    assert f"{TALKS}c-1/" in Markup(answer.content.decode()).links
 
 
 def test_messages_lead_to_their_conversation(shop: QueueDatabase) -> None:

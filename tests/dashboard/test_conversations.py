@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
+from django.utils import translation
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.paths import path_of, text_of_path
@@ -19,7 +20,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.well_known import delayed_address
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail
-from tests.operations.filling import HOSTILE, install, table
+from tests.operations.filling import HOSTILE, install, row, table
 from tests.operations.talks import BEGIN, audited, failed_one, sent
 from tests.support.databases import QueueDatabase
 
@@ -142,6 +143,39 @@ def test_a_conversation_is_a_file_for_those_who_may_export(shop: QueueDatabase) 
     assert (found["bill"]["failure"], found["bill"]["related_to"]) == (str(BILL), "order")
     assert (found["remind"]["kind"], found["remind"]["queue"], found["remind"]["row_version"]) == ("event", "Billing", 1)
     assert client_of("writer").get(f"{TALKS}c-1/?format=csv").status_code == 200
+
+
+ODD_ONES = (
+    '"NServiceBus.MessageId":"\\ud800x","NServiceBus.RelatedTo":"\\udfff","NServiceBus.OriginatingEndpoint":"\\udc00"',
+    f'"NServiceBus.MessageId":"{"m" * 5000}","NServiceBus.EnclosedMessageTypes":"{"T." * 4000}"',
+    '"NServiceBus.TimeSent":"0001-01-01 00:00:00:000000 Z","NServiceBus.DeliverAt":"9999-12-31 23:59:59:999999 Z"',
+    '"NServiceBus.TimeSent":"odd","NServiceBus.MessageIntent":"9","NServiceBus.IsSagaTimeoutMessage":null',
+    '"NServiceBus.MessageId":"nul\\u0000","NServiceBus.EnclosedMessageTypes":"<b>,;[[","NServiceBus.OriginatingEndpoint":"\\u202e"',
+)
+ODD_TIMES = (
+    '"NServiceBus.ProcessingStarted":"9999-12-31 23:59:59:999999 Z",'
+    '"NServiceBus.ProcessingEnded":"0001-01-01 00:00:00:000000 Z"'
+)
+    '"NServiceBus.ProcessingStarted":"9999-12-31 23:59:59:999999 Z","NServiceBus.ProcessingEnded":"0001-01-01 00:00:00:000000 Z"'
+)
+
+
+@pytest.mark.parametrize("language", ["en", "de", "ar"])
+def test_headers_of_any_kind_have_a_page(shop: QueueDatabase, language: str) -> None:
+    shop.settings.USE_THOUSAND_SEPARATOR = True
+    shop.settings.MIDDLEWARE = [*shop.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+    table(shop, "Sales").send([row(f'{{"NServiceBus.ConversationId":"c-1",{each}}}') for each in ODD_ONES])
+    for queue in ("audit", "error"):
+        table(shop, queue).send([row(f'{{"NServiceBus.ConversationId":"c-1",{ODD_TIMES},{each}}}') for each in ODD_ONES])
+    with translation.override("en"):
+        for path in ("c-1/", "", "?id=c-1", "c-1/?format=json", "c-1/?format=csv"):
+            answer = client_of("superuser").get(TALKS + path, headers={"accept-language": language})
+            assert (answer.status_code, bool(answer.getvalue())) == (302 if "id=" in path else 200, "id=" not in path)
+        shown = Markup(client_of("superuser").get(f"{TALKS}c-1/", headers={"accept-language": language}).content.decode())
+    drawn = [each for tag, each in shown.tags if tag in ("svg", "rect", "text") and "sq-icon" not in str(each.get("class"))]
+    places = [value for each in drawn for name in ("x", "y", "width", "height") if (value := each.get(name))]
+    assert len(places) > 60
+    assert all(value.lstrip("-").isdecimal() for value in places if not value.endswith("rem"))
 
 
 def test_a_queue_that_was_dropped_is_no_error(shop: QueueDatabase) -> None:

@@ -56,6 +56,8 @@ SQLQUEUE = {
             "HANDLERS": [f"project.shop.handlers.{name.lower()}"],
             # two processes of each endpoint may wait for replies on this machine
             "CALLBACK_QUEUES": 2,
+            # copies of what was handled: the admin draws who sent what to whom
+            "AUDIT_QUEUE": "audit",
             # so that the error queue is not empty for long
             "DELAYED_RETRIES": 1,
             "DELAYED_RETRY_INCREASE": env.float("DELAYED_RETRY_INCREASE", default=5.0),
@@ -63,6 +65,7 @@ SQLQUEUE = {
         }
         for name in ("Sales", "Billing", "Shipping")
     },
+    "SCHEDULES": {"orders so far": {"CRON": "*/10 * * * *", "SEND": "Sales.CountOrders"}},
     "METRICS": {"TOKEN": env.str("METRICS_TOKEN", default="") or None},
 }
 

@@ -22,6 +22,12 @@ class PlaceOrder:
     total: Decimal
 
 
+@message_type("Sales.CountOrders")
+@dataclass(frozen=True)
+class CountOrders:
+    """Sent every ten minutes by the schedule of the settings."""
+
+
 @message_type("Billing.BillOrder")
 @dataclass(frozen=True)
 class BillOrder:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from project.shop.messages import (
     BillOrder,
+    CountOrders,
     OrderBilled,
     OrderCompleted,
     OrderShipped,
@@ -50,6 +51,12 @@ def thank_customer(message: ThankCustomer, _context: MessageContext) -> None:
     """What was sent with a delay comes back when it is due."""
     Order.objects.filter(number=message.order_number).update(thanked=True)
     logger.info("the customer of order %s is thanked", message.order_number)
+
+
+@handles(CountOrders)
+def count_orders(_message: CountOrders, _context: MessageContext) -> None:
+    """What comes by itself, from a schedule, or when somebody presses “Run now” in the admin."""
+    logger.info("%s orders so far", Order.objects.count())
 
 
 def set_status(order_number: str, status: Order.Status) -> None:

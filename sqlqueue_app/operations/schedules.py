@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 
 from django.db import IntegrityError, transaction
@@ -232,6 +232,8 @@ class _Entry:
         self._failed_at: list[datetime | None] = []
         self._times = cron_times(schedule.cron)
         self._zone = zone
+        # A time in which there is no tick that is not done.
+        self._without = (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
 
     def fails_anew(self, at: datetime | None) -> bool:
         """Whether this failure is the first one of its tick or run; of one that could not even look at its ticks, of all."""
@@ -243,8 +245,13 @@ class _Entry:
 
     def due(self, now: datetime) -> datetime | None:
         """The last tick that is not done; earlier ones are left out."""
-        after = now - LATE_AT_MOST
-        return self._times.latest(after if self.done is None else max(after, self.done), now, self._zone)
+        after = now - LATE_AT_MOST if self.done is None else max(now - LATE_AT_MOST, self.done)
+        begin, end = self._without
+        # A day has 1,440 minutes: those that were looked at, and had no tick, are stepped over.
+        found = self._times.latest(end if begin <= after <= end <= now else after, now, self._zone)
+        if found is None:
+            self._without = (after, now)
+        return found
 
 
 def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -203,6 +203,44 @@ def test_a_clock_that_jumps_sends_nothing_twice(bench: Bench) -> None:
         for worker in workers:
             worker.send_due()
     assert scheduled_for(bench) == ["2026-11-21 12:00", "2026-11-21 13:00", "2026-11-21 14:00"]
+
+
+class CountingZone(tzinfo):
+    """UTC that counts how often it is asked."""
+
+    asked = 0
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        self.asked += 1
+        return timedelta()
+
+    def dst(self, when: datetime | None) -> timedelta:
+        return timedelta()
+
+    def tzname(self, when: datetime | None) -> str:
+        return "UTC"
+
+
+def test_a_worker_at_rest_looks_at_no_minute_twice(bench: Bench) -> None:
+    configure(bench, yearly={**HOURLY, "CRON": "0 0 29 2 *"})
+    clock, zone = Clock(NOON), CountingZone()
+    worker = look(clock, zone=zone)
+    zone.asked = 0
+    for _ in range(10):
+        clock.now += timedelta(seconds=5)
+        worker.send_due()
+    assert zone.asked < 20
+
+
+def test_a_clock_that_was_far_ahead_for_a_while_costs_no_tick(bench: Bench) -> None:
+    configure(bench, weekly={**HOURLY, "CRON": "0 12 * * 6"})
+    clock = Clock(NOON - HOUR)
+    worker = look(clock)
+    for away in (timedelta(days=10), timedelta(days=-3), timedelta(days=5)):
+        clock.now = NOON - HOUR + away
+        assert worker.send_due() == 0
+    clock.now = NOON
+    assert worker.send_due() == 1
 
 
 def test_projects_on_one_database_may_use_the_same_name(bench: Bench) -> None:

@@ -40,7 +40,7 @@ from sqlqueue_app.dashboard.periods import PERIODS, Period, period_of
 from sqlqueue_app.endpoint import Endpoint as RunningEndpoint
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, SqlQueueError
-from sqlqueue_app.models import FailedMessage, Queue
+from sqlqueue_app.models import DelayedMessage, FailedMessage, Queue, Subscription
 from sqlqueue_app.operations.endpoint_measures import Measured, measures_by_type_and_instance, measures_over_time
 from sqlqueue_app.operations.endpoint_status import EndpointStatus, read_endpoints
 from sqlqueue_app.operations.failure_selection import FailureSelection
@@ -109,6 +109,8 @@ class EndpointAdmin(PageAdmin):
             endpoint=endpoint_row(each, self.endpoint_url(each.name)),
             buttons=endpoint_buttons(self, request, each.name, each.instances),
             failures_url=self._failures_url(each.name),
+            delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
+            subscriptions_url=self.url_of(Subscription),
             live_seconds=period.refresh_seconds,
             history=history,
             period=period,

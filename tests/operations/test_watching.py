@@ -48,6 +48,8 @@ class Bench:
     def pass_time(self, time: timedelta = 5 * MINUTE) -> None:
         """All is looked at anew then; processes that live have told so."""
         self.now += time
+        # One that was not away so long.
+        self.first = self.worker()
         for each in Instance.objects.filter(heartbeat_at__gte=self.now - time - 40 * SECOND):
             Instance.objects.filter(pk=each.pk).update(heartbeat_at=datetime.now(UTC))
 
@@ -100,6 +102,18 @@ def test_a_process_that_is_lost_and_comes_back(bench: Bench) -> None:
     bench.first.look()
     assert told() == [("instance_lost", name), ("instance_back", name)]
     assert bench.failing("instances") == {}
+
+
+def test_after_an_outage_processes_have_time_to_tell_that_they_live(bench: Bench) -> None:
+    row = instance()
+    bench.first.look()
+    Instance.objects.filter(pk=row.pk).update(heartbeat_at=datetime.now(UTC) - MINUTE)
+    bench.now += MINUTE
+    bench.first.look()
+    assert told() == []
+    bench.now += 20 * SECOND
+    bench.first.look()
+    assert told() == [("instance_lost", "Sales on here (4711)")]
 
 
 def test_a_lost_process_whose_place_another_has_taken(bench: Bench) -> None:

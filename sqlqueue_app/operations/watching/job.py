@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,8 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, dial
 
 logger = logging.getLogger("sqlqueue.background")
 
+# A look that comes so late leaves the processes to the next one: by then they have told that they live, every ten seconds.
+AWAY: Final = timedelta(seconds=1.5 * SOON)
 CLAIM_PREFIX: Final = "checks every "
 
 
@@ -51,6 +53,7 @@ class Watching:
         self._alias = managed_alias()
         self._now = now or partial(database_now, self._alias)
         self._local = local
+        self._looked_at: datetime | None = None
         # Another project on this database has queues and a claim of its own.
         names = "\n".join([*sorted(settings.senders), *sorted(settings.schedules)])
         self._hash = hashlib.sha256(names.encode()).hexdigest()[:16]
@@ -70,6 +73,8 @@ class Watching:
                 claims = {claims_begin(seconds) + self._hash: seconds for seconds in (SOON, USUAL, SELDOM)}
                 taken = due(self._alias, {name: _begin(now, seconds) for name, seconds in claims.items()})
             of_all = {claims[name] for name in taken}
+            if self._was_away(now):
+                of_all.discard(SOON)
             kinds = [kind for kind in BUILT_IN.values() if kind.name in CHECKS and kind.every_seconds in of_all]
             own = self._own.reports(self._alias, now, self._local())
             if not kinds and not own:
@@ -83,6 +88,11 @@ class Watching:
                 if SELDOM in of_all:
                     forget_unknown(self._alias, now)
         return [kind.name for kind in kinds]
+
+    def _was_away(self, now: datetime) -> bool:
+        """Whether this process could not look for a while: where the database was away, none could tell that it lives."""
+        last, self._looked_at = self._looked_at, now
+        return last is not None and now - last > AWAY
 
     def _run(self) -> None:
         try:

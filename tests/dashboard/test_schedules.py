@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.models import OperatorAction, Schedule, ScheduleTick
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.tables.clock import database_now
@@ -141,6 +142,7 @@ def test_a_failing_one_says_why(queue_database: QueueDatabase) -> None:
 
 def test_its_last_message_is_found_where_it_is(queue_database: QueueDatabase) -> None:
     installed(queue_database)
+    install(queue_database, ROUTES={"Sales.*": "Sales"}, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit", "CALLBACKS": False}})
     (failure,) = fail(queue_database, [failed_row()])
     ticked(queue_database, HOUR * 3, message_id=failure.message_id)
     assert f"/failedmessage/{failure.pk}/" in client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
@@ -150,6 +152,13 @@ def test_its_last_message_is_found_where_it_is(queue_database: QueueDatabase) ->
     location = client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
     assert location.startswith(f"{ADMIN}queue/Sales/")
     assert sent.id in client_of("viewer").get(location).content.decode()
+    handled = message()
+    table(queue_database, "audit").send([message(), handled, message()])
+    ticked(queue_database, timedelta(minutes=90), message_id=str(handled.id), message_type="Sales.CloseDay")
+    assert client_of("viewer").get(f"{NIGHTLY}message/").status_code == 200, "it has another id in its headers"
+    ticked(queue_database, timedelta(minutes=80), message_id=read_headers(handled.headers)["NServiceBus.MessageId"])
+    location = client_of("viewer").get(f"{NIGHTLY}message/").headers["Location"]
+    assert location.startswith(f"{ADMIN}queue/audit/")
     ticked(queue_database, HOUR)
     assert "it was handled, or deleted" in page(f"{NIGHTLY}message/").text()
     page(f"{LIST}no/such/message/", status=404)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -19,6 +19,7 @@ from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.paging import newest_first
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import ActionResult, Operation, OperatorAction
 
@@ -86,27 +87,15 @@ class ActionAdmin(PageAdmin):
         found = asked.queryset()
         if wanted_format(request):
             return export(request, "actions", COLUMNS, _lines(found))
-        before = request.GET.get("before", "")
-        last = None
-        if before.isascii() and before.isdigit() and len(before) < 19:
-            last = OperatorAction.objects.using(managed_alias()).filter(pk=int(before)).first()
-        if last is not None:
-            found = found.filter(Q(at__lt=last.at) | Q(at=last.at, pk__lt=last.pk))
-        rows = list(found[: PAGE_SIZE + 1])
-        query = request.GET.copy()
-        query.pop("before", None)
-        next_query = query.copy()
-        if len(rows) > PAGE_SIZE:
-            next_query["before"] = str(rows[PAGE_SIZE - 1].pk)
+        portion = newest_first(request, found, "at", size=PAGE_SIZE)
         return self.page(
             request,
             "actions",
             title=capfirst(str(OperatorAction._meta.verbose_name_plural)),
-            rows=[self._row(each) for each in rows[:PAGE_SIZE]],
+            rows=[self._row(each) for each in portion.rows],
             asked=asked,
             results=[("", _("any")), *((value, str(_RESULTS[ActionResult(value)][1])) for value in ActionResult.values)],
-            first_query=query.urlencode() if last is not None else None,
-            next_query=next_query.urlencode() if len(rows) > PAGE_SIZE else None,
+            **portion.links(),
             **(extra_context or {}),
         )
 

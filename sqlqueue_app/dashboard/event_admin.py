@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -18,6 +18,7 @@ from sqlqueue_app.dashboard.event_rows import event_row
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.paging import newest_first
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import Event, Severity
 from sqlqueue_app.operations.event_texts import text_of_event
@@ -69,30 +70,18 @@ class EventAdmin(PageAdmin):
         found = asked.queryset()
         if wanted_format(request):
             return export(request, "events", COLUMNS, _lines(found))
-        before = request.GET.get("before", "")
-        last = None
-        if before.isascii() and before.isdigit() and len(before) < 19:
-            last = Event.objects.using(managed_alias()).filter(pk=int(before)).first()
-        if last is not None:
-            found = found.filter(Q(at__lt=last.at) | Q(at=last.at, pk__lt=last.pk))
-        rows = list(found[: PAGE_SIZE + 1])
-        query = request.GET.copy()
-        query.pop("before", None)
-        following = query.copy()
-        if len(rows) > PAGE_SIZE:
-            following["before"] = str(rows[PAGE_SIZE - 1].pk)
+        portion = newest_first(request, found, "at", size=PAGE_SIZE)
         return self.page(
             request,
             "events",
-            live_seconds=LIVE_SECONDS if last is None else None,
+            live_seconds=LIVE_SECONDS if portion.is_first else None,
             title=capfirst(str(Event._meta.verbose_name_plural)),
-            rows=[event_row(self, each) for each in rows[:PAGE_SIZE]],
+            rows=[event_row(self, each) for each in portion.rows],
             asked=asked,
             severities=[("", _("any")), *((value, str(label)) for value, label in Severity.choices)],
             kinds=[("", _("any")), *((kind.value, capfirst(str(known.label))) for kind, known in CATALOGUE.items())],
             kept_days=KEPT.days,
-            first_query=query.urlencode() if last is not None else None,
-            next_query=following.urlencode() if len(rows) > PAGE_SIZE else None,
+            **portion.links(),
             **(extra_context or {}),
         )
 

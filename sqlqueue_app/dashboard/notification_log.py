@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
@@ -20,9 +20,9 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.notification_rows import delivery_row, target_for
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.dashboard.paging import newest_first
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import DeliveryState, NotificationDelivery, NotificationRule
-from sqlqueue_app.operations.failure_groups import guid_of
 from sqlqueue_app.operations.notifications.retention import KEPT
 from sqlqueue_app.operations.notifications.rules import send_again
 from sqlqueue_app.operations.notifications.sending import shown_target
@@ -85,33 +85,23 @@ def _log(pages: PageAdmin, request: HttpRequest) -> HttpResponseBase:
     if wanted_format(request):
         return export(request, "notifications", COLUMNS, _lines(request, found))
     alias = managed_alias()
-    before = guid_of(request.GET.get("before", ""))
-    last = None if before is None else NotificationDelivery.objects.using(alias).filter(pk=before).first()
-    if last is not None:
-        found = found.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
-    rows = list(found[: PAGE_SIZE + 1])
-    query = request.GET.copy()
-    query.pop("before", None)
-    following = query.copy()
-    if len(rows) > PAGE_SIZE:
-        following["before"] = str(rows[PAGE_SIZE - 1].pk)
+    portion = newest_first(request, found, "created_at", size=PAGE_SIZE)
     rules = NotificationRule.objects.using(alias).order_by("name").values_list("pk", "name")[:500]
     title = _("Log of notifications")
     return pages.page(
         request,
         "notification_log",
-        live_seconds=LIVE_SECONDS if last is None else None,
+        live_seconds=LIVE_SECONDS if portion.is_first else None,
         title=title,
         crumbs=(Crumb(title),),
-        rows=[delivery_row(pages, request, each) for each in rows[:PAGE_SIZE]],
+        rows=[delivery_row(pages, request, each) for each in portion.rows],
         refused=refusal(request, Power.SETTINGS),
         asked=asked,
         rules=[("", _("all")), *((str(key), name) for key, name in rules)],
         asked_rule="" if asked.rule is None else str(asked.rule),
         states=[("", _("any")), *((value, str(label)) for value, label in DeliveryState.choices)],
         kept_days=KEPT.days,
-        first_query=query.urlencode() if last is not None else None,
-        next_query=following.urlencode() if len(rows) > PAGE_SIZE else None,
+        **portion.links(),
     )
 
 

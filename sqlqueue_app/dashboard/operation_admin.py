@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -23,6 +22,7 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.dashboard.paging import newest_first
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Operation, OperationState
@@ -30,7 +30,6 @@ from sqlqueue_app.operations.bulk.engine import OPEN
 from sqlqueue_app.operations.bulk.kinds import KINDS
 from sqlqueue_app.operations.bulk.outcome import reason_in_words
 from sqlqueue_app.operations.bulk.requesting import cancel_operation, is_worker_alive
-from sqlqueue_app.operations.failure_groups import guid_of
 from sqlqueue_app.tables.clock import database_now
 
 PAGE_SIZE: Final = 50
@@ -93,12 +92,8 @@ class OperationAdmin(PageAdmin):
             asked = ""
         if wanted_format(request):
             return export(request, "operations", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
-        before = guid_of(request.GET.get("before", ""))
-        last = None if before is None else Operation.objects.using(managed_alias()).filter(pk=before).first()
-        if last is not None:
-            found = found.filter(Q(requested_at__lt=last.requested_at) | Q(requested_at=last.requested_at, pk__lt=last.pk))
-        rows = list(found[: PAGE_SIZE + 1])
-        shown = [self._row(each, now) for each in rows[:PAGE_SIZE]]
+        portion = newest_first(request, found, "requested_at", size=PAGE_SIZE)
+        shown = [self._row(each, now) for each in portion.rows]
         return self.page(
             request,
             "operations",
@@ -107,8 +102,7 @@ class OperationAdmin(PageAdmin):
             rows=shown,
             states=[("", _("all")), *((value, str(_STATES[OperationState(value)][1])) for value in OperationState.values)],
             asked=asked,
-            is_first=last is None,
-            next_before=shown[-1].operation.pk if len(rows) > PAGE_SIZE else None,
+            **portion.links(),
             no_worker=self._no_worker(shown),
             worker_command=WORKER_COMMAND,
             **(extra_context or {}),

@@ -25,7 +25,7 @@ class Portion:
         """Whether nothing stands before it."""
         return self.first_query is None
 
-    def links(self) -> dict[str, str | None]:
+    def links(self) -> dict[str, Any]:
         """What the template of the links to other pages asks for."""
         return {"first_query": self.first_query, "next_query": self.next_query}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,10 +16,12 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, missing
 from sqlqueue_app.dashboard.confirming import CONFIRMED, Confirmation, Done, Field, confirm
 from sqlqueue_app.dashboard.formats import duration, number
+from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.dashboard.paths import name_of_path, path_of
 from sqlqueue_app.instances import HEARTBEAT_SECONDS
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import Endpoint
 from sqlqueue_app.operations.heartbeat import forget_dead, pause, resume, set_concurrency
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances
 from sqlqueue_app.operations.minimums import MOST as MOST_MINIMUM
@@ -48,14 +50,24 @@ def endpoint_action_pages(pages: EndpointAdmin) -> list[URLPattern]:
 
 def endpoint_buttons(pages: EndpointAdmin, request: HttpRequest, name: str, instances: tuple[InstanceStatus, ...]) -> list[Button]:
     """The actions on all processes of an endpoint."""
+    return [
+        *pausing_buttons(pages, request, name, instances, (_("Pause"), _("Resume"))),
+        button(request, Power.CONTROL, _("Set the minimum of processes"), pages.url("minimum", path_of(name))),
+    ]
+
+
+def pausing_buttons(
+    pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus], labels: tuple[str, str]
+) -> list[Button]:
+    """The two actions that stop and start all processes of an endpoint, of which `instances` are, on any page."""
     alive = [each for each in instances if each.alive]
     nobody = "" if alive else _("No process of it is alive.")
     paused = _("All its processes are asked to pause.") if alive and all(each.paused for each in alive) else ""
     running = _("None of its processes is asked to pause.") if alive and not any(each.paused for each in alive) else ""
+    pause, resume = (pages.url_of(Endpoint, page, path_of(name)) for page in ("pause", "resume"))
     return [
-        button(request, Power.CONTROL, _("Pause"), pages.url("pause", path_of(name)), reason=nobody or paused),
-        button(request, Power.CONTROL, _("Resume"), pages.url("resume", path_of(name)), reason=nobody or running),
-        button(request, Power.CONTROL, _("Set the minimum of processes"), pages.url("minimum", path_of(name))),
+        button(request, Power.CONTROL, labels[0], pause, reason=nobody or paused),
+        button(request, Power.CONTROL, labels[1], resume, reason=nobody or running),
     ]
 
 

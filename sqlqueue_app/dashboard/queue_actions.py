@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Power, button, refusal, require
 from sqlqueue_app.dashboard.confirming import Confirmation, Done, Field, confirm
+from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
 from sqlqueue_app.dashboard.formats import bounded_number, depth_number, number
 from sqlqueue_app.dashboard.operation_requests import begin_operation
 from sqlqueue_app.dashboard.pages import Crumb
+from sqlqueue_app.models import Endpoint
 from sqlqueue_app.operations.bulk.queue_kinds import queue_scope
 from sqlqueue_app.operations.callback_queues import GoneCallbackQueue, gone_callback_queues, remove_callback_queue
 from sqlqueue_app.operations.instance_status import InstanceStatus
@@ -44,9 +46,12 @@ def queue_action_pages(pages: QueueAdmin) -> list[URLPattern]:
     ]
 
 
-def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None) -> list[Button]:
+def queue_buttons(
+    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None, instances: Iterable[InstanceStatus]
+) -> list[Button]:
     """The actions on a queue, as links; those that cannot be taken say why."""
     found = [
+        *_endpoint_buttons(pages, request, queue, instances),
         button(request, Power.MOVE, _("Move all messages"), pages.queue_url(queue, "move_all")),
         button(request, Power.PURGE, _("Purge the expired messages"), pages.queue_url(queue, "purge_expired")),
         button(request, Power.PURGE, _("Purge the queue"), pages.queue_url(queue, "purge"), dangerous=True),
@@ -58,6 +63,20 @@ def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, ho
     refused = refusal(request, Power.EXPORT, Power.VIEW_BODY)
     found.append(Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused))
     return found
+
+
+def _endpoint_buttons(
+    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Iterable[InstanceStatus]
+) -> list[Button]:
+    """Pausing and resuming the endpoint that receives from the queue: with it stop all its queues but those for replies."""
+    if queue.kind not in (QueueKind.MAIN, QueueKind.SATELLITE) or not pages.admin_site.is_registered(Endpoint):
+        return []
+    labels = (_("Pause the endpoint"), _("Resume the endpoint"))
+    return [
+        each
+        for endpoint in queue.endpoints
+        for each in pausing_buttons(pages, request, endpoint, [one for one in instances if one.endpoint == endpoint], labels)
+    ]
 
 
 def _crumbs(pages: QueueAdmin, queue: KnownQueue) -> tuple[Crumb, ...]:

@@ -109,7 +109,7 @@ class QueueAdmin(PageAdmin):
             charts=self._charts(queue, period),
             period=period,
             periods=PERIODS,
-            buttons=queue_buttons(self, request, queue, holder),
+            buttons=queue_buttons(self, request, queue, holder, instances),
             rows=[
                 message_row(each, url_of_message(each.row_version), failures.get(each.row_version, "")) for each in found.messages
             ],

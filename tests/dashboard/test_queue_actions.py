@@ -67,7 +67,7 @@ def test_who_may_not_is_refused_and_recorded(filled: QueueDatabase, kind: str, p
 
 def test_what_somebody_may_not_do_is_shown_with_the_reason(filled: QueueDatabase) -> None:
     markup = Markup(client_of("reader").get(SALES).content.decode())
-    assert len([each for each in markup.find("button") if "disabled" in each]) == 4
+    assert len([each for each in markup.find("button") if "disabled" in each]) == 6
     assert "You need the permission “Can purge queues, and remove callback queues”." in markup.text()
     assert not any("purge" in link for link in markup.links)
 

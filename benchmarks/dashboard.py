@@ -20,12 +20,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.dashboard_beside import measure_beside
+from benchmarks.dashboard_retry import RETRIED, measure_retry
 from benchmarks.databases import ROOT, PostgreSQL
 from benchmarks.report import machine
 
 GOAL_MS = 300
 GOAL_STATEMENTS = 15
 GOAL_RATIO = 0.97
+GOAL_FIRST_SECONDS = 1.0
+# Worker, server, site and browsers share the processors of one machine; with a low priority the site takes what they leave.
+_SITES = {"site and browsers beside worker and server": 0, "the same with the lowest priority": 19}
 
 
 def main() -> int:
@@ -45,9 +49,9 @@ def main() -> int:
     with closing(PostgreSQL(durable=True)) as database:
         environment = {**os.environ, **database.environment(), **endpoints}
         found = measure(environment, options)
-        beside = measure_beside(
-            database, environment, browsers=options.browsers, messages=options.received, threads=8, rounds=options.turns
-        )
+        load = {"browsers": options.browsers, "messages": options.received, "threads": 8, "rounds": options.turns}
+        beside = {name: measure_beside(database, environment, nice=nice, **load) for name, nice in _SITES.items()}
+        retried = measure_retry(database, environment, [f"Shop{number}" for number in range(RETRIED)])
     facts = "; ".join(f"{name}: {value}" for name, value in machine().items())
     what = f"{found['tables']} queue tables, {options.messages} messages, {options.failures} failed ones in {options.groups} groups"
     print(f"{facts}\n\n{what}\n")
@@ -60,7 +64,9 @@ def main() -> int:
     missed = [each["path"] for each in found["pages"] if is_missed(each)]
     goal = f"slower than {GOAL_MS} ms, more than {GOAL_STATEMENTS} statements, or a scan of a queue table"
     print(f"\n{goal}: {', '.join(missed) or 'none'}\n")
-    print(in_words(options.browsers, beside))
+    for name, measured in beside.items():
+        print(f"{name}: {in_words(options.browsers, measured)}\n")
+    print(retry_in_words(retried))
     return 0
 
 
@@ -71,6 +77,17 @@ def in_words(browsers: int, beside: dict[str, Any]) -> str:
         f"{browsers} browsers that refresh each second leave a worker {beside['ratio']:.3f} of its rate (goal: {GOAL_RATIO}; "
         f"turns: {turns}; {beside['alone']:,.0f} messages a second alone)\n"
         f"they got {beside['requests']} answers, {beside['unchanged']:.0%} of them 304, median {beside['median_ms']:.0f} ms"
+    )
+
+
+def retry_in_words(retried: dict[str, Any]) -> str:
+    """What the retry of everything took."""
+    rate = retried["done"] / retried["seconds"]
+    return (
+        f"retry of {retried['total']}: the first {retried['first']} after {retried['first_seconds']:.2f} s "
+        f"(goal: {GOAL_FIRST_SECONDS} s), "
+        f"{rate:,.0f} a second with a kill -9 of the worker at {retried['killed_at']} and the time until another took over; "
+        f"each of {retried['done']} moved once, {retried['skipped']} skipped, {retried['failed']} failed"
     )
 
 

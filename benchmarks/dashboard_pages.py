@@ -15,7 +15,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from benchmarks.dashboard_filling import LONG, fill_failures, fill_queues, fill_samples, make_queues
+from benchmarks.dashboard_filling import LONG, fill_failures, fill_queues, fill_samples, make_queues, register_worker
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations.failure_index import catch_up
@@ -31,6 +31,7 @@ WHERE relid IN (SELECT attrelid FROM pg_attribute WHERE attname = 'headers')
 def main(tables: int, messages: int, failures: int, groups: int, rounds: int) -> None:
     """Fill, index, measure; the last line of the output is JSON."""
     tables = make_queues(tables)
+    register_worker()
     fill_queues(messages)
     fill_samples()
     fill_failures(failures, groups)
@@ -91,8 +92,8 @@ def paths() -> list[str]:
         "failedmessage/?by=endpoint",
         "failedmessage/messages/",
         "failedmessage/messages/?size=200",
-        "failedmessage/messages/?q=endpoint:Sales3",
-        "failedmessage/messages/?q=endpoint:Sales3+failed:-6h..now",
+        "failedmessage/messages/?q=endpoint:Shop3",
+        "failedmessage/messages/?q=endpoint:Shop3+failed:-6h..now",
         "failedmessage/messages/?q=nothing-has-this",
         "failedmessage/messages/?q=%22no+more+77%22",
         "failedmessage/pending/",

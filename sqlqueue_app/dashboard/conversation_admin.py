@@ -81,17 +81,17 @@ class ConversationAdmin(PageAdmin):
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.fate not in (Fate.HANDLED, Fate.GONE)]
         drawn = cut(whole, MOST_DRAWN, first=urgent)
-        begin = _first_row(request, len(whole.branches))
-        rows = talk_rows(whole, self._message_url)
+        count = len(whole.branches)
+        begin = _first_row(request, count)
         return {
             "summary": summary_of([each.message for each in whole.branches]),
             "flow": flow_of(drawn, self._message_url),
             "sequence": sequence_of(drawn, self._message_url),
-            "left_out": number(len(whole.branches) - len(drawn.branches)) if drawn is not whole else "",
+            "left_out": number(count - len(drawn.branches)) if drawn is not whole else "",
             "drawn": number(len(drawn.branches)),
-            "rows": rows[begin : begin + MOST_DRAWN],
+            "rows": talk_rows(whole, self._message_url, range(begin, min(begin + MOST_DRAWN, count))),
             "previous_url": f"?from={max(begin - MOST_DRAWN, 0) + 1}" if begin else "",
-            "next_url": f"?from={begin + MOST_DRAWN + 1}" if begin + MOST_DRAWN < len(rows) else "",
+            "next_url": f"?from={begin + MOST_DRAWN + 1}" if begin + MOST_DRAWN < count else "",
         }
 
     def _message_url(self, message: TalkMessage) -> str:

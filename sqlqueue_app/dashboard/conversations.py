@@ -133,8 +133,8 @@ class SequenceText:
 # --- the table ----------------------------------------------------------------------------------------------------------------
 
 
-def talk_rows(forest: Forest, url_of: UrlOf) -> list[TalkRow]:
-    """The rows of all messages, as they stand in the tree."""
+def talk_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
+    """The rows of the messages at these places, in the order of the tree."""
     causes: defaultdict[int, list[str]] = defaultdict(list)
     for cause, effect in forest.links:
         causes[effect].append(str(cause + 1))
@@ -153,7 +153,7 @@ def talk_rows(forest: Forest, url_of: UrlOf) -> list[TalkRow]:
             causes=tuple(causes[place]),
             level=min(branch.depth, _DEEPEST),
         )
-        for place, branch in enumerate(forest.branches)
+        for place, branch in ((place, forest.branches[place]) for place in places)
     ]
 
 

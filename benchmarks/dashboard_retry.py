@@ -1,0 +1,98 @@
+"""A retry of every failed message: how soon it shows progress, how fast it is, and whether each message moves once.
+
+A worker is killed in the middle. `python -m benchmarks.dashboard_retry` asks for the retry, and prints what was done on return.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.databases import PostgreSQL, run_child
+from tests.support.processes import end
+from tests.support.waiting import poll_until
+
+# Failed messages came from so many endpoints, and go back to them.
+RETRIED = 20
+_PATIENCE_SECONDS = 600.0
+# The worker dies when so much is done.
+_KILLED_AT = 0.3
+_PROGRESS = "SELECT done, skipped, failed, state FROM sqlqueue_app_operation WHERE id = %s"
+_MOVED = """
+SELECT count(*), count(DISTINCT CAST(headers AS json) ->> 'ServiceControl.Retry.UniqueMessageId')
+FROM "{queue}" WHERE headers LIKE '%%ServiceControl.Retry.UniqueMessageId%%'
+"""
+
+
+def measure_retry(database: PostgreSQL, environment: dict[str, str], queues: list[str]) -> dict[str, Any]:
+    """Retry everything. `queues` are those that messages go back to. RuntimeError if one is lost or moved twice."""
+    # The workers below have nothing else to do.
+    database.fill(0)
+    one_endpoint = {**environment, "SQLQUEUE_BENCH_ENDPOINTS": "0"}
+    with database.connect() as connection:
+        before = _moved(connection, queues)
+        began = time.monotonic()
+        asked = run_child("benchmarks.dashboard_retry", environment)
+
+        def progress() -> tuple[int, int, int, str]:
+            row = connection.execute(_PROGRESS, [asked["id"]]).fetchone()
+            return row or (0, 0, 0, "")  # type: ignore[return-value]
+
+        with _worker(one_endpoint) as first:
+            poll_until(lambda: progress()[0] >= asked["total"] * _KILLED_AT, _PATIENCE_SECONDS)
+            os.killpg(first.pid, signal.SIGKILL)
+        killed_at = progress()[0]
+        with _worker(one_endpoint):
+            poll_until(lambda: progress()[3] not in ("waiting", "running"), _PATIENCE_SECONDS)
+        took = time.monotonic() - began
+        done, skipped, failed, state = progress()
+        moved = [now - then for now, then in zip(_moved(connection, queues), before, strict=True)]
+    if state != "completed" or moved != [done, done] or done + skipped + failed != asked["total"]:
+        raise RuntimeError(f"{asked['total']} messages asked for, {done} done ({state}), rows and messages moved: {moved}")
+    return {**asked, "done": done, "skipped": skipped, "failed": failed, "killed_at": killed_at, "seconds": took}
+
+
+def _moved(connection: Any, queues: list[str]) -> list[int]:
+    """How many retried messages are in the queues: rows, and different messages."""
+    found = [connection.execute(_MOVED.format(queue=queue)).fetchone() for queue in queues]
+    return [sum(rows) for rows in zip(*found, strict=True)]
+
+
+@contextmanager
+def _worker(environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "django", "run_sqlqueue_worker"]
+    # A group of its own, to be killed with all its processes.
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True) as worker:
+        try:
+            yield worker
+        finally:
+            end(worker, 60.0)
+
+
+def main() -> None:
+    """Ask for the retry of all, as the page does."""
+    import django  # noqa: PLC0415 - only here, where it is a process of its own
+
+    django.setup()
+    from sqlqueue_app.conf import get_settings  # noqa: PLC0415
+    from sqlqueue_app.models import FailureStatus  # noqa: PLC0415
+    from sqlqueue_app.operations.actions import Actor  # noqa: PLC0415
+    from sqlqueue_app.operations.bulk.requesting import request_operation  # noqa: PLC0415
+    from sqlqueue_app.operations.failure_selection import FailureSelection  # noqa: PLC0415
+
+    everything = FailureSelection(statuses=(FailureStatus.UNRESOLVED,))
+    began = time.perf_counter()
+    operation = request_operation(get_settings(), "retry", everything, actor=Actor("bench"))
+    took = time.perf_counter() - began
+    print(json.dumps({"id": str(operation.pk), "total": operation.total, "first": operation.done, "first_seconds": took}))
+
+
+if __name__ == "__main__":
+    main()

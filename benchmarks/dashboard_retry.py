@@ -43,7 +43,7 @@ def measure_retry(database: PostgreSQL, environment: dict[str, str], queues: lis
 
         def progress() -> tuple[int, int, int, str]:
             row = connection.execute(_PROGRESS, [asked["id"]]).fetchone()
-            return row or (0, 0, 0, "")  # type: ignore[return-value]
+            return row or (0, 0, 0, "")
 
         with _worker(one_endpoint) as first:
             poll_until(lambda: progress()[0] >= asked["total"] * _KILLED_AT, _PATIENCE_SECONDS)

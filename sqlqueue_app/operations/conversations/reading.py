@@ -39,7 +39,7 @@ LOOKED_AT_EACH: Final = 2_000
 LEAST_LOOKED_AT: Final = 100
 # Audit queues only grow, until somebody takes their messages away: the newest are looked at.
 LOOKED_AT_AUDITS: Final = 5_000
-MOST_MESSAGES: Final = 2_000
+MOST_MESSAGES: Final = 1_000
 _FATES: Final = {
     FailureStatus.UNRESOLVED: Fate.FAILED,
     FailureStatus.RESOLVED: Fate.HANDLED,

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of
+from sqlqueue_app.dashboard.access import Button, Power, button, may, reason_of, refusal
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failure_actions import SAMPLE, failure_action_pages, failure_buttons
 from sqlqueue_app.dashboard.failure_exports import GROUP_COLUMNS, MESSAGE_COLUMNS, exported_failures, exported_groups
@@ -181,7 +181,8 @@ class FailureAdmin(PageAdmin):
             group=group,
             note=note_of(group),
             note_buttons=[note],
-            sample_url=self.url("retry") if may(request, Power.RETRY) and not not_ours(get_settings()) else "",
+            sample_url=self.url("retry"),
+            sample_refused=refusal(request, Power.RETRY) or not_ours(get_settings()),
             sample=SAMPLE,
             most=MOST_IDS,
         )

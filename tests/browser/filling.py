@@ -1,0 +1,96 @@
+"""Something of everything that the pages show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import (
+    CheckResult,
+    EndpointSample,
+    FailedAttempt,
+    FailedMessage,
+    FailureGroup,
+    FailureStatus,
+    NotificationRule,
+    QueueSample,
+    ScheduleTick,
+)
+from sqlqueue_app.operations.actions import Actor, record_action
+from sqlqueue_app.operations.events import EventKind, tell_event
+from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.operations.failure_index import catch_up
+from sqlqueue_app.operations.minimums import set_minimum
+from sqlqueue_app.operations.notifications.evaluation import new_delivery
+from sqlqueue_app.operations.notifications.webhooks import new_secret
+from sqlqueue_app.operations.schedule_state import request_run, set_enabled
+from sqlqueue_app.tables.chosen_rows import remove_rows
+from tests.operations.delayed_rows import put
+from tests.operations.error_rows import failed
+from tests.operations.filling import install, instance, message, row, subscribe, table
+from tests.operations.talks import sent
+from tests.support.databases import QueueDatabase
+
+ONE, PENDING = deterministic_guid("m-1", "Sales"), deterministic_guid("m-2", "Sales")
+GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")
+FAILED = {
+    "NServiceBus.FailedQ": "Sales",
+    "NServiceBus.ExceptionInfo.ExceptionType": "shop.OutOfStock",
+    "NServiceBus.ExceptionInfo.StackTrace": "   at shop.place() in /app/shop.py:line 4\n" * 30,
+}
+
+
+def fill(database: QueueDatabase) -> None:
+    """Queues, failures, schedules, rules and all the rest, as an installation has them after a while."""
+    nightly = {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}
+    install(database, SCHEDULES={"nightly": nightly, "a schedule with a long name": {**nightly, "SEND": "Sales.Other"}})
+    instance()
+    instance(name="there", host="there", callback_queue="Sales.here-2", silent=timedelta(hours=1))
+    table(database, "Sales").send([message(headers=FAILED), row("null", b"\x00"), *(message() for _ in range(30))])
+    now = datetime.now(UTC).replace(microsecond=0)
+    for number in range(60):
+        QueueSample.objects.create(
+            queue="Sales", taken_at=now - timedelta(seconds=10 * number), seconds=10, waiting=number, most_waiting=number,
+            head_age_seconds=number, expired=number // 2, written=1000 - number,
+        )  # fmt: skip
+        EndpointSample.objects.create(
+            endpoint="Sales", instance="here", message_type="Shop.PlaceOrder", taken_at=now - timedelta(seconds=10 * number),
+            seconds=10, handled=number, processing_seconds=1, processing_max=1, critical_measured=1, critical_seconds=-1,
+            critical_max=-1, failures=1,
+        )  # fmt: skip
+    table(database, "error").send([failed(), failed("m-2"), row("no json", b"x")])
+    table(database, "Sales.Priority").send([sent("late", "m-1", by="Sales", intent="Publish"), sent("self", "late", by="Sales")])
+    catch_up(get_settings(), limit=10, now=now)
+    FailureGroup.objects.filter(pk=GROUP).update(note="known", noted_by="anna", noted_at=now)
+    remove_rows(table(database, "error"), [FailedMessage.objects.get(pk=PENDING).row_version or 0])
+    FailedAttempt.objects.filter(failure=PENDING).update(row_version=None)
+    FailedMessage.objects.filter(pk=PENDING).update(status=FailureStatus.RETRY_ISSUED, row_version=None, retried_to="Sales")
+    record_action(Actor("anna"), "purge", "Sales")
+    ticked = {"message_type": "Sales.CloseDay", "tick": now - timedelta(days=2), "sent_at": now, "endpoint": "Sales"}
+    ScheduleTick.objects.create(schedule="nightly", message_id=str(ONE), **ticked)
+    ScheduleTick.objects.create(schedule="theirs", message_id=str(ONE), **ticked)
+    set_enabled("theirs", "Sales.CloseDay", enabled=False, actor=Actor("anna"))
+    request_run("nightly", "Sales.CloseDay")
+    _notifications(now)
+    subscribe(database, "Sales", "Sales.OrderPlaced")
+    set_minimum("Sales", 3, actor=Actor("anna"))
+    subscribe(database, "An.Endpoint.With.A.Long.Name.That.Is.Gone", "Sales.OrderPlaced", "Nowhere.With.A.Long.Name@here")
+    tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
+    put(database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
+    put(database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")
+    check = {"failing": True, "since": now, "checked_at": now}
+    CheckResult.objects.create(id=1, name="payment gateway", details={"text": "x" * 300}, **check)
+    CheckResult.objects.create(name="sqlqueue.tables", subject="Sales", details={"sql": "x" * 300}, **check)
+
+
+def _notifications(now: datetime) -> None:
+    """A rule that has told something, not all of which went well."""
+    values = {"name": "long", "kind": "queue_longer", "threshold": 5, "channel": "webhook", "target": "https://hooks.example.com/"}
+    rule = NotificationRule.objects.create(
+        pk=1, secret=new_secret(), raised={"Sales": {}}, notified_at=now, changed_at=now, **values
+    )
+    changes = [{"change": "raised", "subject": name, "value": 9, "threshold": 5, "at": now.isoformat()} for name in ("A", "B")]
+    for state, told in (("sent", changes[:1]), ("waiting", []), ("failed", changes)):
+        delivery = new_delivery(rule, {"changes": told}, now, is_test=not told)
+        delivery.state, delivery.error = state, "" if state == "sent" else "HTTP 500 " + "x" * 200
+        delivery.save(force_insert=True)

@@ -1,0 +1,152 @@
+"""Every action as a reader, a writer and an admin meet it: taken through the pages without scripts, or refused with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from django.contrib.admin import site as admin_site
+from playwright.sync_api import Locator, Page
+
+from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.registration import ADMINS
+from sqlqueue_app.models import ActionResult, OperatorAction
+from tests.browser.conftest import Site
+from tests.browser.walks import FILES, WALKS, Scene, Walk, set_the_scene
+from tests.dashboard.test_power_of_each_page import ACTS, LOOKS, has
+from tests.support.databases import QueueDatabase
+
+ADMIN = "/admin/sqlqueue_app/"
+ROLES = ("reader", "writer", "admin")
+# The text that a disabled button is described by, or the one behind it.
+REASON = "e => (document.getElementById(e.getAttribute('aria-describedby')) ?? e.nextElementSibling)?.textContent ?? ''"
+
+TARGET = "e => e.href || (e.hasAttribute('formaction') ? e.formAction : e.form.action)"
+
+
+@pytest.fixture
+def scene(sqlite_database: QueueDatabase) -> Scene:
+    return set_the_scene(sqlite_database)
+
+
+def go(window: Page, scene: Scene, page: str) -> None:
+    window.goto(ADMIN + page.format(**scene.ids))
+
+
+def button(window: Page, scene: Scene, label: str, within: str) -> Locator:
+    """The button, or the link that looks like one, on the page that is open."""
+    buttons = window.locator(within.format(**scene.ids)).locator("a.sq-button, button.sq-button")
+    return buttons.filter(has_text=re.compile(rf"^\s*{re.escape(label)}\s*$")).first
+
+
+def take(window: Page, scene: Scene, walk: Walk, look: Callable[[str], None]) -> None:
+    """Go the whole way, as somebody who may; `look` is called with a name for each page that asks."""
+    go(window, scene, walk.page)
+    for name in walk.chosen:
+        window.check(f"input[name=ids][value='{scene.ids[name]}']")
+    for name, value in walk.asks.items():
+        window.fill(f"#sq-{name}", value)
+    with window.expect_navigation():
+        button(window, scene, walk.label, walk.within).click()
+    for step in range(walk.steps):
+        confirmed = window.locator("form.sq-form button[name=confirmed]")
+        assert confirmed.count() == 1, (walk, window.inner_text("#content"))
+        look(f"{walk.name} {step}")
+        fill_in(window, walk, is_first=step == 0)
+        with window.expect_navigation():
+            confirmed.click()
+
+
+def fill_in(window: Page, walk: Walk, *, is_first: bool) -> None:
+    if not is_first:
+        # Of two pages the second shows what was typed into the first.
+        assert "changed" in " ".join(window.locator(".sq-changes ins").all_inner_texts())
+        return
+    for name, value in walk.fields.items():
+        if window.locator(f"select#sq-{name}").count():
+            window.select_option(f"#sq-{name}", value)
+        else:
+            window.fill(f"#sq-{name}", value)
+    if window.locator("#sq-typed").count():
+        window.fill("#sq-typed", window.inner_text("label[for=sq-typed] strong"))
+
+
+def refused(window: Page, above: Page, scene: Scene, page: str, buttons: Iterable[tuple[str, str]]) -> None:
+    """These buttons of a page, each a label and where it stands, are there and say why they cannot be pressed.
+
+    So do the addresses, which an admin finds on the same page.
+    """
+    go(window, scene, page)
+    go(above, scene, page)
+    for label, within in buttons:
+        here = button(window, scene, label, within)
+        assert here.count() == 1, (page, label)
+        assert here.is_disabled(), (page, label)
+        reason = here.evaluate(REASON)
+        assert "You need the permission" in reason, (page, label)
+        address = button(above, scene, label, within).evaluate(TARGET)
+        answer = window.context.request.get(address)
+        assert answer.status == 403, (address, answer.status)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_action_is_taken_by_those_who_may_and_refused_to_others(site: Site, scene: Scene, role: str) -> None:
+    window, above = site.window(role, scripts=False), site.window("admin", scripts=False)
+    mirror = site.window("admin")
+    mirror.goto(ADMIN + "operation/")
+    barriers: dict[str, list[str]] = {}
+
+    def look(name: str) -> None:
+        # An admin meets every page. What looks for barriers is a script: it is shown the page elsewhere.
+        if role == "admin" and name not in barriers:
+            mirror.set_content(window.content())
+            barriers[name] = site.barriers(mirror)
+
+    lacking: dict[str, set[tuple[str, str]]] = {}
+    for walk in WALKS:
+        if not has(role, ACTS[walk.name]):
+            lacking.setdefault(walk.page, set()).add((walk.label, walk.within))
+    for page, buttons in lacking.items():
+        refused(window, above, scene, page, buttons)
+    for walk in WALKS:
+        if has(role, ACTS[walk.name]):
+            before = OperatorAction.objects.count()
+            take(window, scene, walk, look)
+            # The admin begins every message with a capital.
+            assert walk.says.casefold() in window.inner_text("ul.messagelist").casefold(), walk
+            assert walk.effect(scene), walk
+            (action,) = OperatorAction.objects.order_by("-pk")[: OperatorAction.objects.count() - before]
+            assert (action.user_name, action.permission, action.result) == (role, ACTS[walk.name], ActionResult.DONE), walk
+    assert site.complaints == []
+    assert {name: found for name, found in barriers.items() if found} == {}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_file_is_saved_by_those_who_may(site: Site, scene: Scene, role: str) -> None:
+    window, above = site.window(role, scripts=False), site.window("admin", scripts=False)
+    for name, page, label in FILES:
+        if not has(role, LOOKS[name]):
+            refused(window, above, scene, page, [(label, "#content")])
+            continue
+        go(window, scene, page)
+        with window.expect_download() as download:
+            button(window, scene, label, "#content").click()
+        assert download.value.path().stat().st_size > 0, name
+
+
+def test_every_action_has_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    acting = set()
+    made = PageAdmin.acts
+
+    def noted(pages: PageAdmin, route: str, view: Any, name: str) -> Any:
+        acting.add(f"{pages.opts.model_name}_{name}")
+        return made(pages, route, view, name)
+
+    monkeypatch.setattr(PageAdmin, "acts", noted)
+    for model, _ in ADMINS:
+        pages = admin_site.get_model_admin(model)
+        if isinstance(pages, PageAdmin):
+            pages.get_urls()
+    assert {walk.name for walk in WALKS} == acting == ACTS.keys()

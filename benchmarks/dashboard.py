@@ -28,8 +28,8 @@ GOAL_MS = 300
 GOAL_STATEMENTS = 15
 GOAL_RATIO = 0.97
 GOAL_FIRST_SECONDS = 1.0
-# Worker, server, site and browsers share the processors of one machine; with a low priority the site takes what they leave.
-_SITES = {"site and browsers beside worker and server": 0, "the same with the lowest priority": 19}
+# By whether site and browsers are kept from the processor of worker and server.
+_PLACES = {"all on the same processors": False, "worker and server on one processor, site and browsers on the others": True}
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
         environment = {**os.environ, **database.environment(), **endpoints}
         found = measure(environment, options)
         load = {"browsers": options.browsers, "messages": options.received, "threads": 8, "rounds": options.turns}
-        beside = {name: measure_beside(database, environment, nice=nice, **load) for name, nice in _SITES.items()}
+        beside = {name: measure_beside(database, environment, apart=apart, **load) for name, apart in _PLACES.items()}
         retried = measure_retry(database, environment, [f"Shop{number}" for number in range(RETRIED)])
     facts = "; ".join(f"{name}: {value}" for name, value in machine().items())
     what = f"{found['tables']} queue tables, {options.messages} messages, {options.failures} failed ones in {options.groups} groups"

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchmarks.databases import ROOT, PostgreSQL, run_child
@@ -30,11 +31,12 @@ print('"' + client.cookies["sessionid"].value + '"')
 
 
 def measure_beside(
-    database: PostgreSQL, environment: dict[str, str], *, browsers: int, messages: int, threads: int, rounds: int, nice: int = 0
+    database: PostgreSQL, environment: dict[str, str], *, browsers: int, messages: int, threads: int, rounds: int, apart: bool
 ) -> dict[str, Any]:
     """The rates of a worker, messages a second: alone and with so many browsers that ask each second, by turns.
 
-    `nice` is the priority of the site and of the browsers, from 0 to 19.
+    With `apart` worker and server have the first processor, site and browsers the others, in both turns: what the browsers cost
+    the worker is then what they have the server do. RuntimeError where there is one processor alone.
     """
     cookie = subprocess.run(
         [sys.executable, "-c", _LOG_IN], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
@@ -42,14 +44,14 @@ def measure_beside(
     session = json.loads(cookie.stdout)
     rates: dict[str, list[float]] = {"alone": [], "beside": []}
     seen: list[dict[str, Any]] = []
-    with _site(environment, nice) as address:
+    with _places(database, apart=apart) as rest, _site(environment, rest) as address:
         # The first turn reads the table from the disk.
         database.top_up(messages + 1_000)
         _work(environment, threads, messages)
         for _round in range(rounds):
             database.top_up(messages * 2 + 1_000)
             rates["alone"].append(_work(environment, threads, messages))
-            with _browsers(address, session, browsers, nice, seen):
+            with _browsers(address, session, browsers, rest, seen):
                 rates["beside"].append(_work(environment, threads, messages))
     medians = {name: statistics.median(found) for name, found in rates.items()}
     requests = sum(each["requests"] for each in seen)
@@ -63,6 +65,34 @@ def measure_beside(
     }
 
 
+@contextmanager
+def _places(database: PostgreSQL, *, apart: bool) -> Iterator[set[int]]:
+    """Where site and browsers may run; while open, this process, the workers that it starts and the server run elsewhere."""
+    everywhere = os.sched_getaffinity(0)
+    if not apart:
+        yield everywhere
+        return
+    first, *rest = sorted(everywhere)
+    if not rest:
+        raise RuntimeError("there is one processor alone: site and worker cannot be kept apart")
+    with database.connect() as connection:
+        (directory,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    server = int((Path(directory) / "postmaster.pid").read_text().splitlines()[0])
+    try:
+        for process in (0, server):
+            os.sched_setaffinity(process, {first})
+        yield set(rest)
+    finally:
+        for process in (0, server):
+            os.sched_setaffinity(process, everywhere)
+
+
+def _on(processors: set[int]) -> list[str]:
+    """How a Python is started on these processors."""
+    bind = f"import os, sys; os.sched_setaffinity(0, {processors}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    return [sys.executable, "-c", bind]
+
+
 def _work(environment: dict[str, str], threads: int, messages: int) -> float:
     # The worker receives from the long queue alone; the site knows all the others.
     one_endpoint = {**environment, "SQLQUEUE_BENCH_ENDPOINTS": "0"}
@@ -70,11 +100,12 @@ def _work(environment: dict[str, str], threads: int, messages: int) -> float:
 
 
 @contextmanager
-def _site(environment: dict[str, str], nice: int) -> Iterator[str]:
+def _site(environment: dict[str, str], rest: set[int]) -> Iterator[str]:
     """The admin under gunicorn, one process with four threads, as a small site has it."""
     address = f"127.0.0.1:{free_port()}"
     command = [
-        *("nice", "-n", str(nice), sys.executable, "-m", "gunicorn"),
+        *_on(rest),
+        *("-m", "gunicorn"),
         "--bind",
         address,
         "--threads",
@@ -83,6 +114,9 @@ def _site(environment: dict[str, str], nice: int) -> Iterator[str]:
         "error",
         "benchmarks.dashboard_wsgi",
     ]
+    # A log-in for each request would cost the server more than most pages.
+    connection = {**json.loads(environment["SQLQUEUE_BENCH_DATABASE"]), "CONN_MAX_AGE": 60}
+    environment = {**environment, "SQLQUEUE_BENCH_DATABASE": json.dumps(connection)}
     with subprocess.Popen(command, env=environment, cwd=ROOT) as server:
         try:
             poll_until(lambda: _answers(f"http://{address}/admin/login/"), _PATIENCE_SECONDS)
@@ -100,8 +134,8 @@ def _answers(address: str) -> bool:
 
 
 @contextmanager
-def _browsers(address: str, session: str, count: int, nice: int, seen: list[dict[str, Any]]) -> Iterator[None]:
-    command = ["nice", "-n", str(nice), sys.executable, "-m", "benchmarks.dashboard_browsers", address, session, str(count)]
+def _browsers(address: str, session: str, count: int, rest: set[int], seen: list[dict[str, Any]]) -> Iterator[None]:
+    command = [*_on(rest), "-m", "benchmarks.dashboard_browsers", address, session, str(count)]
     with subprocess.Popen(
         command, cwd=ROOT, env=dict(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as browsers:

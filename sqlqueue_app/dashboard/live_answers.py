@@ -1,7 +1,7 @@
 """One answer for all who look at the same page at the same time: ten open pages cost the database little more than one.
 
 A page is made once for those who may do the same, in the same language and time zone, and kept for half of the time after which
-they ask again. So whoever has just loaded the whole page, after an action of his, is never answered with what was before it.
+they ask again, at most. So whoever has just loaded the whole page, after an action of his, is never answered with what was before.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from django.utils.translation import get_language
 
 from sqlqueue_app.dashboard.access import Power, may
 from sqlqueue_app.dashboard.live import TOKEN
+from sqlqueue_app.operations.recent_looks import RecentLooks
 
 LONGEST_SECONDS: Final = 5.0
+# Pages that are made at about the same time share their looks at queues. Together with the time for which an answer is kept this is
+# less than the interval of any page that looks at queues.
+LOOKS_SECONDS: Final = 2.0
 # A person looks at few pages; whoever asks for a thousand different ones only wants memory.
 KEPT_AT_MOST: Final = 100
 
@@ -45,6 +49,7 @@ class LiveAnswers:
         self._clock = clock
         self._lock = threading.Lock()
         self._answers: dict[Hashable, _Answer] = {}
+        self._looks = RecentLooks(clock=clock)
 
     def answer(self, request: HttpRequest, make: Callable[[], HttpResponseBase]) -> HttpResponseBase:
         """What `make` gives, or has given a moment ago to somebody who may see the same; who asks meanwhile waits for it.
@@ -56,14 +61,21 @@ class LiveAnswers:
         with known.lock:
             if self._clock() < known.until:
                 return HttpResponse(_with_token(request, known.content))
-            response = make()
-            if isinstance(response, TemplateResponse):
-                response.render()
-                seconds = (response.context_data or {}).get("live_seconds") or 0
-                if response.status_code == 200 and seconds:
-                    known.content = response.content
-                    known.until = self._clock() + min(seconds * self.part, LONGEST_SECONDS)
+            with self._looks.used(LOOKS_SECONDS if self.part else 0.0):
+                response = make()
+                if isinstance(response, TemplateResponse):
+                    response.render()
+            self._keep(known, response)
             return response
+
+    def _keep(self, known: _Answer, response: HttpResponseBase) -> None:
+        if not isinstance(response, TemplateResponse) or response.status_code != 200:
+            return
+        seconds = min(((response.context_data or {}).get("live_seconds") or 0) * self.part, LONGEST_SECONDS)
+        if seconds:
+            known.content = response.content
+            # All pages grow old at the same instants, so that those that are made anew share what they look at.
+            known.until = (self._clock() // seconds + 1) * seconds
 
     def _known(self, request: HttpRequest) -> _Answer:
         powers = tuple(may(request, power) for power in Power)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.databases.layouts import QueueLayout
@@ -19,6 +19,7 @@ from sqlqueue_app.operations.head_age import HeadAge, head_age
 from sqlqueue_app.operations.known_queues import KnownQueue
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_problems import QueueProblem, problem_of_error, problem_of_found_layout, problem_of_layout
+from sqlqueue_app.operations.recent_looks import keep_looks, recent_looks, taking_turns
 from sqlqueue_app.tables.listing import ListedTable, Look, list_tables, look_at_expiries, look_at_queues
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
@@ -72,14 +73,27 @@ def read_queues(
     listed = listed_tables(settings.database) if listed is None else listed
     layouts = {table_key(table.address): table.layout for table in listed if table.layout is not None}
     together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}
+    with taking_turns():
+        found = _look_or_remember(settings, together, limit, now)
+    return [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+
+
+def _look_or_remember(
+    settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
+) -> dict[KnownQueue, QueueStatus]:
+    """The looks at these queues, those of a moment ago where they may be shared; nothing new where one of them makes trouble."""
+    alias = settings.database
+    recent: dict[Any, QueueStatus] = recent_looks((alias, queue) for queue in queues)
+    unseen = {queue: layout for queue, layout in queues.items() if (alias, queue) not in recent}
     try:
-        with looking(settings.database, f"look at {len(together)} queues"):
-            found = _look_together(settings, together, limit, now)
+        with looking(alias, f"look at {len(unseen)} queues"):
+            found = _look_together(settings, unseen, limit, now)
     except ConnectionLost:
         raise
     except DatabaseError:
         found = {}  # one of them is gone or locked: each by itself, then
-    return [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+    keep_looks({(alias, queue): status for queue, status in found.items()})
+    return {**found, **{queue: status for (_alias, queue), status in recent.items()}}
 
 
 def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:

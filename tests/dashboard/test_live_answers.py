@@ -15,7 +15,10 @@ from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
 from sqlqueue_app.dashboard import page_admin
-from sqlqueue_app.dashboard.live_answers import KEPT_AT_MOST, LONGEST_SECONDS, LiveAnswers
+from sqlqueue_app.dashboard.live_answers import KEPT_AT_MOST, LONGEST_SECONDS, LOOKS_SECONDS, LiveAnswers
+from sqlqueue_app.operations import queue_looks
+from sqlqueue_app.tables import listing
+from tests.contract.tables import execute
 from tests.dashboard.pages import OVERVIEW, client_of
 from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
@@ -23,6 +26,7 @@ from tests.support.waiting import join_all
 
 LIVE = {"Sqlqueue-Live": "1"}
 QUEUE = f"{OVERVIEW}Sales/"
+DASHBOARD = "/admin/sqlqueue_app/dashboard/"
 
 
 class Clock:
@@ -94,6 +98,44 @@ def test_what_is_wrong_is_not_kept(sqlite_database: QueueDatabase, clock: Clock)
     sqlite_database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
     install(sqlite_database, ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
     assert live(client_of("viewer"), f"{OVERVIEW}Nowhere/").status_code == 200
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tables that were counted, in their order."""
+    tables: list[str] = []
+    look = listing.look_at_queues
+
+    def recorded(alias: str, addresses: Any, limit: int) -> Any:
+        tables.extend(each.table for each in addresses)
+        return look(alias, addresses, limit)
+
+    monkeypatch.setattr(queue_looks, "look_at_queues", recorded)
+    return tables
+
+
+def test_pages_that_are_made_together_share_their_looks_at_queues(
+    sqlite_database: QueueDatabase, clock: Clock, looked_at: list[str]
+) -> None:
+    install(sqlite_database)
+    execute(sqlite_database, 'CREATE TABLE "Other" AS SELECT * FROM "Sales"')
+    client = client_of("viewer")
+    live(client, DASHBOARD)
+    of_settings = set(looked_at)
+    looked_at.clear()
+    clock.seconds = LOOKS_SECONDS - 0.1
+    live(client, "/admin/sqlqueue_app/endpoint/")
+    list_of_queues = live(client, OVERVIEW)
+    assert "Sales" in of_settings
+    assert set(looked_at).isdisjoint(of_settings), "the list has queues of others besides"
+    assert b"Sales" in list_of_queues.content
+
+    client.get(OVERVIEW)
+    assert of_settings <= set(looked_at), "who loads a page himself has them counted"
+    looked_at.clear()
+    clock.seconds = LOOKS_SECONDS + 0.1
+    live(client, f"{DASHBOARD}?period=1d")
+    assert set(looked_at) == of_settings
 
 
 # --- by itself ------------------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ def test_a_star_import_gives_exactly_all() -> None:
 
 def test_names_are_the_things_themselves() -> None:
     from sqlqueue_app.callbacks.request import request
+    from sqlqueue_app.health_checks import health_check
     from sqlqueue_app.messages.errors import Unrecoverable
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
@@ -59,7 +60,7 @@ def test_names_are_the_things_themselves() -> None:
         "Unrecoverable": Unrecoverable, "handles": handles, "message_type": message_type, "send": send, "send_many": send_many,
         "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,
         "Discard": Discard, "MoveToError": MoveToError, "RetryLater": RetryLater, "RetryNow": RetryNow,
-        "default_policy": default_policy, "request": request,
+        "default_policy": default_policy, "request": request, "health_check": health_check,
     }  # fmt: skip
     assert {name: getattr(sqlqueue_app, name) for name in sqlqueue_app.__all__} == expected
     assert set(sqlqueue_app.__all__) <= set(dir(sqlqueue_app))

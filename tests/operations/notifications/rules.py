@@ -109,3 +109,8 @@ class Receiver:
                 self.released.set()
                 server.shutdown()
                 join_all([thread])
+
+
+def state(made: NotificationRule) -> NotificationRule:
+    """The rule as it is now."""
+    return NotificationRule.objects.get(pk=made.pk)

@@ -1,90 +1,33 @@
-"""What is sent: to real servers of HTTP and mail, by one process at a time, again when it fails, with the same id."""
+"""What is sent: by one process at a time, again when it fails, with the same id, signed as the convention asks."""
 
 from __future__ import annotations
 
 import base64
 import json
-import logging
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-import django
 import pytest
-from aiosmtpd.controller import Controller
-from django.core import mail
 from django.db import connections
-from django.test import override_settings
-from django.utils import translation
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import CheckResult, Event, NotificationDelivery, NotificationRule
+from sqlqueue_app.models import Event, NotificationDelivery, NotificationRule
 from sqlqueue_app.operations.event_texts import text_of_event
 from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.notifications import sending, webhooks
 from sqlqueue_app.operations.notifications.evaluation import Evaluator
 from sqlqueue_app.operations.notifications.job import Notifications
-from sqlqueue_app.operations.notifications.outcome import SendFailed
 from sqlqueue_app.operations.notifications.retention import KEPT, forget_old_deliveries
 from sqlqueue_app.operations.notifications.rules import RuleRefused, remove_rule, request_test, send_again
-from sqlqueue_app.operations.notifications.sending import DELAYS, LEASE, MOST_ATTEMPTS, Sender
+from sqlqueue_app.operations.notifications.sending import LEASE, MOST_ATTEMPTS, Sender
 from sqlqueue_app.operations.notifications.webhooks import new_secret, post, signed_headers
-from sqlqueue_app.operations.watching.catalogue import MOVER
 from sqlqueue_app.receiving.stopping import StopSignal
-from tests.operations.filling import install
-from tests.operations.notifications.rules import SECRET, Clock, Receiver, rule, sample
+from tests.operations.notifications.rules import SECRET, Clock, Receiver, sample
+from tests.operations.notifications.sending.deliveries import ADMIN, SMALL, deliver, slow, webhook
 from tests.support.databases import QueueDatabase
-from tests.support.ports import free_port
 from tests.support.waiting import join_all, poll_until
-
-ADMIN = "https://ops.example.com/admin/"
-# Long enough for a request to get through on a busy machine.
-SMALL = 1.0
-
-
-@pytest.fixture
-def clock() -> Clock:
-    # receivers refuse what was signed long ago
-    found = Clock()
-    found.now = datetime.now(UTC).replace(microsecond=0)
-    return found
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with Receiver().running() as found:
-        yield found
-
-
-@pytest.fixture
-def database(queue_database: QueueDatabase) -> Iterator[QueueDatabase]:
-    """A database of rules; mail goes to memory, also in Django 6.1, where mailers say so."""
-    install(queue_database, ADMIN_URL=ADMIN)
-    memory = "django.core.mail.backends.locmem.EmailBackend"
-    with override_settings(**mail_settings(memory)):
-        mail.outbox = []
-        yield queue_database
-
-
-def mail_settings(backend: str, **options: Any) -> dict[str, Any]:
-    if django.VERSION >= (6, 1):
-        return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
-    return {"EMAIL_BACKEND": backend, **{f"EMAIL_{name.upper()}": value for name, value in options.items()}}
-
-
-def webhook(clock: Clock, receiver: Receiver, **values: Any) -> NotificationRule:
-    return rule(clock, **{"channel": "webhook", "target": receiver.url(), "throttle_seconds": 0, **values})
-
-
-def deliver(clock: Clock, waiting: int = 11, queue: str = "Sales", **sender: Any) -> NotificationDelivery:
-    """Have something to tell, and try it once."""
-    sample(clock, queue, waiting)
-    Evaluator(get_settings(), now=clock).evaluate()
-    Sender(get_settings(), now=clock, **sender).send_due(StopSignal())
-    return NotificationDelivery.objects.latest("created_at", "pk")
 
 
 def test_a_webhook_is_signed_as_the_convention_asks(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
@@ -124,201 +67,6 @@ def test_made_secrets_are_long_and_different() -> None:
     made = {new_secret() for _ in range(20)}
     assert len(made) == 20
     assert {len(base64.b64decode(each.removeprefix("whsec_"))) for each in made} == {32}
-
-
-def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
-    settings.DEFAULT_FROM_EMAIL = "queues@example.com"
-    settings.EMAIL_SUBJECT_PREFIX = "[shop] "
-    rule(clock, name="long", target="a@example.com\nb@example.com")
-    sent = deliver(clock)
-    assert sent.state == "sent"
-    (message,) = mail.outbox
-    assert message.subject == "[shop] long: Sales: 11 messages are waiting; the limit is 10"
-    assert (message.from_email, message.to) == ("queues@example.com", ["a@example.com", "b@example.com"])
-    assert message.extra_headers["Message-ID"].startswith(f"<{sent.pk}@")
-    assert message.body.splitlines() == [
-        f"- Sales: 11 messages are waiting; the limit is 10 ({clock.now:%Y-%m-%d %H:%M:%S} UTC)",
-        f"  {ADMIN}sqlqueue_app/queue/Sales/",
-        "",
-        "Not over yet: Sales",
-        "",
-        f"The rule of this notification: {ADMIN}sqlqueue_app/notificationrule/{sent.rule_id}/",
-    ]
-
-
-def test_a_check_says_what_it_has_found(database: QueueDatabase, clock: Clock) -> None:
-    rule(clock, kind="check_failed", threshold=None, throttle_seconds=0, name="checks")
-    times = {"checked_at": clock.now, "since": clock.now}
-    CheckResult.objects.create(name=MOVER.name, subject="Sales", failing=True, details={"overdue": 7}, **times)
-    CheckResult.objects.create(name="disk", failing=True, details={"text": "the disk is full"}, **times)
-    deliver(clock)
-    CheckResult.objects.update(failing=False)
-    clock.after(10)
-    deliver(clock)
-    first, second = ([line for line in each.body.splitlines() if line.startswith("- ")] for each in mail.outbox)
-    assert [line.partition(" (2")[0] for line in first] == [
-        "- disk: the disk is full",
-        "- Delayed messages: Delayed messages of Sales that are due and were not moved for a minute: 7.",
-    ]
-    assert [line.partition(" (2")[0] for line in second] == [
-        "- disk: the check passes", "- Delayed messages, Sales: the check passes",
-    ]  # fmt: skip
-
-
-def test_without_an_address_of_the_admin_the_links_are_left_out(
-    queue_database: QueueDatabase, database: QueueDatabase, clock: Clock
-) -> None:
-    database.configure(ADMIN_URL=None)
-    rule(clock)
-    deliver(clock)
-    assert "http" not in mail.outbox[0].body
-
-
-def test_no_header_is_injected(database: QueueDatabase, clock: Clock) -> None:
-    rule(clock, name="a rule\r\nBcc: all@example.com")
-    sent = deliver(clock, queue="Sales\nX-Evil: 1")
-    assert sent.state == "sent"
-    (message,) = mail.outbox
-    assert message.message()["Bcc"] is None
-    assert message.message()["X-Evil"] is None
-    assert "\n" not in message.subject
-    assert len(message.subject) < 250
-
-
-def test_mail_is_in_the_language_of_the_site(database: QueueDatabase, clock: Clock, settings: Any) -> None:
-    settings.LANGUAGE_CODE = "de"
-    settings.USE_THOUSAND_SEPARATOR = True
-    rule(clock)
-    with translation.override("fr"):
-        deliver(clock, waiting=12_345)
-    assert "12.345" in mail.outbox[0].body
-
-
-@pytest.fixture
-def smtp() -> Iterator[tuple[Controller, list[Any]]]:
-    received: list[Any] = []
-
-    class Keeper:
-        async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:  # noqa: N802
-            if address.startswith("nobody"):
-                return "550 no such mailbox"
-            envelope.rcpt_tos.append(address)
-            return "250 OK"
-
-        async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
-            received.append(envelope)
-            return "250 OK"
-
-    controller = Controller(Keeper(), hostname="127.0.0.1", port=free_port())
-    controller.start()
-    try:
-        yield controller, received
-    finally:
-        controller.stop()
-
-
-def test_a_real_server_of_mail(database: QueueDatabase, clock: Clock, smtp: tuple[Controller, list[Any]]) -> None:
-    controller, received = smtp
-    backend = "django.core.mail.backends.smtp.EmailBackend"
-    with override_settings(**mail_settings(backend, host=controller.hostname, port=controller.port)):
-        rule(clock, target="ops@example.com")
-        assert deliver(clock).state == "sent"
-        rule(clock, name="other", subject="Billing", target="nobody@example.com")
-        clock.after(10)
-        deliver(clock, queue="Billing")
-    assert received[0].rcpt_tos == ["ops@example.com"]
-    assert b"Auto-Submitted: auto-generated" in received[0].content
-    assert "no such mailbox" in NotificationDelivery.objects.get(rule_name="other").error
-
-
-def test_a_server_of_mail_that_is_not_there(database: QueueDatabase, clock: Clock) -> None:
-    with override_settings(**mail_settings("django.core.mail.backends.smtp.EmailBackend", host="127.0.0.1", port=free_port())):
-        rule(clock)
-        failed = deliver(clock)
-    assert (failed.state, failed.attempts) == ("waiting", 1)
-    assert "ConnectionRefusedError" in failed.error
-
-
-def slow(receiver: Receiver) -> Any:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        receiver.released.wait(60)
-
-    return answer
-
-
-def dripping(receiver: Receiver) -> Any:
-    """A header without an end, a byte at a time: no single read takes long."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
-        while not receiver.released.wait(0.02):
-            handler.wfile.write(b"x")
-
-    return answer
-
-
-def redirecting(receiver: Receiver) -> Any:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(302, "Found\x07")
-        handler.send_header("Location", receiver.url("/elsewhere"))
-        handler.end_headers()
-
-    return answer
-
-
-def closing(handler: BaseHTTPRequestHandler) -> None:
-    handler.close_connection = True
-
-
-def talking(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(500)
-    handler.end_headers()
-    handler.wfile.write(b"no \x00 luck\n" + b"x" * 100_000)
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (500, "HTTP 500 Internal Server Error"),
-        (404, "HTTP 404 Not Found"),
-        (redirecting, "HTTP 302 Found� (redirects are not followed)"),
-        (closing, "RemoteDisconnected: Remote end closed connection without response"),
-        (talking, "HTTP 500 Internal Server Error: no � luck xxx"),
-        (slow, f"no answer in {SMALL:g} s"),
-        (dripping, f"no answer in {SMALL:g} s"),
-    ],
-    ids=["500", "404", "redirects", "closes", "talks", "never answers", "drips"],
-)
-def test_a_receiver_that_does_not_take_it(
-    database: QueueDatabase, clock: Clock, receiver: Receiver, answer: Any, expected: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    receiver.answer = answer(receiver) if answer in (slow, dripping, redirecting) else answer
-    webhook(clock, receiver)
-    with caplog.at_level(logging.INFO, "sqlqueue"):
-        failed = deliver(clock, timeout=SMALL if answer in (slow, dripping) else 30.0)
-    assert failed.error.startswith(expected)
-    assert len(failed.error) < 300
-    assert (failed.state, failed.attempts, failed.next_attempt_at) == ("waiting", 1, clock.now + DELAYS[0])
-    assert [path for path, _headers, _body in receiver.requests] == ["/hook?token=s3cret"]
-    (record,) = [each for each in caplog.records if getattr(each, "event", "").startswith("notification_")]
-    assert (record.event, record.levelname) == ("notification_delayed", "WARNING")  # type: ignore[attr-defined]
-    assert "s3cret" not in caplog.text
-    assert SECRET not in caplog.text
-
-
-def test_nobody_listens(database: QueueDatabase, clock: Clock) -> None:
-    rule(clock, channel="webhook", target=f"http://127.0.0.1:{free_port()}/")
-    assert deliver(clock).error.startswith("ConnectionRefusedError")
-
-
-def test_a_host_that_there_is_not() -> None:
-    with pytest.raises(SendFailed, match="gaierror"):
-        post("https://nobody.invalid/", b"", {}, timeout=30)
-
-
-def test_a_server_that_speaks_no_tls(receiver: Receiver) -> None:
-    with pytest.raises(SendFailed, match="SSLError"):
-        post(receiver.url().replace("http:", "https:"), b"", {}, timeout=30)
 
 
 def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(

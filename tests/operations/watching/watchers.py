@@ -1,0 +1,54 @@
+"""Workers that look at checks, each at a time that the test says, and what they have told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import CheckResult, Event, Instance, QueueSample
+from sqlqueue_app.operations.watching.catalogue import finding_in_words
+from sqlqueue_app.operations.watching.job import Watching
+from sqlqueue_app.operations.watching.own import OwnChecks
+from tests.support.databases import QueueDatabase
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+SCHEDULES = {"hourly": {"CRON": "0 * * * *", "SEND": "Shop.Count"}}
+
+
+class Bench:
+    """Workers that look, each at a time that the test says."""
+
+    def __init__(self, database: QueueDatabase) -> None:
+        self.database = database
+        self.now = datetime.now(UTC).replace(microsecond=0)
+        self.ahead = timedelta()
+        self.first = self.worker()
+
+    def worker(self, **own: Any) -> Watching:
+        known = OwnChecks(**{"alias": self.database.alias, "host": "mill", **own})
+        return Watching(get_settings(), known, now=lambda: self.now, local=lambda: self.now + self.ahead)
+
+    def pass_time(self, time: timedelta = 5 * MINUTE) -> None:
+        """All is looked at anew then; processes that live have told so."""
+        self.now += time
+        # One that was not away so long.
+        self.first = self.worker()
+        for each in Instance.objects.filter(heartbeat_at__gte=self.now - time - 40 * SECOND):
+            Instance.objects.filter(pk=each.pk).update(heartbeat_at=datetime.now(UTC))
+
+    def samples(self, queue: str, minutes: int = 1, seconds: int = 10, **fields: Any) -> None:
+        """The queue was so for so long."""
+        QueueSample.objects.filter(queue=queue).delete()
+        for number in range(minutes * 60 // seconds):
+            at = self.now - timedelta(seconds=number * seconds)
+            known = {"queue": queue, "seconds": seconds, "taken_at": at, "waiting": 0, "most_waiting": 0}
+            QueueSample.objects.create(**{**known, **fields})
+
+    def failing(self, name: str) -> dict[str, str]:
+        rows = CheckResult.objects.filter(name=f"sqlqueue.{name}", failing=True)
+        return {each.subject: finding_in_words(each.name, each.subject, each.details) for each in rows}
+
+
+def told() -> list[tuple[str, str]]:
+    return [(each.kind, each.subject) for each in Event.objects.order_by("id")]

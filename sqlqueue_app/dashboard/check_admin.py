@@ -102,28 +102,20 @@ class CheckAdmin(PageAdmin):
             told = stamp(until)
             return Done(_("The check is muted until %(until)s.") % {"until": f"{told.date} {told.time}"}, self.url())
 
-        return confirm(
-            self,
+        return self._confirm(
             request,
-            Confirmation(
-                action="mute_check",
-                power=Power.SETTINGS,
-                target=_target(result),
-                title=_("Mute the check “%(check)s”") % {"check": label_of(result.name)},
-                text=_(
-                    "It is run on, and what changes is an event. Until the time is over it does not count in the overview, "
-                    "in sqlqueue_health and in the metrics, and nobody is notified of it."
-                ),
-                submit=_("Mute"),
-                perform=perform,
-                back_url=self.url(),
-                facts=_facts(result),
-                fields=(
-                    Field("hours", _("For how long"), asked, choices=[(key, str(label)) for key, label in _TIMES.items()]),
-                ),
-                errors=() if hours is not None or CONFIRMED not in request.POST else (_("Choose one of the times."),),
+            result,
+            action="mute_check",
+            title=_("Mute the check “%(check)s”") % {"check": label_of(result.name)},
+            text=_(
+                "It is run on, and what changes is an event. Until the time is over it does not count in the overview, "
+                "in sqlqueue_health and in the metrics, and nobody is notified of it."
             ),
-        )  # fmt: skip
+            submit=_("Mute"),
+            perform=perform,
+            fields=(Field("hours", _("For how long"), asked, choices=[(key, str(label)) for key, label in _TIMES.items()]),),
+            errors=() if hours is not None or CONFIRMED not in request.POST else (_("Choose one of the times."),),
+        )
 
     def unmute_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Have it count again."""
@@ -133,20 +125,14 @@ class CheckAdmin(PageAdmin):
             self._mute(result, None, "")
             return Done(_("The check counts again."), self.url())
 
-        return confirm(
-            self,
+        return self._confirm(
             request,
-            Confirmation(
-                action="unmute_check",
-                power=Power.SETTINGS,
-                target=_target(result),
-                title=_("Unmute the check “%(check)s”") % {"check": label_of(result.name)},
-                text=_("It counts again, at once."),
-                submit=_("Unmute"),
-                perform=perform,
-                back_url=self.url(),
-                facts=_facts(result),
-            ),
+            result,
+            action="unmute_check",
+            title=_("Unmute the check “%(check)s”") % {"check": label_of(result.name)},
+            text=_("It counts again, at once."),
+            submit=_("Unmute"),
+            perform=perform,
         )
 
     def run_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -157,23 +143,25 @@ class CheckAdmin(PageAdmin):
             ask_to_run(managed_alias(), result.name)
             return Done(_("A worker runs it within 20 seconds."), self.url())
 
-        blocked = "" if is_worker_alive() else _("No worker is alive.")
-        return confirm(
-            self,
+        if not can_be_run_now(result.name):
+            blocked = _("Each process runs this check by itself.")
+        else:
+            blocked = "" if is_worker_alive() else _("No worker is alive.")
+        return self._confirm(
             request,
-            Confirmation(
-                action="run_check",
-                power=Power.SETTINGS,
-                target=_target(result),
-                title=_("Run the check “%(check)s” now") % {"check": label_of(result.name)},
-                text=_("A worker runs it at its next look, within 20 seconds, and then as ever."),
-                submit=_("Run now"),
-                perform=perform,
-                back_url=self.url(),
-                facts=_facts(result),
-                blocked=blocked if can_be_run_now(result.name) else _("Each process runs this check by itself."),
-            ),
+            result,
+            action="run_check",
+            title=_("Run the check “%(check)s” now") % {"check": label_of(result.name)},
+            text=_("A worker runs it at its next look, within 20 seconds, and then as ever."),
+            submit=_("Run now"),
+            perform=perform,
+            blocked=blocked,
         )
+
+    def _confirm(self, request: HttpRequest, result: CheckResult, **asked: Any) -> HttpResponse:
+        """Ask, as every action on a result does."""
+        whole = Confirmation(power=Power.SETTINGS, target=_target(result), back_url=self.url(), facts=_facts(result), **asked)
+        return confirm(self, request, whole)
 
     def _found(self, request: HttpRequest, pk: int) -> CheckResult:
         # No column holds a greater number; SQLite and PostgreSQL refuse it each in its way.

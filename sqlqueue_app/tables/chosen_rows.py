@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlqueue_app.tables.connections import fetch_all
 from sqlqueue_app.tables.queue import QueueTable
@@ -14,6 +14,7 @@ from sqlqueue_app.tables.rows import bytes_of, row_id_of, text_of
 
 # So many numbers stand in one statement at most.
 ROWS_PER_STATEMENT: Final = 1_000
+Chosen = TypeVar("Chosen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,15 @@ def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> di
     return {row_id_of(row_id): int(number) for number, row_id in found}
 
 
+def statement_portions(chosen: Iterable[Chosen]) -> Iterator[list[Chosen]]:
+    """What stands in one statement, one after the other: a thousand each, as they are asked for."""
+    source = iter(chosen)
+    while portion := list(islice(source, ROWS_PER_STATEMENT)):
+        yield portion
+
+
 def _each(table: QueueTable, statement: str, row_versions: Iterable[int], **texts: str) -> Iterator[tuple[Any, ...]]:
-    source = iter(row_versions)
-    while numbers := list(islice(source, ROWS_PER_STATEMENT)):
+    for numbers in statement_portions(row_versions):
         chosen = ", ".join(str(int(number)) for number in numbers)
         rendered = table.dialect.statement(statement, table=table.qualified, row_versions=chosen, **texts)
         with table.errors(f"{statement.replace('_', ' ')} {len(numbers)} row(s) of {table.qualified}"):

@@ -7,16 +7,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, Final
 
+from sqlqueue_app.tables.chosen_rows import statement_portions
 from sqlqueue_app.tables.connections import fetch_all
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.rows import bytes_of, text_of
 from sqlqueue_app.tables.table_errors import TableErrors
 
-# So many keys stand in one statement at most.
-ROWS_PER_STATEMENT: Final = 1_000
 _LARGEST_NUMBER: Final = 2**63 - 1
 _INFINITE: Final = ("infinity", "-infinity")
 # Before it SQL Server's `datetime` holds nothing.
@@ -122,9 +120,8 @@ def remove_rows(table: DelayedTable, keys: Iterable[str]) -> list[str]:
 
 
 def _each(table: DelayedTable, statement: str, keys: Iterable[str], **values: object) -> Iterator[tuple[Any, ...]]:
-    source = iter(keys)
     is_quoted = table.dialect.name == "postgresql"
-    while chosen := list(islice(source, ROWS_PER_STATEMENT)):
+    for chosen in statement_portions(keys):
         ids = ", ".join(f"'{uuid.UUID(key)}'" if is_quoted else str(int(key)) for key in chosen)
         rendered = table.dialect.statement(statement, table=table.qualified, ids=ids)
         with TableErrors(table, f"{statement.replace('_', ' ')} {len(chosen)} row(s) of {table.qualified}"):

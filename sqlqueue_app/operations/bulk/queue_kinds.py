@@ -22,7 +22,6 @@ from sqlqueue_app.operations.bulk.outcome import Outcome, Reason
 from sqlqueue_app.operations.single_message import moved_row
 from sqlqueue_app.tables.chosen_rows import remove_rows, take_rows
 from sqlqueue_app.tables.queue import QueueTable, queue_table
-from sqlqueue_app.tables.rows import PeekedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,32 +97,36 @@ class QueueOperation:
         """Work on the next messages behind the cursor, at most `limit`, in the transactions that the caller has begun."""
         chosen = self._read(scope)
         table = queue_table(settings.database, chosen.queue)
-        rows = _next_rows(table, chosen, cursor, limit + 1)
-        numbers = [row.row_version for row in fitting(rows, limit, lambda row: row.body_length or 0)]
+        numbers, is_last = self._next(table, chosen, cursor, limit)
         outcome = Outcome()
         if numbers:
             outcome.done = _work(settings, table, chosen, numbers)
             if outcome.done < len(numbers):
                 outcome.skip(Reason.IN_HANDS, count=len(numbers) - outcome.done)
-        return Batch(outcome, str(numbers[-1]) if numbers else cursor, len(numbers) == len(rows))
+        return Batch(outcome, str(numbers[-1]) if numbers else cursor, is_last)
 
     def over_first(self, settings: Settings, scope: object, cursor: str) -> str:
         """The cursor behind the next message, which cannot be worked on."""
         chosen = self._read(scope)
-        rows = _next_rows(queue_table(settings.database, chosen.queue), chosen, cursor, 1)
-        return str(rows[0].row_version) if rows else cursor
+        numbers, _is_last = self._next(queue_table(settings.database, chosen.queue), chosen, cursor, 1)
+        return str(numbers[0]) if numbers else cursor
+
+    def _next(self, table: QueueTable, scope: QueueScope, cursor: str, limit: int) -> tuple[list[int], bool]:
+        """The numbers of the next rows, and whether there are no more; few where large bodies would be in memory."""
+        after = int(cursor or 0)
+        try:
+            if self.moves:
+                rows = [row for row in table.peek(limit + 1, after=after, body_limit=0) if row.row_version <= scope.until]
+                chosen = [row.row_version for row in fitting(rows, limit, lambda row: row.body_length or 0)]
+                return chosen, len(chosen) == len(rows)
+            numbers = [number for number in table.row_versions(limit + 1, after=after) if number <= scope.until]
+        except QueueNotFound:
+            # Without its cause, which would make it an error of the database to whoever reads causes.
+            raise _gone(scope.name) from None
+        return numbers[:limit], len(numbers) <= limit
 
     def _read(self, scope: object) -> QueueScope:
         return self.scope(QueueScope.from_json(scope))
-
-
-def _next_rows(table: QueueTable, scope: QueueScope, cursor: str, limit: int) -> list[PeekedRow]:
-    try:
-        rows = table.peek(limit, after=int(cursor or 0), body_limit=0)
-    except QueueNotFound:
-        # Without its cause, which would make it an error of the database to whoever reads causes.
-        raise _gone(scope.name) from None
-    return [row for row in rows if row.row_version <= scope.until]
 
 
 def _work(settings: Settings, table: QueueTable, scope: QueueScope, row_versions: Sequence[int]) -> int:

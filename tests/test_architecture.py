@@ -59,13 +59,15 @@ ALLOWED: dict[str, frozenset[str]] = {
     "apps": frozenset({"conf", "checks", "after_migrate", "queue_models", "models"}),
     # Spark's executors have no Django
     "spark": frozenset({"messages", "databases"}),
+    # the driver of the pipeline: Django above, Spark below; its command alone imports it
+    "pipeline": _OPERATIONS | {"spark", "lake"},
     # what may look down on all of it; nobody looks up to these
     "dashboard": _OPERATIONS,
     "metrics": _OPERATIONS,
     "urls": frozenset({"metrics"}),
     "admin": _OPERATIONS | {"dashboard"},
     "tasks": _OPERATIONS,
-    "management": _OPERATIONS | {"logs", "spark", "migration_operations"},
+    "management": _OPERATIONS | {"logs", "pipeline", "spark", "migration_operations"},
     "testing": _OPERATIONS,
     # the package itself: lazy exports of what users import
     "__init__": _RECEIVING | {"callbacks", "health_checks"},

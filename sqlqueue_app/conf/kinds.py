@@ -326,9 +326,15 @@ class DottedPath:
 class CronLine:
     """The five fields of a crontab line."""
 
-    expected: str = "a crontab line of five fields"
+    none: bool = False
+
+    @property
+    def expected(self) -> str:
+        return "a crontab line of five fields" + (", or None" if self.none else "")
 
     def read(self, value: object, at: KeyPath) -> object:
+        if value is None and self.none:
+            return None
         if not isinstance(value, str):
             raise refuse(self, value, at, Code.WRONG_TYPE)
         fault = cron_fault(value)

@@ -174,6 +174,24 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """The Spark pipeline: from which queues, to which lake, how much at a time. Durations are seconds."""
+
+    lake: str | None = field(default=None, metadata=setting(Text("a folder, or a URL that Spark can write", none=True)))
+    master: str = field(default="local[*]", metadata=setting(Text("the master of a Spark cluster")))
+    audit_queues: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(_ADDRESS, none=True)))
+    error_queues: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(_ADDRESS, none=True)))
+    cron: str | None = field(default=None, metadata=setting(CronLine(none=True)))
+    batch_size: int = field(default=500_000, metadata=setting(Whole(1)))
+    every_seconds: float = field(default=10.0, metadata=setting(Seconds(0.1)))
+    keep_days: int | None = field(default=None, metadata=setting(Whole(1, none=True)))
+    peek_only: bool = field(default=False, metadata=setting(Flag()))
+    spark: Mapping[str, str] = field(
+        default_factory=_empty, metadata=setting(MapOf(Text("a setting of Spark"), Text("a string that is not blank")))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole `SQLQUEUE` dictionary, checked and with its defaults filled in. It does not change."""
 
@@ -200,6 +218,7 @@ class Settings:
     metrics: MetricsSettings | None = field(default=None, metadata=setting(Section(MetricsSettings)))
     admin_url: str | None = field(default=None, metadata=setting(WebAddress(none=True)))
     webhook_hosts: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(HostPattern(), none=True)))
+    pipeline: PipelineSettings | None = field(default=None, metadata=setting(Section(PipelineSettings)))
     task_backends: Mapping[str, TaskBackend] = field(default_factory=_empty)
     """Not of `SQLQUEUE`: the entries of Django's `TASKS` that name our backend, by alias."""
 

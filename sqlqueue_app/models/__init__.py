@@ -8,6 +8,7 @@ from django.db import models
 from sqlqueue_app.models.anchors import Conversation, Dashboard, DelayedMessage, Endpoint, Queue, Subscription
 from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.models.handled import HandledMessage, TaskResult
+from sqlqueue_app.models.lake import BatchKind, CopyFate, LakeBatch, LakeCopy, LakeFile, PipelineRun, RunState
 from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
 from sqlqueue_app.models.running import (
     Claim,
@@ -33,9 +34,11 @@ from sqlqueue_app.queue_models import queue_model, queue_models
 
 __all__ = [
     "ActionResult",
+    "BatchKind",
     "CheckResult",
     "Claim",
     "Conversation",
+    "CopyFate",
     "Dashboard",
     "DelayedMessage",
     "DeliveryState",
@@ -50,6 +53,9 @@ __all__ = [
     "FailureStatus",
     "HandledMessage",
     "Instance",
+    "LakeBatch",
+    "LakeCopy",
+    "LakeFile",
     "NotificationChannel",
     "NotificationDelivery",
     "NotificationKind",
@@ -57,9 +63,11 @@ __all__ = [
     "Operation",
     "OperationState",
     "OperatorAction",
+    "PipelineRun",
     "Queue",
     "QueueSample",
     "Redirect",
+    "RunState",
     "Schedule",
     "ScheduleTick",
     "Severity",

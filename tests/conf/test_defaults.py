@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.conf import EndpointSettings, SatelliteSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf import EndpointSettings, PipelineSettings, SatelliteSettings, ScheduleSettings, Settings
 from sqlqueue_app.conf.containers import keys_of
 from sqlqueue_app.conf.reading import read_settings
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -35,6 +35,19 @@ DEFAULTS: dict[str, Any] = {
     "METRICS": None,
     "ADMIN_URL": None,
     "WEBHOOK_HOSTS": None,
+    "PIPELINE": None,
+}
+PIPELINE_DEFAULTS: dict[str, Any] = {
+    "LAKE": None,
+    "MASTER": "local[*]",
+    "AUDIT_QUEUES": None,
+    "ERROR_QUEUES": None,
+    "CRON": None,
+    "BATCH_SIZE": 500_000,
+    "EVERY": 10,
+    "KEEP_DAYS": None,
+    "PEEK_ONLY": False,
+    "SPARK": {},
 }
 ENDPOINT_DEFAULTS: dict[str, Any] = {
     "HANDLERS": None,
@@ -94,6 +107,12 @@ def test_defaults_of_an_endpoint() -> None:
 
     assert endpoint == EndpointSettings(name="Sales")
     assert as_keys(endpoint) == ENDPOINT_DEFAULTS
+
+
+def test_defaults_of_the_pipeline() -> None:
+    assert read({"PIPELINE": {}}).pipeline == PipelineSettings()
+    assert as_keys(PipelineSettings()) == PIPELINE_DEFAULTS
+    assert read({"PIPELINE": PIPELINE_DEFAULTS}).pipeline == PipelineSettings()
 
 
 def test_defaults_written_out_are_the_defaults() -> None:

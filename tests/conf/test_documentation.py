@@ -17,6 +17,7 @@ from sqlqueue_app.conf import (
     CustomCheckSettings,
     EndpointSettings,
     MetricsSettings,
+    PipelineSettings,
     SatelliteSettings,
     ScheduleSettings,
     Settings,
@@ -32,6 +33,7 @@ HEADINGS: dict[str, type[Any]] = {
     '`SQLQUEUE["ENDPOINTS"][name]["CUSTOM_CHECKS"][check]`': CustomCheckSettings,
     '`SQLQUEUE["SCHEDULES"][name]`': ScheduleSettings,
     '`SQLQUEUE["METRICS"]`': MetricsSettings,
+    '`SQLQUEUE["PIPELINE"]`': PipelineSettings,
     '`TASKS[alias]["OPTIONS"]`': TaskOptions,
 }
 

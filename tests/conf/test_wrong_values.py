@@ -100,6 +100,12 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(SLOW_HANDLER=-1), "E004", f'{S}["SLOW_HANDLER"] is -1, expected {SECONDS} of at least 0'),
     (sales(DELAYED_RETRY_INCREASE=-1), "E004", f'{S}["DELAYED_RETRY_INCREASE"] is -1, expected {SECONDS} of at least 0'),
     # who may ask for the metrics; a token is never shown
+    ({"PIPELINE": "/srv/lake"}, "E003", "SQLQUEUE[\"PIPELINE\"] is '/srv/lake', expected a dictionary"),
+    ({"PIPELINE": {"LAKE": 5}}, "E003", 'SQLQUEUE["PIPELINE"]["LAKE"] is 5, expected a folder, or a URL that Spark can write, or None'),
+    ({"PIPELINE": {"BATCH_SIZE": 0}}, "E004", 'SQLQUEUE["PIPELINE"]["BATCH_SIZE"] is 0, expected an integer of at least 1'),
+    ({"PIPELINE": {"LAKES": "/srv"}}, "E002", "SQLQUEUE[\"PIPELINE\"][\"LAKES\"] is not a setting: did you mean 'LAKE'?"),
+    ({"PIPELINE": {"CRON": "0 25 * * *"}}, "E011", "SQLQUEUE[\"PIPELINE\"][\"CRON\"] is '0 25 * * *', expected 0 to 23 for the hour, not '25'"),
+    ({"PIPELINE": {"SPARK": {"spark.ui.enabled": True}}}, "E003", 'SQLQUEUE["PIPELINE"]["SPARK"]["spark.ui.enabled"] is True, expected a string that is not blank'),
     ({"METRICS": True}, "E003", 'SQLQUEUE["METRICS"] is True, expected a dictionary'),
     ({"METRICS": {"TOKEN": b"s3cret"}}, "E003", 'SQLQUEUE["METRICS"]["TOKEN"] is a value of bytes, expected a string without blanks, or None'),
     ({"METRICS": {"TOKEN": "s3 cret"}}, "E007", 'SQLQUEUE["METRICS"]["TOKEN"] is blank or has blanks in it, expected a string without blanks, or None'),

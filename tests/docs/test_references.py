@@ -10,13 +10,36 @@ from sqlqueue_app import messages
 from sqlqueue_app.conf.values import ConcurrencyModel, TransactionMode
 from sqlqueue_app.logs import FIELDS
 from sqlqueue_app.messages import errors
-from sqlqueue_app.models import CheckResult, EndpointSample, EndpointTotal, Event, Instance, QueueSample
+from sqlqueue_app.models import (
+    CheckResult,
+    EndpointSample,
+    EndpointTotal,
+    Event,
+    Instance,
+    LakeBatch,
+    LakeCopy,
+    LakeFile,
+    PipelineRun,
+    QueueSample,
+)
 from sqlqueue_app.operations.sample_storage import RESOLUTIONS
 from sqlqueue_app.policies import ramp_up
 from sqlqueue_app.policies.back_off import BackOff
 from tests.support.databases import ROOT
 from tests.test_architecture import ALLOWED
 
+OWN_TABLES = [
+    Instance,
+    QueueSample,
+    EndpointSample,
+    EndpointTotal,
+    Event,
+    CheckResult,
+    PipelineRun,
+    LakeBatch,
+    LakeFile,
+    LakeCopy,
+]
 REFERENCE = ROOT / "docs" / "reference"
 EVENT = re.compile(r"(?:\"event\": |_extra\()\"(\w+)\"")
 
@@ -79,7 +102,7 @@ def test_the_transaction_modes_are_those_of_the_settings() -> None:
 
 def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
     page = (REFERENCE / "own-tables.md").read_text("utf-8")
-    for model in (Instance, QueueSample, EndpointSample, EndpointTotal, Event, CheckResult):
+    for model in OWN_TABLES:
         (section,) = [part for part in page.split("\n## ") if part.startswith(f"`{model.__name__}`\n")]
         cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
         documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"seconds"}

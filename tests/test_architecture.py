@@ -29,7 +29,7 @@ _SENDING = _TABLES | {"conf", "sending"}
 _RECEIVING = _SENDING | {"scheduler", "receiving"}
 _ENDPOINT = _RECEIVING | _INSTANCES | {"endpoint", "run"}
 _CALLBACKS = _RECEIVING | _INSTANCES | {"endpoint"}
-_OPERATIONS = _ENDPOINT | {"callbacks", "health_checks", "operations"}
+_OPERATIONS = _ENDPOINT | {"callbacks", "health_checks", "operations", "lake"}
 
 ALLOWED: dict[str, frozenset[str]] = {
     "messages": frozenset(),
@@ -44,7 +44,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "endpoint": _RECEIVING | _INSTANCES,
     "run": _RECEIVING | _INSTANCES | {"endpoint"},
     "callbacks": _CALLBACKS,
-    "operations": _ENDPOINT | {"callbacks", "health_checks"},
+    "operations": _ENDPOINT | {"callbacks", "health_checks", "lake"},
     # what a project registers, known to nobody below the operations
     "health_checks": frozenset({"messages"}),
     # what Django finds by its place
@@ -57,8 +57,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "checks": _TABLES | {"conf", "operations"},
     "after_migrate": _TABLES | {"conf", "operations"},
     "apps": frozenset({"conf", "checks", "after_migrate", "queue_models", "models"}),
+    # what a lake looks like, for who writes it and for who reads it
+    "lake": frozenset({"messages"}),
     # Spark's executors have no Django
-    "spark": frozenset({"messages", "databases"}),
+    "spark": frozenset({"messages", "databases", "lake"}),
     # the driver of the pipeline: Django above, Spark below; its command alone imports it
     "pipeline": _OPERATIONS | {"spark", "lake"},
     # what may look down on all of it; nobody looks up to these
@@ -73,7 +75,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "__init__": _RECEIVING | {"callbacks", "health_checks"},
 }
 
-NO_DJANGO = frozenset({"messages", "policies", "databases", "spark"})
+NO_DJANGO = frozenset({"messages", "policies", "databases", "lake", "spark"})
 NO_CLOCK_NO_THREAD = frozenset({"messages", "policies"})
 CLOCKS_AND_THREADS = frozenset(
     {"time", "threading", "_thread", "asyncio", "concurrent", "multiprocessing", "sched", "queue", "signal"}

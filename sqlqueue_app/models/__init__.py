@@ -7,6 +7,16 @@ from django.db import models
 
 from sqlqueue_app.models.anchors import Conversation, Dashboard, DelayedMessage, Endpoint, Queue, Subscription
 from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
+from sqlqueue_app.models.figures import (
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    MessageFigures,
+    NotableKind,
+    NotableMessage,
+    QueueFigures,
+    UsageDay,
+)
 from sqlqueue_app.models.handled import HandledMessage, TaskResult
 from sqlqueue_app.models.lake import BatchKind, CopyFate, LakeBatch, LakeCopy, LakeFile, PipelineRun, RunState
 from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
@@ -38,6 +48,7 @@ __all__ = [
     "CheckResult",
     "Claim",
     "Conversation",
+    "ConversationEdge",
     "CopyFate",
     "Dashboard",
     "DelayedMessage",
@@ -45,17 +56,22 @@ __all__ = [
     "Endpoint",
     "EndpointExpectation",
     "EndpointSample",
+    "EndpointSeen",
     "EndpointTotal",
     "Event",
     "FailedAttempt",
     "FailedMessage",
     "FailureGroup",
     "FailureStatus",
+    "GroupFigures",
     "HandledMessage",
     "Instance",
     "LakeBatch",
     "LakeCopy",
     "LakeFile",
+    "MessageFigures",
+    "NotableKind",
+    "NotableMessage",
     "NotificationChannel",
     "NotificationDelivery",
     "NotificationKind",
@@ -65,6 +81,7 @@ __all__ = [
     "OperatorAction",
     "PipelineRun",
     "Queue",
+    "QueueFigures",
     "QueueSample",
     "Redirect",
     "RunState",
@@ -73,6 +90,7 @@ __all__ = [
     "Severity",
     "Subscription",
     "TaskResult",
+    "UsageDay",
     "managed_models",
     "queue_model",
     "queue_models",

@@ -8,19 +8,27 @@ from typing import get_args
 import sqlqueue_app
 from sqlqueue_app import messages
 from sqlqueue_app.conf.values import ConcurrencyModel, TransactionMode
+from sqlqueue_app.lake.columns import TABLES
 from sqlqueue_app.logs import FIELDS
 from sqlqueue_app.messages import errors
 from sqlqueue_app.models import (
     CheckResult,
+    ConversationEdge,
     EndpointSample,
+    EndpointSeen,
     EndpointTotal,
     Event,
+    GroupFigures,
     Instance,
     LakeBatch,
     LakeCopy,
     LakeFile,
+    MessageFigures,
+    NotableMessage,
     PipelineRun,
+    QueueFigures,
     QueueSample,
+    UsageDay,
 )
 from sqlqueue_app.operations.sample_storage import RESOLUTIONS
 from sqlqueue_app.policies import ramp_up
@@ -39,6 +47,13 @@ OWN_TABLES = [
     LakeBatch,
     LakeFile,
     LakeCopy,
+    MessageFigures,
+    GroupFigures,
+    ConversationEdge,
+    EndpointSeen,
+    QueueFigures,
+    NotableMessage,
+    UsageDay,
 ]
 REFERENCE = ROOT / "docs" / "reference"
 EVENT = re.compile(r"(?:\"event\": |_extra\()\"(\w+)\"")
@@ -107,6 +122,18 @@ def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
         cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
         documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"seconds"}
         assert documented == {field.name for field in model._meta.fields} - {"id", "seconds"}
+
+
+def test_the_tables_of_the_lake_are_those_of_the_code() -> None:
+    page = (REFERENCE / "lake.md").read_text("utf-8")
+    sections = {part.split("`")[1]: part for part in page.split("\n### ")[1:]}
+
+    assert sorted(sections) == sorted(TABLES)
+    for name, table in TABLES.items():
+        cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", sections[name].split("\n## ")[0], re.MULTILINE)
+        documented = [column for cell in cells for column in re.findall(r"`(\w+)`", cell)]
+        shared = TABLES["messages"].names if name == "failures" else ()
+        assert sorted(documented) == sorted(set(table.names) - set(shared)), name
 
 
 def test_the_times_for_which_samples_are_kept_are_those_of_the_code() -> None:

@@ -8,10 +8,18 @@ from datetime import timedelta
 import pytest
 
 from sqlqueue_app.instances import managed_alias
-from sqlqueue_app.models import ActionResult, Operation, OperationState, OperatorAction
+from sqlqueue_app.models import (
+    ActionResult,
+    ConversationEdge,
+    GroupFigures,
+    MessageFigures,
+    Operation,
+    OperationState,
+    OperatorAction,
+)
 from sqlqueue_app.operations import portions
 from sqlqueue_app.operations.actions import Actor, record_action
-from sqlqueue_app.operations.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_what_is_old
+from sqlqueue_app.operations.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_figures, forget_what_is_old
 from sqlqueue_app.tables.clock import database_now
 from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
@@ -44,3 +52,22 @@ def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, mon
     assert set(Operation.objects.values_list("pk", flat=True)) == kept
     (action,) = OperatorAction.objects.all()
     assert (action.pk, action.operation, action.result) == (actions[-1].pk, None, ActionResult.DONE)
+
+
+def test_figures_of_minutes_and_hours_are_forgotten_and_those_of_days_never(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    now = database_now(managed_alias())
+    ages = [timedelta(hours=47), timedelta(hours=49), timedelta(days=91), timedelta(days=93), timedelta(days=4000)]
+    for age in ages:
+        for seconds in (60, 3600, 86400):
+            MessageFigures.objects.create(seconds=seconds, at=now - age)
+        for seconds in (3600, 86400):
+            ConversationEdge.objects.create(seconds=seconds, at=now - age)
+            seen = {"first_seen": now, "last_seen": now}
+            GroupFigures.objects.create(group_id=uuid.UUID(int=1), seconds=seconds, at=now - age, **seen)
+
+    assert forget_fine_figures(managed_alias(), now) == 4 + 3 * 2
+
+    for model in (MessageFigures, ConversationEdge, GroupFigures):
+        left = list(model._default_manager.order_by("seconds").values_list("seconds", flat=True))
+        assert left == ([60] if model is MessageFigures else []) + [3600] * 3 + [86400] * 5

@@ -1,0 +1,37 @@
+"""The tables of a lake fit together."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqlqueue_app.lake.columns import FAILURES, FIGURES, MESSAGES, TABLES, UNREADABLE, LakeTable
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_no_column_comes_twice(table: LakeTable) -> None:
+    names = [column.name for column in table.columns + table.partitions]
+
+    assert len(set(names)) == len(names)
+
+
+def test_failures_are_messages_with_more() -> None:
+    assert set(MESSAGES.columns) < set(FAILURES.columns)
+
+
+def test_tables_of_messages_are_by_queue_and_day_and_figures_by_day() -> None:
+    assert {tuple(column.name for column in table.partitions) for table in (MESSAGES, FAILURES, UNREADABLE)} == {("queue", "day")}
+    assert {tuple(column.name for column in table.partitions) for table in FIGURES.values()} == {("day",)}
+
+
+def test_each_type_is_one_that_duckdb_has() -> None:
+    types = {column.duckdb for table in TABLES.values() for column in table.columns}
+
+    assert types == {
+        *("VARCHAR", "BLOB", "INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP WITH TIME ZONE"),
+        *("STRUCT(classifier VARCHAR, title VARCHAR, id VARCHAR)[]", "MAP(INTEGER, BIGINT)"),
+    }
+
+
+def test_the_ddl_names_all_columns() -> None:
+    assert UNREADABLE.ddl.startswith("row_version BIGINT, native_id STRING, expires TIMESTAMP, headers STRING, body BINARY, ")
+    assert UNREADABLE.whole_ddl.endswith(", batch STRING, queue STRING, day DATE")

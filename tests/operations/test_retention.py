@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -27,8 +27,7 @@ from tests.support.databases import QueueDatabase
 SECOND = timedelta(seconds=1)
 
 
-def operation(state: OperationState, age: timedelta) -> Operation:
-    at = database_now(managed_alias()) - age
+def operation(state: OperationState, at: datetime) -> Operation:
     finished = None if state == OperationState.RUNNING else at
     return Operation.objects.create(id=uuid.uuid4(), kind="retry", state=state, requested_at=at, finished_at=finished)
 
@@ -37,10 +36,10 @@ def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, mon
     install(queue_database)
     monkeypatch.setattr(portions, "DELETED_AT_ONCE", 2)
     now = database_now(managed_alias())
-    old = [operation(OperationState.COMPLETED, OPERATIONS_KEPT + SECOND) for _ in range(5)]
+    old = [operation(OperationState.COMPLETED, now - OPERATIONS_KEPT - SECOND) for _ in range(5)]
     kept = {
-        operation(OperationState.RUNNING, OPERATIONS_KEPT * 2).pk,
-        operation(OperationState.FAILED, OPERATIONS_KEPT - timedelta(minutes=1)).pk,
+        operation(OperationState.RUNNING, now - OPERATIONS_KEPT * 2).pk,
+        operation(OperationState.FAILED, now - OPERATIONS_KEPT + timedelta(minutes=1)).pk,
     }
     actions = [
         record_action(Actor("anna"), "retry", "x", operation=old[0], now=lambda age=age: now - age)  # type: ignore[misc]

@@ -26,6 +26,7 @@ class Browser:
         self._cookie = cookie
         self._stop = stop
         self._etag = ""
+        self._made = "0"
         self.took: list[float] = []
         self.unchanged = 0
 
@@ -37,17 +38,19 @@ class Browser:
             self.took.append(time.perf_counter() - began)
 
     def _ask(self) -> None:
-        headers = {"Sqlqueue-Live": "1", "Cookie": f"sessionid={self._cookie}"}
+        headers = {"Sqlqueue-Live": self._made, "Cookie": f"sessionid={self._cookie}"}
         if self._etag:
             headers["If-None-Match"] = self._etag
         try:
             with urllib.request.urlopen(urllib.request.Request(self._address, headers=headers)) as answer:
                 answer.read()
-                self._etag = answer.headers.get("ETag", "")
+                self._etag = answer.headers.get("ETag", self._etag)
+                self._made = answer.headers.get("Sqlqueue-Made", self._made)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code != 304:
                     raise
+                self._made = error.headers.get("Sqlqueue-Made", self._made)
                 self.unchanged += 1
 
 

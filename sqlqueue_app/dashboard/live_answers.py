@@ -1,7 +1,9 @@
-"""One answer for all who look at the same page at the same time: ten open pages cost the database little more than one.
+"""One answer for all who look at the same page at the same time, and a bound on what all of them cost.
 
 A page is made once for those who may do the same, in the same language and time zone, and kept for half of the time after which
-they ask again, at most. So whoever has just loaded the whole page, after an action of his, is never answered with what was before.
+they ask again. Where the pages that are open take longer to make than that allows, they are made less often: all of them together
+take a process of the site no more than `PART_OF_TIME`, for they are made by the database that workers need. Each page says as of
+when it is, and a page that somebody has loaded himself, after an action of his, is never replaced by what was before.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import get_language
 
 from sqlqueue_app.dashboard.access import Power, may
-from sqlqueue_app.dashboard.live import TOKEN
+from sqlqueue_app.dashboard.live import TOKEN, etag_of, has_already, made_at_of, not_modified, nothing_newer, say_made_at
 from sqlqueue_app.operations.recent_looks import RecentLooks
 
-LONGEST_SECONDS: Final = 5.0
-# Pages that are made at about the same time share their looks at queues. Together with the time for which an answer is kept this is
-# less than the interval of any page that looks at queues.
+# Of the time of a process: what `benchmarks/dashboard.py` found to cost a worker less than 3 % of its rate.
+PART_OF_TIME: Final = 0.02
+# An operator waits no longer for what is new, whatever it costs.
+LONGEST_SECONDS: Final = 30.0
+# Pages that are made at about the same time share their looks at queues, and are as of so long before.
 LOOKS_SECONDS: Final = 2.0
 # A person looks at few pages; whoever asks for a thousand different ones only wants memory.
 KEPT_AT_MOST: Final = 100
@@ -33,20 +37,26 @@ KEPT_AT_MOST: Final = 100
 
 @dataclass(slots=True)
 class _Answer:
-    """What was made, until when it holds; `lock` is held while it is made anew."""
+    """What was made, as of when (seconds since 1970), what it cost, until when it holds; `lock` is held while it is made anew."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     content: bytes = b""
+    etag: str = ""
+    as_of: float = 0.0
+    cost_seconds: float = 0.0
     until: float = float("-inf")
 
 
 class LiveAnswers:
-    """The answers of this process. Safe from any thread; `clock` is in seconds."""
+    """The answers of this process. Safe from any thread; `clock` is in seconds, `now` in seconds since 1970."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, part: float = 0.5) -> None:
-        """`part` is for how much of a page's own interval an answer is kept."""
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time, part: float = 0.5
+    ) -> None:
+        """`part` is for how much of a page's own interval an answer is kept at least; with 0 nothing is kept."""
         self.part = part
         self._clock = clock
+        self._now = now
         self._lock = threading.Lock()
         self._answers: dict[Hashable, _Answer] = {}
         self._looks = RecentLooks(clock=clock)
@@ -54,28 +64,47 @@ class LiveAnswers:
     def answer(self, request: HttpRequest, make: Callable[[], HttpResponseBase]) -> HttpResponseBase:
         """What `make` gives, or has given a moment ago to somebody who may see the same; who asks meanwhile waits for it.
 
-        Only pages that refresh themselves are kept, and no page that says that something is wrong. The permission to see the page
-        must have been asked for.
+        Where what is kept is older than the page that asks, the answer is 204: there is nothing newer. Only pages that refresh
+        themselves are kept, and no page that says that something is wrong. The permission to see the page must have been asked for.
         """
         known = self._known(request)
         with known.lock:
             if self._clock() < known.until:
-                return HttpResponse(_with_token(request, known.content))
-            with self._looks.used(LOOKS_SECONDS if self.part else 0.0):
+                if known.as_of < self._as_of_asked(request):
+                    return nothing_newer()
+                return say_made_at(_kept(request, known), known.as_of)
+            began, looks_seconds = self._clock(), LOOKS_SECONDS if self.part else 0.0
+            # as the header says it
+            as_of = round(self._now() - looks_seconds, 3)
+            with self._looks.used(looks_seconds):
                 response = make()
                 if isinstance(response, TemplateResponse):
                     response.render()
-            self._keep(known, response)
-            return response
+            self._keep(known, response, as_of, self._clock() - began)
+            return say_made_at(response, as_of)
 
-    def _keep(self, known: _Answer, response: HttpResponseBase) -> None:
+    def _as_of_asked(self, request: HttpRequest) -> float:
+        """As of when the page is that asks; 0 where its clock was ahead of ours by more than anybody waits for."""
+        as_of = made_at_of(request)
+        return as_of if as_of <= self._now() + LONGEST_SECONDS else 0.0
+
+    def _keep(self, known: _Answer, response: HttpResponseBase, as_of: float, cost_seconds: float) -> None:
         if not isinstance(response, TemplateResponse) or response.status_code != 200:
             return
-        seconds = min(((response.context_data or {}).get("live_seconds") or 0) * self.part, LONGEST_SECONDS)
+        seconds = ((response.context_data or {}).get("live_seconds") or 0) * self.part
         if seconds:
-            known.content = response.content
+            known.content, known.etag = response.content, etag_of(response.content)
+            known.as_of, known.cost_seconds = as_of, cost_seconds
+            seconds = min(max(seconds, self._cost_of_open_pages(known) / PART_OF_TIME), LONGEST_SECONDS)
             # All pages grow old at the same instants, so that those that are made anew share what they look at.
             known.until = (self._clock() // seconds + 1) * seconds
+
+    def _cost_of_open_pages(self, made: _Answer) -> float:
+        """The seconds that it takes to make this one, and each of the others that somebody has asked for lately, once."""
+        since = self._clock() - LONGEST_SECONDS
+        with self._lock:
+            others = [each.cost_seconds for each in self._answers.values() if each is not made and each.until > since]
+        return made.cost_seconds + sum(others)
 
     def _known(self, request: HttpRequest) -> _Answer:
         powers = tuple(may(request, power) for power in Power)
@@ -87,6 +116,15 @@ class LiveAnswers:
                     self._answers.clear()
                 known = self._answers[key] = _Answer()
             return known
+
+
+def _kept(request: HttpRequest, known: _Answer) -> HttpResponse:
+    """What was made a moment ago. Nine of ten who ask have it already, and cost next to nothing."""
+    if has_already(request, known.etag):
+        return not_modified(known.etag)
+    response = HttpResponse(_with_token(request, known.content))
+    response["ETag"] = known.etag
+    return response
 
 
 def _with_token(request: HttpRequest, content: bytes) -> bytes:

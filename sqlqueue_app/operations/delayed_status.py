@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.operations.known_delayed import KnownDelayed, known_delayed_tables
 from sqlqueue_app.operations.looking import looking
-from sqlqueue_app.operations.queue_looks import table_key
+from sqlqueue_app.operations.queue_looks import limit_of_each, table_key
+from sqlqueue_app.operations.recent_looks import keep_looks, recent_looks, taking_turns
 from sqlqueue_app.tables.listing import ListedTable, look_at_delayed
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
@@ -42,14 +44,26 @@ def read_delayed(
     """The delayed tables of all endpoints of the settings and of SEND_AS. Raises ConnectionLost.
 
     One statement for each; with `listed`, the tables of the database, one for a hundred, and those of other systems come behind.
+    Exact up to `limit`, or less where there are more than ten tables: all together count 100,000 rows at most.
     """
     listed = None if listed is None else list(listed)
     tables = known_delayed_tables(settings, listed or ())
+    limit = limit_of_each(len(tables), limit)
     found: dict[str, DelayedStatus] = {}
     if listed is not None:
         there = {table_key(table.address) for table in listed if table.is_delayed}
-        found = _look_together(settings.database, [each for each in tables if table_key(each.address) in there], limit)
+        with taking_turns():
+            found = _look_or_remember(settings.database, [each for each in tables if table_key(each.address) in there], limit)
     return tuple(found.get(each.name) or _look(settings.database, each, limit) for each in tables)
+
+
+def _look_or_remember(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:
+    """The looks at these tables by name, those of a moment ago where they may be shared."""
+    keys = {each: (alias, "delayed", each.name) for each in tables}
+    recent: dict[Any, DelayedStatus] = recent_looks(keys.values())
+    new = _look_together(alias, [each for each in tables if keys[each] not in recent], limit)
+    keep_looks({keys[each]: new[each.name] for each in tables if each.name in new})
+    return {**new, **{each.name: recent[keys[each]] for each in tables if keys[each] in recent}}
 
 
 def _look_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:

@@ -23,7 +23,7 @@ from sqlqueue_app.operations.recent_looks import keep_looks, recent_looks, takin
 from sqlqueue_app.tables.listing import ListedTable, Look, list_tables, look_at_expiries, look_at_queues
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
-# So many rows may be counted in one look at all queues; the more queues there are, the sooner an estimate has to do.
+# So many rows may be counted in one look at all tables; the more there are, the sooner an estimate has to do.
 COUNTED_AT_MOST: Final = 100_000
 _LEAST_LIMIT: Final = 500
 
@@ -52,6 +52,11 @@ class QueueStatus:
         return self.queue.name
 
 
+def limit_of_each(tables: int, limit: int) -> int:
+    """Up to how many rows each of so many tables is counted that are looked at together: `limit`, or less where they are many."""
+    return min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, tables)))
+
+
 def utc_now() -> datetime:
     """The clock of this process."""
     return datetime.now(UTC)
@@ -69,7 +74,7 @@ def read_queues(
 
     Exact up to `limit`, or less where there are more than ten queues: all together count 100,000 rows at most.
     """
-    limit = min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, len(queues))))
+    limit = limit_of_each(len(queues), limit)
     listed = listed_tables(settings.database) if listed is None else listed
     layouts = {table_key(table.address): table.layout for table in listed if table.layout is not None}
     together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}

@@ -53,3 +53,11 @@ def test_a_page_for_people_is_always_whole(filled: QueueDatabase) -> None:
 def test_who_may_not_see_the_page_gets_no_part_of_it(filled: QueueDatabase) -> None:
     assert client_of("staff").get(OVERVIEW, headers=LIVE).status_code == 403
     assert client_of("anonymous").get(OVERVIEW, headers=LIVE).status_code == 302
+
+
+def test_a_page_says_as_of_when_it_is(filled: QueueDatabase) -> None:
+    client = client_of("viewer")
+    (stamp,) = (each["data-live-made"] for each in Markup(client.get(OVERVIEW).content.decode()).find("div", id="content-main"))
+    first = client.get(OVERVIEW, headers={"Sqlqueue-Live": str(stamp)})
+    again = client.get(OVERVIEW, headers={"Sqlqueue-Live": str(stamp), "If-None-Match": first["ETag"]})
+    assert float(str(stamp)) <= float(first["Sqlqueue-Made"]) <= float(again["Sqlqueue-Made"])

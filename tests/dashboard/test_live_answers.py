@@ -15,8 +15,9 @@ from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
 from sqlqueue_app.dashboard import page_admin
-from sqlqueue_app.dashboard.live_answers import KEPT_AT_MOST, LONGEST_SECONDS, LOOKS_SECONDS, LiveAnswers
-from sqlqueue_app.operations import queue_looks
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
+from sqlqueue_app.dashboard.live_answers import KEPT_AT_MOST, LONGEST_SECONDS, LOOKS_SECONDS, PART_OF_TIME, LiveAnswers
+from sqlqueue_app.operations import delayed_status, queue_looks
 from sqlqueue_app.tables import listing
 from tests.contract.tables import execute
 from tests.dashboard.pages import OVERVIEW, client_of
@@ -24,7 +25,8 @@ from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
 
-LIVE = {"Sqlqueue-Live": "1"}
+LIVE = {"Sqlqueue-Live": "0"}
+HALF = LIVE_SECONDS / 2
 QUEUE = f"{OVERVIEW}Sales/"
 DASHBOARD = "/admin/sqlqueue_app/dashboard/"
 
@@ -54,13 +56,13 @@ def test_a_page_is_made_once_for_all_who_may_do_the_same(sqlite_database: QueueD
     install(sqlite_database)
     first = live(client_of("viewer"))
     table(sqlite_database, "Sales").send([message()])
-    clock.seconds = LONGEST_SECONDS - 0.1
+    clock.seconds = HALF - 0.1
 
     assert live(client_of("viewer")).content == first.content
     assert live(client_of("viewer"))["ETag"] == first["ETag"]
     assert live(client_of("superuser")).content != first.content, "who may do more is shown more"
     assert live(client_of("viewer"), f"{QUEUE}?period=1d").content != first.content
-    clock.seconds = LONGEST_SECONDS
+    clock.seconds = HALF
     assert live(client_of("viewer"))["ETag"] != first["ETag"]
 
 
@@ -136,6 +138,26 @@ def test_pages_that_are_made_together_share_their_looks_at_queues(
     clock.seconds = LOOKS_SECONDS + 0.1
     live(client, f"{DASHBOARD}?period=1d")
     assert set(looked_at) == of_settings
+
+
+def test_they_share_their_looks_at_tables_of_delayed_messages(
+    sqlite_database: QueueDatabase, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(sqlite_database)
+    looked: list[int] = []
+    look = listing.look_at_delayed
+
+    def recorded(alias: str, addresses: Any, limit: int) -> Any:
+        looked.append(len(addresses))
+        return look(alias, addresses, limit)
+
+    monkeypatch.setattr(delayed_status, "look_at_delayed", recorded)
+    client = client_of("viewer")
+    live(client, DASHBOARD)
+    live(client, OVERVIEW)
+    assert [number for number in looked if number] == [1]
+    client.get(OVERVIEW)
+    assert [number for number in looked if number] == [1, 1], "who loads a page himself has them counted"
 
 
 # --- by itself ------------------------------------------------------------------------------------------------------------------
@@ -226,3 +248,95 @@ def test_few_are_kept() -> None:
         request = request_for(f"/page/?n={number}")
         answers.answer(request, page_of(request))
     assert len(answers._answers) <= KEPT_AT_MOST
+
+
+# --- what all of them cost, and as of when they are -------------------------------------------------------------------------------
+
+
+class Costly:
+    """Pages that take so many seconds to make; `made` are their paths, each time."""
+
+    def __init__(self, clock: Clock, *, now: float = 1_000_000.0) -> None:
+        self.clock = clock
+        self.now = now
+        self.answers = LiveAnswers(clock=clock, now=lambda: self.now + clock.seconds)
+        self.made: list[str] = []
+
+    def ask(self, path: str, *, seconds: float = 0.0, **headers: str) -> HttpResponse:
+        request = request_for(path)
+        request.META.update({f"HTTP_{name.upper()}": value for name, value in headers.items()})
+
+        def make() -> HttpResponseBase:
+            self.made.append(path)
+            self.clock.seconds += seconds
+            return page_of(request)()
+
+        answer = self.answers.answer(request, make)
+        assert isinstance(answer, HttpResponse)
+        return answer
+
+
+def test_pages_that_are_long_in_the_making_are_made_less_often() -> None:
+    costly = Costly(Clock())
+    cost = 0.3
+    kept_for = cost / PART_OF_TIME
+    assert HALF < kept_for < LONGEST_SECONDS
+    costly.ask("/page/", seconds=cost)
+    costly.clock.seconds = kept_for - 0.001
+    costly.ask("/page/")
+    assert costly.made == ["/page/"]
+    costly.clock.seconds = kept_for
+    costly.ask("/page/")
+    assert costly.made == ["/page/"] * 2
+
+
+def test_all_pages_that_are_open_share_the_time() -> None:
+    costly = Costly(Clock())
+    for number in range(3):
+        costly.ask(f"/{number}/", seconds=0.1)
+    # the third knows of all; 15 s is the next instant at which pages of that cost grow old
+    costly.clock.seconds = 0.3 / PART_OF_TIME - 0.001
+    costly.ask("/2/")
+    assert costly.made == ["/0/", "/1/", "/2/"]
+    costly.clock.seconds += LONGEST_SECONDS * 3
+    costly.ask("/2/", seconds=0.1)
+    kept_for = costly.answers._known(request_for("/2/")).until - costly.clock.seconds
+    assert kept_for <= 0.1 / PART_OF_TIME + 0.001, "what nobody asks for any more takes no time"
+
+
+def test_nobody_waits_longer_than_said_for_what_is_new() -> None:
+    costly = Costly(Clock())
+    costly.ask("/page/", seconds=LONGEST_SECONDS)
+    costly.clock.seconds += LONGEST_SECONDS
+    costly.ask("/page/")
+    assert len(costly.made) == 2
+
+
+def test_each_answer_says_as_of_when_it_is() -> None:
+    costly = Costly(Clock())
+    first = costly.ask("/page/")
+    costly.clock.seconds = HALF - 0.1
+    kept = costly.ask("/page/", sqlqueue_live=first["Sqlqueue-Made"])
+    same = costly.ask("/page/", sqlqueue_live=first["Sqlqueue-Made"], if_none_match=kept["ETag"])
+    assert float(first["Sqlqueue-Made"]) == costly.now - LOOKS_SECONDS
+    assert (kept.status_code, kept["Sqlqueue-Made"]) == (200, first["Sqlqueue-Made"])
+    assert (same.status_code, same["Sqlqueue-Made"]) == (304, first["Sqlqueue-Made"])
+    assert costly.made == ["/page/"]
+
+
+def test_a_page_is_never_replaced_by_what_was_before() -> None:
+    """Somebody else's page was made before an action; the page of who has acted is newer, whichever process made it."""
+    costly = Costly(Clock())
+    costly.ask("/page/", seconds=1.0)
+    costly.clock.seconds = 2.0
+    mine = f"{costly.now + 2.0:.6f}"
+    assert costly.ask("/page/", sqlqueue_live=mine).status_code == 204
+    costly.clock.seconds = LONGEST_SECONDS
+    assert costly.ask("/page/", sqlqueue_live=mine).status_code == 200
+
+
+@pytest.mark.parametrize("stamp", ["", "1", "nan", "inf", "-inf", "1e400", "nonsense", "\x00", "9999999999"])
+def test_a_stamp_of_any_shape_gives_a_page(stamp: str) -> None:
+    costly = Costly(Clock())
+    costly.ask("/page/")
+    assert costly.ask("/page/", sqlqueue_live=stamp).status_code == 200

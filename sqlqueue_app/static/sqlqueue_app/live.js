@@ -32,8 +32,9 @@ function schedule(content, state, line) {
 async function refresh(content, state, line) {
     state.asking = new AbortController();
     try {
-        const headers = { "Sqlqueue-Live": "1", ...(state.etag ? { "If-None-Match": state.etag } : {}) };
+        const headers = { "Sqlqueue-Live": content.dataset.liveMade, ...(state.etag ? { "If-None-Match": state.etag } : {}) };
         const answer = await fetch(location.href, { headers, cache: "no-store", redirect: "error", signal: state.asking.signal });
+        let made = answer.headers.get("Sqlqueue-Made");
         if (answer.status === 200) {
             const page = new DOMParser().parseFromString(await answer.text(), "text/html");
             const fresh = page.getElementById(content.id);
@@ -41,12 +42,16 @@ async function refresh(content, state, line) {
                 morph(content, fresh);
                 state.etag = answer.headers.get("ETag");
                 state.every = Number(content.dataset.live) || 0;
+            } else {
+                made = null;
             }
-        } else if (answer.status !== 304) {
+        } else if (answer.status !== 304 && answer.status !== 204) {
             throw new Error(`HTTP ${answer.status}`);
         }
         state.wait = state.every;
-        say(line, content.dataset.liveFresh, new Date());
+        // The same page is kept for a while for all who look at it, and 204 says that it is older than ours.
+        content.dataset.liveMade = made ?? content.dataset.liveMade;
+        say(line, content.dataset.liveFresh, new Date(content.dataset.liveMade * 1000));
     } catch (error) {
         if (error.name === "AbortError") {
             return;

@@ -16,6 +16,8 @@ WHOLE_MODULES = {
     "tests/docs/test_examples.py",
     "tests/packaging/test_wheel.py",
 }
+# Starting Spark takes seconds and much memory: one process does it, for all tests of these folders.
+SPARK_FOLDERS = ("tests/spark/", "tests/pipeline/")
 
 
 # optional: without pytest-xdist the tests run in one process
@@ -31,8 +33,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def scope(nodeid: str) -> str:
-    """What is run as one by one process: a whole module or a test."""
+    """What is run as one by one process: all that shares a Spark, a whole module or a test."""
     module = nodeid.partition("::")[0]
+    if module.startswith(SPARK_FOLDERS):
+        return "spark"
     return module if module in WHOLE_MODULES else nodeid
 
 

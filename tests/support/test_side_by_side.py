@@ -26,3 +26,4 @@ def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any
     assert [module for module in WHOLE_MODULES if not (ROOT / module).is_file()] == []
     assert scope("tests/docs/test_examples.py::test_a[b::c]") == "tests/docs/test_examples.py"
     assert scope("tests/docs/test_links.py::test_a[b]") == "tests/docs/test_links.py::test_a[b]"
+    assert scope("tests/spark/test_a.py::test_a") == scope("tests/pipeline/kills/test_b.py::test_c[d]")

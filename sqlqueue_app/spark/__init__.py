@@ -1,0 +1,1 @@
+"""Everything that runs on Spark: the session, the data source `sqlqueue`, transforms. No Django; needs the extra `spark`."""

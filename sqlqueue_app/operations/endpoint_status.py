@@ -13,9 +13,9 @@ from django.db.models.functions import Cast
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, FailedMessage, FailureStatus
 from sqlqueue_app.operations.endpoint_measures import Measured, recent_measures
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.operations.looking import looking

@@ -11,10 +11,7 @@ from typing import Any, Final
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import PoisonMessage
-from sqlqueue_app.messages.headers import Headers, read_headers
-from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.models import FailedMessage
-from sqlqueue_app.operations.failure_groups import (
+from sqlqueue_app.messages.failure_groups import (
     Group,
     deterministic_guid,
     groups_of,
@@ -22,6 +19,9 @@ from sqlqueue_app.operations.failure_groups import (
     processing_endpoint,
     unique_message_id,
 )
+from sqlqueue_app.messages.headers import Headers, read_headers
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.tables.rows import PeekedRow
 
 MESSAGE_CHARACTERS: Final = 1_000

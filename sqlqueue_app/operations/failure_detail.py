@@ -12,10 +12,10 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup
 from sqlqueue_app.operations.browse import MessageDetail, detail_of
 from sqlqueue_app.operations.error_rows import read_error_row
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.failure_index import error_queues
 from sqlqueue_app.operations.failure_records import FailureRecords
 from sqlqueue_app.operations.known_queues import KnownQueue

@@ -17,8 +17,8 @@ from uuid import UUID
 from django.db.models import Count, Max, Min, Q, QuerySet
 
 from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedMessage, FailureGroup
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.failure_selection import FailureSelection
 
 COUNTED_AT_MOST: Final = 10_000

@@ -15,11 +15,11 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations.claims import one_at_a_time
 from sqlqueue_app.operations.error_rows import Acknowledgement, FailureRow, without_nul
 from sqlqueue_app.operations.events import EventKind, Happening, record_events
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.tables.chosen_rows import headers_of_rows, remove_rows
 from sqlqueue_app.tables.queue import QueueTable
 

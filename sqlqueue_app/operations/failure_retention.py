@@ -10,8 +10,8 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.portions import DELETED_AT_ONCE
 
 KEPT: Final = timedelta(days=15)

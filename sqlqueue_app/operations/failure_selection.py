@@ -18,8 +18,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.messages import failure_groups
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
-from sqlqueue_app.operations import failure_groups
 
 # What an address of a page, and one statement, can hold.
 MOST_IDS: Final = 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
     CheckResult,
     EndpointSample,
@@ -18,7 +19,6 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.operations.actions import Actor, record_action
 from sqlqueue_app.operations.events import EventKind, tell_event
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.operations.minimums import set_minimum
 from sqlqueue_app.operations.notifications.evaluation import new_delivery

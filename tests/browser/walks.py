@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
     CheckResult,
     Claim,
@@ -25,7 +26,6 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.operations.actions import Actor
 from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.minimums import read_minimums

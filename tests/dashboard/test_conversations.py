@@ -14,7 +14,7 @@ from django.utils import translation
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.paths import path_of, text_of_path
-from sqlqueue_app.operations.failure_groups import deterministic_guid
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.well_known import delayed_address

@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import lease_instance
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Instance, OperatorAction
 from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.heartbeat import pause, set_concurrency
 from sqlqueue_app.operations.minimums import set_minimum
 from tests.dashboard.pages import Markup, client_of

@@ -12,8 +12,8 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, OperatorAction
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.error_rows import FAILED_AT, failed

@@ -9,11 +9,11 @@ from datetime import timedelta
 import pytest
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Redirect
 from sqlqueue_app.operations import failure_lists
 from sqlqueue_app.operations.actions import Actor
 from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_selection import FailureSelection
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.redirects import make_redirect

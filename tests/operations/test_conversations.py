@@ -10,13 +10,13 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedMessage, FailureStatus
 from sqlqueue_app.operations.conversations import reading
 from sqlqueue_app.operations.conversations.message import Fate
 from sqlqueue_app.operations.conversations.newest import newest_conversations
 from sqlqueue_app.operations.conversations.reading import ConversationRead, conversation_of, read_conversation
 from sqlqueue_app.operations.conversations.tree import forest
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from sqlqueue_app.tables.delayed import DelayedTable

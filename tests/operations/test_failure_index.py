@@ -11,9 +11,9 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
 from sqlqueue_app.operations import failure_index
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import FailureIndexing, IndexState
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from tests.operations.error_rows import FAILED_AT as NOW

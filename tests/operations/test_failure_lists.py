@@ -9,10 +9,10 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
 from sqlqueue_app.operations import pending_retries
 from sqlqueue_app.operations.failure_detail import read_failure
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.operations.failure_lists import Key, count_failures, read_failures, read_groups
 from sqlqueue_app.operations.failure_query import LONGEST, read_query, write_query

@@ -13,10 +13,10 @@ from typing import Final
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError
+from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import FailedMessage, FailureStatus
 from sqlqueue_app.operations.bulk.failure_rows import lock, write_columns
 from sqlqueue_app.operations.bulk.outcome import Outcome, Reason
-from sqlqueue_app.operations.failure_groups import guid_of
 from sqlqueue_app.operations.pending_retries import ROWS_AT_MOST
 from sqlqueue_app.operations.redirects import count_use
 from sqlqueue_app.operations.retry_targets import RetryTargets, Target

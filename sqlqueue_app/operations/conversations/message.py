@@ -11,8 +11,8 @@ from uuid import UUID
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import Intent
+from sqlqueue_app.messages.message_times import message_times
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.operations.message_times import message_times
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -18,11 +18,11 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, PoisonMessage
+from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.models import FailedMessage, FailureStatus, Instance
 from sqlqueue_app.operations.conversations.message import Fate, TalkMessage, talk_message
 from sqlqueue_app.operations.error_rows import fitting
-from sqlqueue_app.operations.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.operations.known_delayed import KnownDelayed, known_delayed_tables
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, address_book_of, known_queues

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db.models import Q
 
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import (
     CheckResult,
     EndpointExpectation,
@@ -26,7 +27,6 @@ from sqlqueue_app.models import (
     NotificationRule,
     QueueSample,
 )
-from sqlqueue_app.operations.failure_groups import CLASSIFIERS
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.operations.known_queues import QueueKind, known_queues
 from sqlqueue_app.operations.sample_storage import FINEST

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
     CheckResult,
     EndpointExpectation,
@@ -15,7 +16,6 @@ from sqlqueue_app.models import (
     NotificationDelivery,
     QueueSample,
 )
-from sqlqueue_app.operations.failure_groups import deterministic_guid
 from sqlqueue_app.operations.failure_index import catch_up
 from sqlqueue_app.operations.notifications import evaluation
 from sqlqueue_app.operations.notifications.conditions import GROUPED_BY

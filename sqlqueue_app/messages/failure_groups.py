@@ -15,7 +15,7 @@ from typing import Final
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.identifiers import is_blank
-from sqlqueue_app.operations.stack_frames import first_frame
+from sqlqueue_app.messages.stack_frames import first_frame
 
 Headers = Mapping[str, str | None]
 

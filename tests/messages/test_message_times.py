@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sqlqueue_app.operations.message_times import message_times
+from sqlqueue_app.messages.message_times import message_times
 
 SENT = "2026-11-20 10:00:00:000000 Z"
 DUE = "2026-11-20 10:00:30:000000 Z"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.operations.failure_groups import (
+from sqlqueue_app.messages.failure_groups import (
     CLASSIFIERS,
     deterministic_guid,
     exception_title,
@@ -16,7 +16,7 @@ from sqlqueue_app.operations.failure_groups import (
     processing_endpoint,
     unique_message_id,
 )
-from sqlqueue_app.operations.stack_frames import first_frame
+from sqlqueue_app.messages.stack_frames import first_frame
 from sqlqueue_app.receiving.failures import failure_of
 from tests.support.databases import ROOT
 

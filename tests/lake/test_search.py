@@ -1,0 +1,227 @@
+"""Old messages are found in the files of a lake: by each filter, the newest first, in portions, in time, whatever is broken."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+from sqlqueue_app.lake.asking import Asked, Cursor
+from sqlqueue_app.lake.columns import FAILURES
+from sqlqueue_app.lake.data_files import DataFile, data_file, engine_root, glob_files
+from sqlqueue_app.lake.engine import FileProblem
+from sqlqueue_app.lake.errors import LakeEngineMissing, LakeError
+from sqlqueue_app.lake.search import read_message, search
+from tests.lake.lakes import START, files_of, write
+
+LONG = 60.0
+
+
+def message(number: int, **more: Any) -> dict[str, Any]:
+    return {"at": START + timedelta(minutes=number), "message_id": f"id {number}", **more}
+
+
+def found(lake: Path, **asked: Any) -> list[str]:
+    results = search(str(lake), files_of(lake), Asked(**asked), seconds=LONG)
+    assert not results.is_partial
+    assert not results.problems
+    return [each.message_id for each in results.messages]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    write(
+        tmp_path,
+        [
+            message(1, conversation_id="c 1", message_type="Shop.Order", endpoint="Sales", body=b'{"note": "Zo\xc3\xab 100%"}'),
+            message(2, conversation_id="c 1", message_type="Shop.Bill", endpoint="Billing", body=b"\xff\xfe no text 100 percent"),
+            message(3, conversation_id="c 2", message_type="Shop_Order", endpoint="Sales", headers='{"Note": "Zo\\u00eb it\'s"}'),
+            message(9, conversation_id="c 3", body=None),
+        ],
+    )
+    failures = [message(4, conversation_id="c 1", exception_type="ValueError", exception_message="no", row_version=7)]
+    write(tmp_path, failures, table=FAILURES.name, queue="ops/error 1")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        ({}, [9, 4, 3, 2, 1]),
+        ({"conversation": "c 1"}, [4, 2, 1]),
+        ({"conversation": "c 1", "tables": ("failures",)}, [4]),
+        ({"message_id": "id 3"}, [3]),
+        ({"message_id": "' OR 1=1 --"}, []),
+        ({"message_type": "Shop.Order"}, [1]),
+        ({"message_type": "Shop_*"}, [3]),
+        ({"message_type": "*Order"}, [3, 1]),
+        ({"message_type": "%"}, []),
+        ({"endpoint": "Sales"}, [3, 1]),
+        ({"endpoint": "Sales", "message_type": "*.Order"}, [1]),
+        ({"text": "zoë"}, [3, 1]),
+        ({"text": "100%"}, [1]),
+        ({"text": "IT'S"}, [3]),
+        ({"text": "no text"}, []),
+        ({"text": "(?"}, []),
+        ({"since": START + timedelta(minutes=2), "until": START + timedelta(minutes=4)}, [3, 2]),
+        ({"since": START + timedelta(days=2)}, []),
+        ({"until": START - timedelta(days=2)}, []),
+    ],
+)
+def test_what_is_found(lake: Path, asked: dict[str, Any], numbers: list[int]) -> None:
+    assert found(lake, **asked) == [f"id {number}" for number in numbers]
+
+
+def test_what_is_said_of_a_message(lake: Path) -> None:
+    results = search(str(lake), files_of(lake), Asked(tables=("failures",), headers=True), seconds=LONG)
+    (each,) = results.messages
+    assert (each.table, each.queue, each.row_version, each.counted_at) == (
+        "failures",
+        "ops/error 1",
+        7,
+        START + timedelta(minutes=4),
+    )
+    assert (each.exception_type, each.exception_message, each.headers) == ("ValueError", "no", "{}")
+    assert (results.count, results.files, results.next) == (1, 1, None)
+
+
+def test_portions_follow_each_other_without_gaps_also_within_an_instant(tmp_path: Path) -> None:
+    for queue in ("audit", "audit 2"):
+        write(
+            tmp_path,
+            [{"at": START - timedelta(days=number // 3), "message_id": f"{queue} {number}"} for number in range(9)],
+            queue=queue,
+        )
+    whole = found(tmp_path, size=100)
+    assert len(set(whole)) == 18
+    parts = []
+    cursor = None
+    while True:
+        results = search(str(tmp_path), files_of(tmp_path), Asked(size=4, after=cursor), seconds=LONG)
+        assert results.count == (None if cursor else 18)
+        parts += [each.message_id for each in results.messages]
+        if results.next is None:
+            break
+        cursor = Cursor.read(str(results.next))
+        assert cursor == results.next
+    assert parts == whole
+
+
+def test_years_without_a_message_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, [{"at": START - timedelta(days=days), "message_id": f"{days}", "body": b"text"} for days in (0, 400, 4_000)])
+    assert found(tmp_path, text="TEXT") == found(tmp_path) == ["0", "400", "4000"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1.2", "x.1.q", f"{10**17}.{10**18}9.q", "9" * 18 + ".1.q", "1.9999999999999999999.q", "1.-1.q"]
+)
+def test_a_cursor_that_is_none(text: str) -> None:
+    assert Cursor.read(text) is None
+
+
+# --- the time -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_whose_time_is_over_says_how_far_it_has_come(tmp_path: Path) -> None:
+    write(tmp_path, [{"at": START - timedelta(days=days), "message_id": f"{days}", "body": b"text"} for days in range(30)])
+    readings = itertools.count(0.0, 0.1)
+    results = search(str(tmp_path), files_of(tmp_path), Asked(text="text"), seconds=3.3, clock=lambda: float(next(readings)))
+    assert results.is_partial
+    assert 0 < len(results.messages) < 30
+    assert results.searched_from is not None
+    assert results.count is None
+    rest = search(str(tmp_path), files_of(tmp_path), Asked(text="text", after=results.next), seconds=LONG)
+    assert [each.message_id for each in results.messages + rest.messages] == [str(days) for days in range(30)]
+
+
+def test_no_time_at_all(lake: Path) -> None:
+    results = search(str(lake), files_of(lake), Asked(), seconds=0)
+    assert (results.is_partial, results.messages, results.next) == (True, [], None)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_and_a_vanished_file_are_named_and_the_others_searched(lake: Path) -> None:
+    broken = lake / "messages" / "queue=audit" / "day=2026-11-20" / "broken-0.parquet"
+    broken.write_bytes(b"PAR1 this is none PAR1")
+    other = lake / "messages" / "queue=audit" / "day=2026-11-20" / "other-0.parquet"
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"something": [1]}), other)
+    gone = data_file("messages/queue=audit/day=2026-11-20/gone-0.parquet")
+    assert gone is not None
+    for asked in (Asked(), Asked(text="{"), Asked(conversation="c 1")):
+        results = search(str(lake), [gone, *files_of(lake)], asked, seconds=LONG)
+        assert [each.partition(":")[0].rpartition("/")[2] for each in sorted(results.problems)] == [
+            "broken-0.parquet", "gone-0.parquet", "other-0.parquet",
+        ]  # fmt: skip
+        assert "id 1" in [each.message_id for each in results.messages]
+
+
+def test_one_message(lake: Path) -> None:
+    files = [each for each in files_of(lake) if each.table == "messages"]
+    one = read_message(str(lake), files, 1, with_body=True)
+    assert one is not None
+    assert (one.message_id, one.headers, one.body) == ("id 1", "{}", b'{"note": "Zo\xc3\xab 100%"}')
+    without = read_message(str(lake), files, 1, with_body=False)
+    assert without is not None
+    assert without.body is None
+    assert read_message(str(lake), files, 99, with_body=True) is None
+    assert read_message(str(lake), [], 1, with_body=True) is None
+    with pytest.raises(FileProblem, match=r"gone-0\.parquet"):
+        read_message(
+            str(lake),
+            [DataFile("messages/queue=a/day=2026-11-20/gone-0.parquet", "messages", "a", START.date())],
+            1,
+            with_body=True,
+        )
+
+
+def test_the_files_of_a_directory(lake: Path) -> None:
+    (lake / "_inflight" / "queue=x" / "day=2026-11-20").mkdir(parents=True)
+    assert {(each.table, each.queue, each.day) for each in files_of(lake)} == {
+        ("messages", "audit", START.date()), ("failures", "ops/error 1", START.date()),
+    }  # fmt: skip
+    assert data_file("messages/queue=audit/day=2026-99-20/x.parquet") is None
+    assert data_file("minutes/queue=audit/day=2026-11-20/x.parquet") is None
+    assert engine_root(lake.as_uri()) == str(lake)
+
+
+def test_stores_that_can_be_read_and_one_that_cannot() -> None:
+    assert engine_root("s3a://bucket/lake/") == "s3://bucket/lake"
+    with pytest.raises(LakeError, match="hdfs"):
+        engine_root("hdfs://cluster/lake")
+    with pytest.raises(LakeError, match="manifest"):
+        list(glob_files("s3://bucket/lake"))
+
+
+# --- the engine -------------------------------------------------------------------------------------------------------------------
+
+
+def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = builtins.__import__
+
+    def without(name: str, *args: Any, **more: Any) -> Any:
+        if name == "duckdb":
+            raise ImportError(name)
+        return imported(name, *args, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(LakeEngineMissing, match=r"pip install 'django-sqlqueue\[spark\]'"):
+        search(str(lake), files_of(lake), Asked(), seconds=LONG)
+
+
+def test_several_searches_at_once_leave_nothing_open(lake: Path) -> None:
+    before = threading.active_count()
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda _number: found(lake, text="zoë"), range(24)))
+    assert results == [["id 3", "id 1"]] * 24
+    assert threading.active_count() == before

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from types import ModuleType
 from typing import Literal, Protocol, cast
@@ -28,8 +29,24 @@ class _DialectModule(Protocol):
     DEFAULT_SCHEMA: str | None
     ROWS_PER_SEND: int
     SEND_VALUES: Mapping[str, str]
+    READ_VALUES: Mapping[str, str]
+    EXPIRES_BETWEEN: Mapping[str, str]
 
     def error_kind(self, error: BaseException) -> type[DatabaseError] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows of a queue by their RowVersion, both ends included, and by what may be known of their expiry.
+
+    Times are in UTC without zone, whole seconds of the years 1000 to 9998; a row without an expiry is in neither of their ranges.
+    """
+
+    lowest: int
+    highest: int
+    expires_from: datetime | None = None
+    expires_before: datetime | None = None
+    only_expiring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,29 @@ class Dialect:
         """The SELECT of the subscribers of so many topics, its only values."""
         template = self.statements["subscribers"].template.replace("{topics}", ", ".join([":topic"] * topics))
         return Statement("subscribers", template).render(table=table)
+
+    def read_statement(self, table: str, columns: Iterable[str], rows: RowRange, *, limit: int | None = None) -> str:
+        """The SELECT of those columns of the rows of a range, as text; on SQLite of the first `limit` of them, in order.
+
+        Without values, because PostgreSQL streams a result by COPY, which takes none: all that is put in are numbers and times.
+        """
+        texts = {
+            "table": table,
+            "columns": ",\n".join(f"{self.module.READ_VALUES[name]} AS {self.quote(name)}" for name in columns),
+            "lowest": str(int(rows.lowest)),
+            "highest": str(int(rows.highest)),
+            "conditions": "".join(f"\nAND {text}" for text in self._expires_conditions(rows)),
+        }
+        if self.name == "sqlite":
+            texts["limit"] = str(limit)
+        return self.script("read_rows", **texts)
+
+    def _expires_conditions(self, rows: RowRange) -> Iterator[str]:
+        for key, instant in (("from", rows.expires_from), ("before", rows.expires_before)):
+            if instant is not None:
+                yield self.module.EXPIRES_BETWEEN[key].format(instant.strftime("%Y-%m-%d %H:%M:%S"))
+        if rows.only_expiring:
+            yield "Expires IS NOT NULL"
 
     def error_kind(self, error: BaseException) -> type[DatabaseError] | None:
         """Our kind of a driver's error by its code; None for one that has no kind of its own."""

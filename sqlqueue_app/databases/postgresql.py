@@ -25,6 +25,20 @@ SEND_VALUES = {
     "Body": ":body",
 }
 
+# What a whole table is read by, column by column. Infinite times and those of other eras have no place in a timestamp of others; a
+# day is left at both ends for time zones.
+READ_VALUES = {
+    "RowVersion": "seq",
+    "Id": "CAST(id AS text)",
+    "Expires": (
+        "CASE WHEN expires < TIMESTAMP '0001-01-02' THEN TIMESTAMP '0001-01-02'"
+        " WHEN expires > TIMESTAMP '9999-12-30' THEN TIMESTAMP '9999-12-30' ELSE expires END"
+    ),
+    "Headers": "headers",
+    "Body": "body",
+}
+EXPIRES_BETWEEN = {"from": "expires >= TIMESTAMP '{}'", "before": "expires < TIMESTAMP '{}'"}
+
 _KINDS: dict[str, type[DatabaseError]] = {
     "42P01": QueueNotFound,
     "3F000": QueueNotFound,
@@ -40,12 +54,12 @@ _KINDS: dict[str, type[DatabaseError]] = {
 
 
 def error_kind(error: BaseException) -> type[DatabaseError] | None:
-    """The kind of a psycopg error (3 and 2) by its SQLSTATE.
+    """The kind of an error of psycopg (3 and 2) or ADBC by its SQLSTATE.
 
     An operational error that the server did not send has no SQLSTATE: libpq makes those when the line is cut or nobody answers.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
-    if "Error" not in names or not type(error).__module__.startswith("psycopg"):
+    if "Error" not in names or not type(error).__module__.startswith(("psycopg", "adbc_driver_manager")):
         return None
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state is None:

@@ -20,6 +20,27 @@ SEND_VALUES = {
     "Body": ":body",
 }
 
+# What a whole table is read by, column by column. As BLOB: a column holds whatever somebody wrote, and text that is no UTF-8 could
+# not be fetched. The id with dashes, as the other databases write it.
+READ_VALUES = {
+    "RowVersion": "RowVersion",
+    "Id": (
+        "CAST(CASE WHEN length(Id) = 32 AND Id NOT GLOB '*[^0-9A-Fa-f]*' THEN lower(substr(Id, 1, 8) || '-' || substr(Id, 9, 4)"
+        " || '-' || substr(Id, 13, 4) || '-' || substr(Id, 17, 4) || '-' || substr(Id, 21)) ELSE Id END AS blob)"
+    ),
+    "CorrelationId": "CAST(CorrelationId AS blob)",
+    "ReplyToAddress": "CAST(ReplyToAddress AS blob)",
+    "Expires": "CAST(Expires AS blob)",
+    "Headers": "CAST(Headers AS blob)",
+    "Body": "CAST(Body AS blob)",
+}
+# Text that is not as we and Django write it is no time for the database, but may be one for others: it is kept.
+_ODD = (
+    " OR Expires NOT GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9]*'"
+    " OR substr(Expires, 20) GLOB '*[^0-9.]*')"
+)
+EXPIRES_BETWEEN = {"from": "(Expires >= '{}'" + _ODD, "before": "(Expires < '{}'" + _ODD}
+
 # SQLite has no code for a missing table (its 1 is any error of a statement): the queue table asks the database itself then.
 _KINDS: dict[int, type[DatabaseError]] = {
     sqlite3.SQLITE_BUSY: LockTimeout,

@@ -31,6 +31,18 @@ SEND_VALUES = {
     "Body": "CAST(:body AS varbinary(max))",
 }
 
+# What a whole table is read by, column by column. `varchar` of the server's collation comes as Unicode.
+READ_VALUES = {
+    "RowVersion": "RowVersion",
+    "Id": "LOWER(CONVERT(nvarchar(36), Id))",
+    "CorrelationId": "CAST(CorrelationId AS nvarchar(255))",
+    "ReplyToAddress": "CAST(ReplyToAddress AS nvarchar(255))",
+    "Expires": "CAST(Expires AS datetime2(3))",
+    "Headers": "CAST(Headers AS nvarchar(max))",
+    "Body": "CAST(Body AS varbinary(max))",
+}
+EXPIRES_BETWEEN = {"from": "Expires >= CONVERT(datetime2, '{}', 120)", "before": "Expires < CONVERT(datetime2, '{}', 120)"}
+
 # The server's own numbers say more than SQLSTATE (1222 and 3930 share 42000 with every syntax error).
 _NUMBERS: dict[int, type[DatabaseError]] = {
     208: QueueNotFound,

@@ -20,6 +20,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.spark.java import java_home
 from sqlqueue_app.spark.scratch import Scratch
 from sqlqueue_app.spark.shipping import pack, package_root
+from sqlqueue_app.spark.source import SqlQueueDataSource
 
 _SECONDS_TO_END = 60
 # Options of the driver's Java are added to ours; every other setting of the caller takes the place of ours.
@@ -134,6 +135,7 @@ def _started(master: str, wanted: dict[str, str]) -> SparkSession:
         with _environment(master, home, scratch.folder, wanted):
             builder: Any = SparkSession.builder
             session: SparkSession = builder.master(master).appName("sqlqueue").config(map=settings).getOrCreate()
+            session.dataSource.register(SqlQueueDataSource)
     except Exception as error:
         stop_spark()
         raise ConfigurationError(f"Spark did not start on {master!r}: {_first_line(error)}; what Java said stands above") from error
@@ -169,8 +171,6 @@ def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executorEnv.PYTHONPATH": _python_path(),
         }
-        if "PYSPARK_PYTHON" not in os.environ:
-            settings["spark.pyspark.python"] = sys.executable
     else:
         settings["spark.submit.pyFiles"] = ",".join(filter(None, [wanted.get("spark.submit.pyFiles"), str(pack(scratch))]))
         wanted = {key: value for key, value in wanted.items() if key != "spark.submit.pyFiles"}
@@ -198,6 +198,8 @@ def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, st
         changes["SPARK_LOCAL_DIRS"] = str(scratch)
     if _is_this_machine(master):
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
+        # of the workers: else it is whatever python3 is on PATH
+        changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 import pytest
 
 from sqlqueue_app.databases.ddl import TableKind, create_statements, drop_statement, grant_statements, managed_grant_statements
-from sqlqueue_app.databases.dialect import dialect
+from sqlqueue_app.databases.dialect import RowRange, dialect
 from sqlqueue_app.databases.layouts import QueueLayout, TableShape, layout_of
 from sqlqueue_app.databases.scripts import PlannedTable, installation_script
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -324,3 +325,24 @@ def test_a_send_with_a_mistake_fails(old: str, new: str) -> None:
     assert old in sql
     with pytest.raises(NotAsItShouldBe):
         check(sql.replace(old, new), [], (*WRAPPER, "INSERT INTO", "VALUES (", *RESTORED))
+
+
+READING: dict[str, tuple[Hints, tuple[str, ...]]] = {
+    "row_version_bounds": ([(TABLE, READ)] * 2, ("SELECT MIN ( ROWVERSION )", "SELECT MAX ( ROWVERSION )")),
+    "look_at_range": ([(TABLE, READ)], ("SELECT COUNT", "SELECT TOP ( 100 )", "BETWEEN 1 AND 9", "ORDER BY ROWVERSION ASC")),
+}
+
+
+@pytest.mark.parametrize("name", READING)
+def test_looks_of_a_reader(name: str) -> None:
+    texts = {"lowest": "1", "highest": "9", "limit": "100"} if name == "look_at_range" else {}
+    check(SQLSERVER.script(name, table=TABLE, **texts), *READING[name])
+
+
+def test_reading_a_table() -> None:
+    noon = datetime(2030, 1, 1, 12)  # noqa: DTZ001 -- of the column, in UTC without zone
+    columns = ["RowVersion", "Id", "CorrelationId", "ReplyToAddress", "Expires", "Headers", "Body"]
+    order = ("SELECT ROWVERSION AS", "CONVERT ( NVARCHAR ( 36 ) , ID )", "WHERE ROWVERSION BETWEEN 5 AND 7")
+    check(SQLSERVER.read_statement(TABLE, columns, RowRange(5, 7)), [(TABLE, READ)], order)
+    rows = RowRange(5, 7, noon, noon, only_expiring=True)
+    check(SQLSERVER.read_statement(TABLE, ["Body"], rows), [(TABLE, READ)], ("AND EXPIRES >", "AND EXPIRES <", "IS NOT NULL"))

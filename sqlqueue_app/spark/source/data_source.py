@@ -1,0 +1,45 @@
+"""The data source as Spark knows it: `spark.dataSource.register(SqlQueueDataSource)`, then `spark.read.format("sqlqueue")`."""
+
+from __future__ import annotations
+
+import sys
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from sqlqueue_app.spark.source.columns import check_schema, schema_of
+from sqlqueue_app.spark.source.options import read_options
+from sqlqueue_app.spark.source.reading import FilteringQueueReader, QueueReader
+
+_HANDS_FILTERS_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class SqlQueueDataSource(DataSource):
+    """Queue tables of SQL Server, PostgreSQL and SQLite.
+
+    Options of a read: `url`, `queue`, `partitions`, `batch_size`, `headers` ("parsed" adds the column HeaderMap). A read takes no
+    locks that a worker would wait for, deletes nothing, and sees the rows that were there when it was planned and still are.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "sqlqueue"
+
+    def schema(self) -> StructType:
+        """The columns; also checks the options, because this is asked first."""
+        return schema_of(parsed_headers=read_options(self.options).parsed_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read of those columns."""
+        options = read_options(self.options)
+        check_schema(schema, parsed_headers=options.parsed_headers)
+        return FilteringQueueReader(options, schema) if _filters_are_handed_down() else QueueReader(options, schema)
+
+
+def _filters_are_handed_down() -> bool:
+    """Whether this process asks for filters. Where Spark's setting for it is off, which is its default, a reader that takes them is
+    refused; the module that hands them down runs only where it is on.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _HANDS_FILTERS_DOWN in sys.modules or (main is not None and main.name == _HANDS_FILTERS_DOWN)

@@ -1,0 +1,125 @@
+"""SQLite by the module of the standard library; ADBC's driver fails on columns that are NULL first and text later."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from sqlqueue_app.databases.dialect import Dialect, RowRange
+from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.source.urls import Database
+
+_BATCH_BYTES = 4 * 1024 * 1024
+_ROWS_OF_A_FETCH = 256
+# How long a writer that is committing is waited for.
+_SECONDS_TO_WAIT = 60
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# As on PostgreSQL: a day is left at both ends of the calendar for time zones.
+_EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+
+
+def connect(database: Database, known: Dialect) -> OnSqlite:
+    """A new connection."""
+    return OnSqlite(database, known)
+
+
+def errors() -> tuple[type[Exception], ...]:
+    """What the driver raises."""
+    return (sqlite3.Error,)
+
+
+class OnSqlite:
+    """One connection that reads. Each batch is a statement of its own, so that it holds its lock for a moment only."""
+
+    def __init__(self, database: Database, known: Dialect) -> None:
+        file = Path(database.name)
+        if not file.is_file():
+            raise ConfigurationError(
+                f"the option url names the SQLite file {database.name!r}, which is not there (on this machine): expected "
+                "sqlite:////path/of/the/file"
+            )
+        self._dialect = known
+        # Not mode=ro: the log of a file in WAL mode could not be made where nobody else has it open.
+        uri = f"file:{quote(str(file))}?mode=rw"
+        self._connection = sqlite3.connect(uri, uri=True, timeout=_SECONDS_TO_WAIT, isolation_level=None)
+        self._connection.execute("PRAGMA query_only=ON").close()
+
+    def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
+        """All rows of a small answer."""
+        sql, parameters = (statement, ()) if isinstance(statement, str) else (_marked(statement.sql), statement.bind(values))
+        with closing(self._connection.execute(sql, parameters)) as cursor:
+            return cursor.fetchall()
+
+    def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a range in their order; each batch is read when the one before it is done with."""
+        # The number tells where the next batch begins.
+        names = list(dict.fromkeys(["RowVersion", *columns]))
+        while rows.lowest <= rows.highest:
+            found, is_last = self._some_rows(self._dialect.read_statement(table, names, rows, limit=batch_size), batch_size)
+            if found:
+                rows = replace(rows, lowest=found[-1][0] + 1)
+                yield _batch(names, found)
+            if is_last:
+                break
+
+    def _some_rows(self, sql: str, limit: int) -> tuple[list[tuple[Any, ...]], bool]:
+        """The first rows that fit into a batch, and whether there are no more."""
+        found: list[tuple[Any, ...]] = []
+        held = 0
+        with closing(self._connection.execute(sql)) as cursor:
+            while some := cursor.fetchmany(1 if held > _BATCH_BYTES // 4 else _ROWS_OF_A_FETCH):
+                found += some
+                held += sum(len(value) for row in some for value in row if isinstance(value, bytes))
+                if held >= _BATCH_BYTES:
+                    return found, False
+        return found, len(found) < limit
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+
+def _marked(sql: str) -> str:
+    return sql.replace("%s", "?").replace("%%", "%")
+
+
+def _batch(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    return pa.RecordBatch.from_arrays([_column(name, values) for name, values in columns.items()], names=list(names))
+
+
+def _column(name: str, values: Sequence[Any]) -> pa.Array:
+    if name == "RowVersion":
+        return pa.array(values, pa.int64())
+    if name == "Expires":
+        return pa.array([_microseconds(value) for value in values], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    column = pa.array(values, pa.binary())
+    if name == "Body":
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        # somebody wrote bytes that are no UTF-8
+        return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values], pa.string())
+
+
+def _microseconds(value: bytes | None) -> int | None:
+    """Since 1970; None also for text that is no time, as every look at a queue has it."""
+    if value is None:
+        return None
+    try:
+        instant = datetime.fromisoformat(value.decode("ascii"))
+    except ValueError:
+        return None
+    since = min(max(instant if instant.tzinfo else instant.replace(tzinfo=UTC), _EARLIEST), _LATEST) - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -1,0 +1,71 @@
+"""The options of the data source, read and checked before anything is asked of a database."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.source.urls import Database, parse_url
+
+_KNOWN = ("url", "queue", "partitions", "batch_size", "headers")
+_MOST_PARTITIONS = 10_000
+# Small enough that a row of several megabytes more does no harm, large enough that a batch costs little beside its rows.
+_ROWS_OF_A_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read and how. `partitions` None: as many as there are processors, fewer for few rows."""
+
+    database: Database
+    queue: str
+    partitions: int | None
+    batch_size: int
+    parsed_headers: bool
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """The options of a read; ConfigurationError names the one that is missing, unknown or wrong."""
+    given = {key.lower(): value for key, value in options.items()}
+    check_names(given, _KNOWN)
+    headers = given.get("headers", "raw")
+    if headers not in ("raw", "parsed"):
+        raise ConfigurationError(f"the option headers is {headers!r}: expected 'raw', or 'parsed' for the column HeaderMap")
+    return ReadOptions(
+        parse_url(needed(given, "url", "postgresql://user:password@host:5432/database")),
+        needed(given, "queue", "the name of a queue, such as Sales"),
+        whole_number(given, "partitions", None, _MOST_PARTITIONS),
+        whole_number(given, "batch_size", _ROWS_OF_A_BATCH, 1_000_000) or _ROWS_OF_A_BATCH,
+        headers == "parsed",
+    )
+
+
+def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """ConfigurationError for an option that nobody knows, with the one that was probably meant."""
+    for name in given:
+        if name == "path":
+            raise ConfigurationError(f"a path ({given[name]!r}) was given to load() or save(): name the queue by the option queue")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"expected {', '.join(known)}"
+            raise ConfigurationError(f"the data source sqlqueue has no option {name!r}: {meant}")
+
+
+def needed(given: Mapping[str, str], name: str, example: str) -> str:
+    """An option that must be there."""
+    value = given.get(name, "").strip()
+    if not value:
+        raise ConfigurationError(f"the option {name} is missing: expected {example}")
+    return value
+
+
+def whole_number(given: Mapping[str, str], name: str, default: int | None, most: int) -> int | None:
+    """An option that is a whole number from 1 on."""
+    text = given.get(name, "").strip()
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise ConfigurationError(f"the option {name} is {text!r}: expected a whole number from 1 to {most:,}")
+    return int(text)

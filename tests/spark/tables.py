@@ -1,0 +1,27 @@
+"""Rows of queues as DataFrames, and DataFrames as rows, for comparing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.reference import Row
+
+_SOURCE = (
+    "RowVersion BIGINT, Id STRING, CorrelationId STRING, ReplyToAddress STRING, Expires TIMESTAMP, Headers STRING, Body BINARY"
+)
+
+
+def source_rows(spark: SparkSession, rows: Iterable[Row]) -> DataFrame:
+    """As the data source gives them."""
+    return spark.createDataFrame(
+        [(row.row_version, row.native_id, None, None, row.expires, row.headers, row.body) for row in rows], _SOURCE
+    )
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows, with aware instants."""
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return found

@@ -1,0 +1,88 @@
+"""Rows of queues as messages and failures of the lake: as a plain Python reference reads them, also those that should not be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sqlqueue_app.lake.columns import FAILURES, MESSAGES, LakeTable
+from sqlqueue_app.spark.transforms.failures import parse_failures
+from sqlqueue_app.spark.transforms.messages import parse_messages
+from tests.spark import reference
+from tests.spark.random_messages import NOTHING, TAKEN_AT, TIMES, TYPES, UNREADABLE, random_rows
+from tests.spark.reference import Row
+from tests.spark.tables import rows_of, source_rows
+from tests.support.databases import ROOT
+
+AUDIT: dict[str, Any] = {"queue": "audit", "batch": "b-1", "taken_at": TAKEN_AT}
+RAW = ("row_version", "native_id", "expires", "headers", "body", "body_bytes", "header_bytes", "taken_at", "batch", "queue")
+
+
+def parsed(spark: SparkSession, rows: list[Row], *, failed: bool = False) -> list[dict[str, Any]]:
+    parse = parse_failures if failed else parse_messages
+    return sorted(rows_of(parse(source_rows(spark, rows), **AUDIT)), key=lambda row: row["row_version"])
+
+
+def expected(rows: list[Row], *, failed: bool = False) -> list[dict[str, Any]]:
+    return [reference.message(row, **AUDIT, failed=failed) for row in rows]
+
+
+def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert bool(one["problem"]) == other["problem"], one["headers"]
+        names = RAW if one["problem"] else set(other) - {"problem"}
+        assert {name: one[name] for name in names} == {name: other[name] for name in names}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_messages_are_those_of_the_reference(spark: SparkSession, seed: int) -> None:
+    rows = random_rows(seed, 600)
+
+    same(parsed(spark, rows), expected(rows))
+
+
+def test_failures_are_those_of_the_reference(spark: SparkSession) -> None:
+    rows = random_rows(3, 400, failed=True)
+
+    same(parsed(spark, rows, failed=True), expected(rows, failed=True))
+
+
+def test_each_odd_text_is_read_as_by_the_reference(spark: SparkSession) -> None:
+    texts = [
+        *NOTHING,
+        *UNREADABLE,
+        *(json.dumps({"NServiceBus.EnclosedMessageTypes": types}) for types in TYPES),
+        *(json.dumps({"NServiceBus.TimeSent": time, "NServiceBus.ProcessingEnded": time}) for time in TIMES),
+        json.dumps({"NServiceBus.MessageId": "m", "Huge": "x" * 30_000_000}),
+        json.dumps({f"Header{number}": "x" for number in range(20_000)}),
+    ]
+    rows = [Row(number, f"n-{number}", text) for number, text in enumerate(texts)]
+
+    same(parsed(spark, rows), expected(rows))
+
+
+def test_groups_are_those_of_servicecontrol(spark: SparkSession) -> None:
+    golden = [json.loads(line) for line in (ROOT / "tests/golden/failure-groups.jsonl").read_text("utf-8").splitlines()]
+    names = {"type": "ExceptionType", "message": "Message", "trace": "StackTrace"}
+    rows = [
+        Row(number, "n", json.dumps({f"NServiceBus.ExceptionInfo.{name}": case[key] for key, name in names.items()}))
+        for number, case in enumerate(golden)
+    ]
+
+    found = [
+        next(group for group in row["groups"] if group["classifier"] == "Exception Type and Stack Trace")
+        for row in parsed(spark, rows, failed=True)
+    ]
+
+    assert [(group["title"], group["id"]) for group in found] == [(case["title"], case["group_id"]) for case in golden]
+
+
+@pytest.mark.parametrize(("parse", "table"), [(parse_messages, MESSAGES), (parse_failures, FAILURES)])
+def test_the_columns_are_those_of_the_lake(spark: SparkSession, parse: Any, table: LakeTable) -> None:
+    found = parse(source_rows(spark, []), **AUDIT)
+
+    schema = spark.createDataFrame([], f"{table.whole_ddl}, problem STRING").schema
+    assert [(field.name, field.dataType) for field in found.schema] == [(field.name, field.dataType) for field in schema]

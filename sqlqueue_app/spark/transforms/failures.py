@@ -10,6 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType
 
@@ -62,4 +63,5 @@ def _tell() -> Callable[..., Column]:
 
     # Spark looks at them to know what it is, and not at texts.
     tell.__annotations__ = dict.fromkeys(("headers", "ids", "return"), pa.Array)
-    return sf.arrow_udf(tell, _TOLD)
+    told: Callable[..., Column] = arrow_udf(tell, _TOLD)
+    return told

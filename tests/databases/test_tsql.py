@@ -327,22 +327,33 @@ def test_a_send_with_a_mistake_fails(old: str, new: str) -> None:
         check(sql.replace(old, new), [], (*WRAPPER, "INSERT INTO", "VALUES (", *RESTORED))
 
 
+def test_who_may_still_insert() -> None:
+    parse(SQLSERVER.statement("writers").sql)
+
+
 READING: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "row_version_bounds": ([(TABLE, READ)] * 2, ("SELECT MIN ( ROWVERSION )", "SELECT MAX ( ROWVERSION )")),
-    "look_at_range": ([(TABLE, READ)], ("SELECT COUNT", "SELECT TOP ( 100 )", "BETWEEN 1 AND 9", "ORDER BY ROWVERSION ASC")),
+    "row_version_after": ([(TABLE, READ)], ("WHERE ROWVERSION > CAST ( 3 AS BIGINT )", "ORDER BY ROWVERSION ASC OFFSET 4 ROWS")),
+    "look_at_range": (
+        [(TABLE, READ)],
+        ("SELECT COUNT", "SELECT TOP ( 100 )", "BETWEEN CAST ( 1 AS BIGINT ) AND", "ORDER BY"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", READING)
 def test_looks_of_a_reader(name: str) -> None:
-    texts = {"lowest": "1", "highest": "9", "limit": "100"} if name == "look_at_range" else {}
+    texts = {
+        "look_at_range": {"lowest": "1", "highest": "9", "limit": "100"},
+        "row_version_after": {"after": "3", "highest": "9", "places": "4"},
+    }.get(name, {})
     check(SQLSERVER.script(name, table=TABLE, **texts), *READING[name])
 
 
 def test_reading_a_table() -> None:
     noon = datetime(2030, 1, 1, 12)  # noqa: DTZ001 -- of the column, in UTC without zone
     columns = ["RowVersion", "Id", "CorrelationId", "ReplyToAddress", "Expires", "Headers", "Body"]
-    order = ("SELECT ROWVERSION AS", "CONVERT ( NVARCHAR ( 36 ) , ID )", "WHERE ROWVERSION BETWEEN 5 AND 7")
+    order = ("SELECT ROWVERSION AS", "CONVERT ( NVARCHAR ( 36 ) , ID )", "WHERE ROWVERSION BETWEEN CAST ( 5 AS BIGINT ) AND")
     check(SQLSERVER.read_statement(TABLE, columns, RowRange(5, 7)), [(TABLE, READ)], order)
     rows = RowRange(5, 7, noon, noon, only_expiring=True)
     check(SQLSERVER.read_statement(TABLE, ["Body"], rows), [(TABLE, READ)], ("AND EXPIRES >", "AND EXPIRES <", "IS NOT NULL"))

@@ -115,4 +115,4 @@ def test_no_text_of_a_caller_comes_into_a_statement(name: str) -> None:
     statement = dialect(name).read_statement("t", ["RowVersion"], rows, limit=3)
 
     assert "'2030-01-01 12:00:00'" in statement
-    assert "BETWEEN -5 AND 7" in statement
+    assert statement.count("-5") == 1

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from sqlqueue_app.spark.source.columns import check_schema, schema_of
-from sqlqueue_app.spark.source.options import read_options
+from sqlqueue_app.spark.source.following import QueueFollower
+from sqlqueue_app.spark.source.options import read_options, stream_options
 from sqlqueue_app.spark.source.reading import FilteringQueueReader, QueueReader
 
 _HANDS_FILTERS_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -17,8 +18,9 @@ _HANDS_FILTERS_DOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 class SqlQueueDataSource(DataSource):
     """Queue tables of SQL Server, PostgreSQL and SQLite.
 
-    Options of a read: `url`, `queue`, `partitions`, `batch_size`, `headers` ("parsed" adds the column HeaderMap). A read takes no
-    locks that a worker would wait for, deletes nothing, and sees the rows that were there when it was planned and still are.
+    Options of a read: `url`, `queue`, `partitions`, `batch_size`, `headers` ("parsed" adds the column HeaderMap); of a streaming
+    read also `max_rows_per_trigger` and `settle_seconds`. A read takes no locks that a worker would wait for, deletes nothing, and
+    sees the rows that were there when it was planned and still are.
     """
 
     @classmethod
@@ -28,13 +30,19 @@ class SqlQueueDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns; also checks the options, because this is asked first."""
-        return schema_of(parsed_headers=read_options(self.options).parsed_headers)
+        return schema_of(parsed_headers=stream_options(self.options).read.parsed_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of those columns."""
         options = read_options(self.options)
         check_schema(schema, parsed_headers=options.parsed_headers)
         return FilteringQueueReader(options, schema) if _filters_are_handed_down() else QueueReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
+        """A streaming read of those columns."""
+        options = stream_options(self.options)
+        check_schema(schema, parsed_headers=options.read.parsed_headers)
+        return QueueFollower(options, schema)
 
 
 def _filters_are_handed_down() -> bool:

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 
 from sqlqueue_app.databases.dialect import RowRange
 
-# The widest bigint: what no filter narrows.
-EVERYTHING = RowRange(-(2**63), 2**63 - 1)
+# What no filter narrows. The lowest bigint is left out: its digits alone would be none.
+EVERYTHING = RowRange(-(2**63) + 1, 2**63 - 1)
 NOTHING = RowRange(1, 0)
 _SECOND = timedelta(seconds=1)
 # Beyond these the column may hold what stands for another time.

@@ -10,6 +10,8 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.spark.source.urls import Database, parse_url
 
 _KNOWN = ("url", "queue", "partitions", "batch_size", "headers")
+_STREAM = ("max_rows_per_trigger", "settle_seconds")
+_SECONDS_TO_SETTLE = 60
 _MOST_PARTITIONS = 10_000
 # Small enough that a row of several megabytes more does no harm, large enough that a batch costs little beside its rows.
 _ROWS_OF_A_BATCH = 10_000
@@ -39,6 +41,26 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         whole_number(given, "partitions", None, _MOST_PARTITIONS),
         whole_number(given, "batch_size", _ROWS_OF_A_BATCH, 1_000_000) or _ROWS_OF_A_BATCH,
         headers == "parsed",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What to follow and how. `settle_seconds`: how long a run of AvailableNow waits for the transactions of others."""
+
+    read: ReadOptions
+    max_rows_per_trigger: int | None
+    settle_seconds: int
+
+
+def stream_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options of a streaming read; ConfigurationError names the one that is missing, unknown or wrong."""
+    given = {key.lower(): value for key, value in options.items()}
+    check_names(given, (*_KNOWN, *_STREAM))
+    return StreamOptions(
+        read_options({name: value for name, value in given.items() if name not in _STREAM}),
+        whole_number(given, "max_rows_per_trigger", None, 1_000_000_000 - 1),
+        whole_number(given, "settle_seconds", _SECONDS_TO_SETTLE, 86_400) or _SECONDS_TO_SETTLE,
     )
 
 

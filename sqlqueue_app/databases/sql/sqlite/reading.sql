@@ -24,3 +24,10 @@ FROM (
     ORDER BY RowVersion
     LIMIT {limit}
 ) AS head;
+
+-- name: row_version_after
+-- The number of the row so many places after one, not beyond another.
+SELECT RowVersion FROM {table}
+WHERE RowVersion > {after} AND RowVersion <= {highest}
+ORDER BY RowVersion
+LIMIT 1 OFFSET {places};

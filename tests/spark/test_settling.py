@@ -1,0 +1,152 @@
+"""The settled number: no row that is committed late is below it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from sqlqueue_app.spark.source.settling import Watermark, Writer
+
+
+class Table:
+    """A made-up table: transactions draw numbers, and commit or roll back later."""
+
+    def __init__(self) -> None:
+        self.drawn = 0
+        self.open: dict[Writer, list[int]] = {}
+        self.rows: list[int] = []
+        self._names = 0
+
+    def begin(self) -> Writer:
+        self._names += 1
+        writer = Writer(f"3/{self._names}", False)
+        self.open[writer] = []
+        return writer
+
+    def insert(self, writer: Writer) -> None:
+        self.drawn += 1
+        self.open[writer].append(self.drawn)
+
+    def prepare(self, writer: Writer) -> Writer:
+        prepared = Writer(f"-1/{writer.name}", True)
+        self.open[prepared] = self.open.pop(writer)
+        return prepared
+
+    def end(self, writer: Writer, *, commit: bool = True) -> None:
+        numbers = self.open.pop(writer)
+        if commit:
+            self.rows += numbers
+
+    # what the watermark asks
+
+    def newest(self) -> int | None:
+        return max(self.rows, default=None)
+
+    def writers(self) -> frozenset[Writer]:
+        return frozenset(self.open)
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+def committed(table: Table) -> None:
+    writer = table.begin()
+    table.insert(writer)
+    table.end(writer)
+
+
+def test_an_empty_table_has_none(table: Table) -> None:
+    watermark = Watermark()
+    assert watermark.look(table) is None
+    committed(table)
+    assert watermark.look(table) == 1
+    assert not watermark.is_waiting
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_number_counts_when_those_who_might_have_drawn_a_lower_one_have_ended(table: Table, commit: bool) -> None:
+    watermark = Watermark()
+    committed(table)
+    watermark.look(table)
+    late = table.begin()
+    table.insert(late)
+    committed(table)
+
+    assert watermark.look(table) == 1
+    assert watermark.is_waiting
+    table.end(late, commit=commit)
+    assert watermark.look(table) == 3
+
+
+def test_who_came_later_is_not_waited_for(table: Table) -> None:
+    watermark = Watermark()
+    late = table.begin()
+    table.insert(late)
+    committed(table)
+    assert watermark.look(table) is None
+    others = [table.begin() for _ in range(3)]
+    for other in others:
+        table.insert(other)
+    table.end(late)
+
+    assert watermark.look(table) == 2
+
+
+def test_a_prepared_transaction_is_waited_for_under_its_new_name(table: Table) -> None:
+    watermark = Watermark()
+    late = table.begin()
+    table.insert(late)
+    committed(table)
+    assert watermark.look(table) is None
+
+    prepared = table.prepare(late)
+    assert watermark.look(table) is None
+    another = table.begin()
+    table.prepare(another)
+    assert watermark.look(table) is None
+    table.end(prepared)
+    assert watermark.look(table) == 2
+
+
+def test_a_table_that_is_drained_keeps_its_number(table: Table) -> None:
+    watermark = Watermark()
+    committed(table)
+    committed(table)
+    watermark.look(table)
+    table.rows.clear()
+
+    assert watermark.look(table) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_late_row_is_below_it(table: Table, seed: int) -> None:
+    chance = random.Random(seed)
+    watermark = Watermark()
+    passed = 0
+    grown = 0
+    for _ in range(2_000):
+        step = chance.random()
+        writers = list(table.open)
+        if step < 0.25 or not writers:
+            if len(writers) < 6:
+                table.begin()
+        elif step < 0.55:
+            writer = chance.choice(writers)
+            if not writer.is_prepared:
+                table.insert(writer)
+        elif step < 0.6:
+            writer = chance.choice(writers)
+            if not writer.is_prepared:
+                table.prepare(writer)
+        elif step < 0.85:
+            writer = chance.choice(writers)
+            assert not table.open[writer] or min(table.open[writer]) > passed, "a row below the settled number was still to come"
+            table.end(writer, commit=chance.random() > 0.1)
+        else:
+            settled = watermark.look(table)
+            grown += settled != passed
+            passed = settled or 0
+    assert grown > 20

@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils.text import capfirst
 
 from sqlqueue_app.models import (
+    Analytics,
     CheckResult,
     Conversation,
     Dashboard,
@@ -19,9 +20,11 @@ from sqlqueue_app.models import (
     Endpoint,
     Event,
     FailedMessage,
+    LakeSearch,
     NotificationRule,
     Operation,
     OperatorAction,
+    PipelineRun,
     Queue,
     Redirect,
     Schedule,
@@ -34,6 +37,8 @@ PARTS: Final[tuple[type[Model], ...]] = (
     Endpoint,
     FailedMessage,
     Conversation,
+    LakeSearch,
+    Analytics,
     DelayedMessage,
     Subscription,
     Schedule,
@@ -42,6 +47,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     Event,
     NotificationRule,
     Operation,
+    PipelineRun,
     OperatorAction,
 )
 

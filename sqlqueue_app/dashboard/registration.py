@@ -7,6 +7,7 @@ from typing import Final
 from django.contrib.admin import AdminSite
 
 from sqlqueue_app.dashboard.action_admin import ActionAdmin
+from sqlqueue_app.dashboard.analytics_admin import AnalyticsAdmin
 from sqlqueue_app.dashboard.check_admin import CheckAdmin
 from sqlqueue_app.dashboard.conversation_admin import ConversationAdmin
 from sqlqueue_app.dashboard.dashboard_admin import DashboardAdmin
@@ -22,6 +23,7 @@ from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
 from sqlqueue_app.dashboard.schedule_admin import ScheduleAdmin
 from sqlqueue_app.dashboard.subscription_admin import SubscriptionAdmin
 from sqlqueue_app.models import (
+    Analytics,
     CheckResult,
     Conversation,
     Dashboard,
@@ -45,6 +47,7 @@ ADMINS: Final = (
     (Endpoint, EndpointAdmin),
     (FailedMessage, FailureAdmin),
     (Conversation, ConversationAdmin),
+    (Analytics, AnalyticsAdmin),
     (Instance, InstanceAdmin),
     (DelayedMessage, DelayedAdmin),
     (Subscription, SubscriptionAdmin),

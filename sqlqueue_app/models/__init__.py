@@ -5,7 +5,16 @@ from __future__ import annotations
 from django.apps import apps
 from django.db import models
 
-from sqlqueue_app.models.anchors import Conversation, Dashboard, DelayedMessage, Endpoint, Queue, Subscription
+from sqlqueue_app.models.anchors import (
+    Analytics,
+    Conversation,
+    Dashboard,
+    DelayedMessage,
+    Endpoint,
+    LakeSearch,
+    Queue,
+    Subscription,
+)
 from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.models.figures import (
     ConversationEdge,
@@ -44,6 +53,7 @@ from sqlqueue_app.queue_models import queue_model, queue_models
 
 __all__ = [
     "ActionResult",
+    "Analytics",
     "BatchKind",
     "CheckResult",
     "Claim",
@@ -69,6 +79,7 @@ __all__ = [
     "LakeBatch",
     "LakeCopy",
     "LakeFile",
+    "LakeSearch",
     "MessageFigures",
     "NotableKind",
     "NotableMessage",

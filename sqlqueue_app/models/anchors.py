@@ -97,3 +97,29 @@ class Conversation(models.Model):
 
     def __str__(self) -> str:
         return str(self.pk)
+
+
+class Analytics(models.Model):
+    """The pages of what the pipeline has computed; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = _("analytics")
+        verbose_name_plural = _("analytics")
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class LakeSearch(models.Model):
+    """The pages of old messages in the lake; it has no table and no rows."""
+
+    class Meta:
+        managed = False
+        default_permissions = ()
+        verbose_name = _("old message")
+        verbose_name_plural = _("old messages")
+
+    def __str__(self) -> str:
+        return str(self.pk)

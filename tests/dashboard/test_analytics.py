@@ -1,0 +1,188 @@
+"""The pages of what the pipeline has computed: over time and by kind, groups, the map, usage; without any how to begin."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.dashboard.endpoint_map import MOST_NODES, endpoint_map
+from sqlqueue_app.lake.sketches import sketch_of, to_json
+from sqlqueue_app.models import (
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    LakeBatch,
+    MessageFigures,
+    NotableMessage,
+    QueueFigures,
+    UsageDay,
+)
+from sqlqueue_app.operations.analytics import messages
+from tests.dashboard.pages import Markup, client_of
+from tests.operations.filling import HOSTILE, install
+from tests.support.databases import QueueDatabase
+
+BASE = "/admin/sqlqueue_app/analytics/"
+PARTS = ("", "groups/", "map/", "usage/", "notable/")
+
+
+def page(address: str = "", kind: str = "viewer") -> Markup:
+    answer = client_of(kind).get(BASE + address)
+    assert answer.status_code == 200
+    found = Markup(answer.content.decode())
+    assert found.inline == []
+    return found
+
+
+def rows(address: str) -> list[dict[str, Any]]:
+    part, _, query = address.partition("?")
+    answer = client_of("superuser").get(f"{BASE}{part}?{query}&format=json")
+    assert answer.status_code == 200
+    found: list[dict[str, Any]] = json.loads(b"".join(answer))
+    return found
+
+
+def begin(seconds: int, ago: timedelta = timedelta()) -> datetime:
+    return datetime.fromtimestamp((datetime.now(UTC) - ago).timestamp() // seconds * seconds, UTC)
+
+
+def figures(ago: timedelta, *, endpoint: str = "Sales", kind: str = "Shop.Order", critical: list[float], **values: Any) -> None:
+    """What a batch has committed of so many messages, to all levels."""
+    sketch = to_json(sketch_of(critical))
+    known = {"processed": len(critical), "critical_count": len(critical), "critical_sum": sum(critical), "critical_sketch": sketch}
+    known |= {"processing_count": len(critical), "processing_sum": 0.5 * len(critical), **values}
+    known |= {
+        "processing_sketch": to_json(sketch_of([0.5] * len(critical))),
+        "critical_negative": sum(each < 0 for each in critical),
+    }
+    for seconds in (60, 3_600, 86_400):
+        MessageFigures.objects.create(endpoint=endpoint, message_type=kind, seconds=seconds, at=begin(seconds, ago), **known)
+
+
+@pytest.fixture
+def computed(queue_database: QueueDatabase) -> QueueDatabase:
+    install(queue_database)
+    now = datetime.now(UTC)
+    LakeBatch.objects.create(id=uuid.uuid4(), kind="audit", lake_id=uuid.uuid4(), committed_at=now)
+    figures(timedelta(minutes=5), critical=[1.0, 2.0, 10.0], failed=1)
+    figures(timedelta(days=40), critical=[100.0] * 7)
+    figures(timedelta(minutes=5), endpoint=HOSTILE, kind="Shop.Bill", critical=[-1.0])
+    for seconds in (3_600, 86_400):
+        of_time: dict[str, Any] = {"seconds": seconds, "at": begin(seconds), "first_seen": now, "last_seen": now}
+        for name, count in (("Exception Type and Stack Trace", 3), ("Message Type", 2)):
+            GroupFigures.objects.create(group_id=uuid.uuid4(), classifier=name, title=f"{name} {HOSTILE}", count=count, **of_time)
+        for sender, receiver, count in (("Web", "Sales", 5), ("Sales", "Sales", 1), ("", HOSTILE, 2)):
+            ConversationEdge.objects.create(
+                sender=sender, receiver=receiver, message_type="Shop.Order", seconds=seconds, at=begin(seconds), count=count,
+                critical_count=1, critical_sum=2.0, critical_sketch=to_json(sketch_of([2.0])),
+            )  # fmt: skip
+    UsageDay.objects.create(endpoint="Sales", day=now.date(), messages=12, failures=3, bytes=4_096)
+    QueueFigures.objects.create(queue="audit", day=now.date(), taken=9, unreadable=2, bytes=100)
+    EndpointSeen.objects.create(endpoint="Sales", machine="here", first_seen=now, last_seen=now, messages=12)
+    shared: dict[str, Any] = {"day": now.date(), "rank": 1, "endpoint": "Sales", "message_type": "Shop.Order", "at": now}
+    NotableMessage.objects.create(kind="slowest", value=7.5, message_id="slow one", conversation_id="c/1", **shared)
+    NotableMessage.objects.create(kind="largest", value=2_048, message_id="large one", **shared)
+    return queue_database
+
+
+def test_without_figures_the_pages_say_how_to_begin(queue_database: QueueDatabase) -> None:
+    for part in PARTS:
+        text = page(part).text()
+        assert "The pipeline has computed nothing yet." in text
+        assert "pip install 'django-sqlqueue[spark]' python manage.py run_sqlqueue_pipeline --once" in text
+        assert rows(part) == []
+
+
+def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
+    found = page()
+    text = found.text()
+    assert "Processed 4 Failed 1 Failure rate 20.0 % Critical time mean 3,000 ms p50" in text
+    assert "Negative critical times" in text
+    assert "Up to the batch of" in text
+    assert "Messages per second" in text
+    assert len(found.find("figure", **{"class": "sq-chart"})) == 4
+    assert "Shop.Order Sales 3 1 25.0 % 4,333 ms" in text
+    assert "−1,000 ms 1 negative" in text
+    assert "Shop.Bill" in page("?type=Shop.Bill").text()
+    assert "Shop.Order Sales" not in page("?type=Shop.Bill").text()
+    assert "Processed 3" in page("?endpoint=Sales").text()
+    assert "Processed 11" in page("?period=90d").text()
+    assert "Nothing was counted in this time." in page("?endpoint=Nobody").text()
+
+
+def test_quantiles_are_those_of_the_merged_sketches(computed: QueueDatabase) -> None:
+    (order, bill) = sorted(rows("?period=1d"), key=lambda each: str(each["message_type"]), reverse=True)
+    assert (order["processed"], order["failed"], order["critical_negative"]) == (3, 1, 0)
+    assert order["critical_p99"] == pytest.approx(10.0, rel=0.025)
+    assert (bill["critical_p50"], bill["critical_mean"], bill["critical_negative"]) == (0.0, -1.0, 1)
+    assert {each["seconds"] for each in rows("?period=1y")} == {86_400}
+
+
+def test_where_there_are_too_many_sketches_it_is_said(computed: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "choose an endpoint" not in page("?period=1d").text()
+    monkeypatch.setattr(messages, "MOST_SKETCHES", 0)
+    text = page("?period=1d").text()
+    assert "choose an endpoint" in text
+    assert "Shop.Order Sales 3 1 25.0 % 4,333 ms – – –" in text
+
+
+def test_groups(computed: QueueDatabase) -> None:
+    assert f"Exception Type and Stack Trace {HOSTILE} 3" in page("groups/").text()
+    assert f"Message Type {HOSTILE} 2" in page("groups/?by=type&period=30d").text()
+    (group,) = rows("groups/?by=type")
+    assert (group["classifier"], group["failures"]) == ("Message Type", 2)
+    assert any(f"/failedmessage/group/{group['group']}/" in link for link in page("groups/?by=type").links)
+
+
+def test_the_map(computed: QueueDatabase) -> None:
+    found = page("map/")
+    assert "Web Sales 5" in found.text()
+    assert len(found.find("circle")) == 4
+    assert [each["messages"] for each in rows("map/")] == [5, 2, 1]
+    assert [each["sender"] for each in rows("map/?endpoint=Web")] == ["Web"]
+    assert rows("map/")[0]["critical_p95"] == pytest.approx(2.0, rel=0.025)
+
+
+def test_usage_and_notable_messages(computed: QueueDatabase) -> None:
+    text = page("usage/?period=7d").text()
+    assert "Sales 12 3 4.0 KiB" in text
+    assert "audit 9 0 0 2 100 bytes" in text
+    assert rows("usage/") == [{"endpoint": "Sales", "messages": 12, "failures": 3, "bytes": 4_096}]
+    found = page("notable/")
+    assert "slow one 7,500 ms" in found.text()
+    assert "large one 2.0 KiB" in found.text()
+    assert any("/conversation/" in link for link in found.links)
+    assert len(rows("notable/?type=Shop.Order")) == 2
+    assert rows("notable/?type=None") == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_takes_few_statements(computed: QueueDatabase, part: str) -> None:
+    client = client_of("viewer")
+    with CaptureQueriesContext(connection) as asked:
+        assert client.get(f"{BASE}{part}?period=1y").status_code == 200
+    assert len(asked) <= 15
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "query", ["period=%27&endpoint=%00x&type=%ff&by=[]", "endpoint=" + "x" * 5_000, "period=1y&by=none&type=%F0%9F"]
+)
+def test_any_query_is_answered(computed: QueueDatabase, part: str, query: str) -> None:
+    client = client_of("superuser")
+    assert client.get(f"{BASE}{part}?{query}").status_code == 200
+    assert client.get(f"{BASE}{part}?{query}&format=csv").status_code == 200
+
+
+def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
+    drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
+    assert len(drawn.nodes) == MOST_NODES
+    assert len(drawn.arrows) == MOST_NODES // 2
+    assert endpoint_map([]).nodes == ()
+    assert len({(each.x, each.y) for each in drawn.nodes}) == MOST_NODES

@@ -67,14 +67,15 @@ def parse_messages(rows: DataFrame, *, queue: str, batch: str, taken_at: datetim
 
 
 def message_columns(
-    rows: DataFrame, *, queue: str, batch: str, taken_at: datetime, counted: str = "ended_at", keep: tuple[str, ...] = ()
+    rows: DataFrame, *, queue: str, batch: str, taken_at: datetime, counted: str = "ended_at", told: str | None = None
 ) -> DataFrame:
-    """The columns of `parse_messages`, those of failures that are in headers, and `keep` of the rows themselves.
+    """The columns of `parse_messages`, and those of failures that are in headers.
 
-    `counted` is the column of the instant by which a message is counted.
+    `counted` is the column of the instant by which a message is counted. `told` is a column of the rows that is kept, a STRUCT with
+    the `problem` of each row by somebody who has read the headers before.
     """
     taken = sf.lit(taken_at)
-    read = _with_headers(rows, keep)
+    read = _with_headers(rows, told)
     timed = _with_times(read)
     return timed.withColumns(
         {
@@ -89,7 +90,7 @@ def message_columns(
     ).withColumn("day", sf.to_date("counted_at"))
 
 
-def _with_headers(rows: DataFrame, keep: tuple[str, ...]) -> DataFrame:
+def _with_headers(rows: DataFrame, told: str | None) -> DataFrame:
     """The row, and each header in a column."""
     text = sf.col("Headers")
     read = rows.select(
@@ -102,11 +103,11 @@ def _with_headers(rows: DataFrame, keep: tuple[str, ...]) -> DataFrame:
         _octets("Body").alias("body_bytes"),
         _octets("Headers").alias("header_bytes"),
         sf.from_json(text, _SCHEMA, dict(_READING)).alias("read"),
-        *keep,
+        *([] if told is None else [told]),
     )
-    told = read.withColumn("problem", _problem(sf.col("headers"), sf.col("read").getField(_CORRUPT)))
+    found = _problem(sf.col("headers"), sf.col("read").getField(_CORRUPT)) if told is None else sf.col(f"{told}.problem")
     # A readable part of what cannot be read as a whole counts for nothing.
-    whole = told.withColumn("read", sf.when(sf.col("problem").isNull(), sf.col("read")))
+    whole = read.withColumn("problem", found).withColumn("read", sf.when(sf.col("problem").isNull(), sf.col("read")))
     return whole.withColumns({column: sf.col("read").getField(header) for column, header in _HEADERS.items()}).drop("read")
 
 

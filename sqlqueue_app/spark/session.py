@@ -189,6 +189,15 @@ def _python_path() -> str:
     return os.pathsep.join(dict.fromkeys(filter(None, [str(package_root()), *given])))
 
 
+def _python_of_workers(master: str, wanted: Mapping[str, str]) -> str | None:
+    """The Python that runs our code on executors, and reads the catalog of queues on this machine.
+
+    None for Spark's own choice, the python3 on PATH of each machine. pyspark asks the environment alone, not its setting.
+    """
+    given = os.environ.get("PYSPARK_PYTHON") or wanted.get("spark.pyspark.python")
+    return given or (sys.executable if _is_this_machine(master) else None)
+
+
 @contextmanager
 def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, str]) -> Iterator[None]:
     """The environment in which Java is started; pyspark knows no other way to hand it on."""
@@ -198,8 +207,8 @@ def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, st
         changes["SPARK_LOCAL_DIRS"] = str(scratch)
     if _is_this_machine(master):
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
-        # of the workers: else it is whatever python3 is on PATH
-        changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if (python := _python_of_workers(master, wanted)) is not None:
+        changes["PYSPARK_PYTHON"] = python
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -65,6 +65,7 @@ class BatchKind(models.TextChoices):
     AUDIT = "audit", _("taken from an audit queue")
     PEEK = "peek", _("read from an audit queue")
     FAILURES = "failures", _("copied from an error queue")
+    FATES = "fates", _("what became of copies")
     COMPACTION = "compaction", _("compaction")
     RETENTION = "retention", _("retention")
 
@@ -107,6 +108,9 @@ class LakeFile(models.Model):
     batch = models.ForeignKey(LakeBatch, on_delete=models.CASCADE, related_name="files")
     table = models.CharField("table", max_length=40)
     path = models.TextField("path", help_text="below the folder of the lake")
+    written_as = models.TextField(
+        "written as", blank=True, default="", help_text="below the folder of its batch, where it is until it is published"
+    )
     rows = models.PositiveBigIntegerField("rows")
     bytes = models.PositiveBigIntegerField("bytes")
     day = models.DateField("day", null=True, blank=True)

@@ -76,6 +76,17 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
             *RESTORED,
         ),
     ),
+    "remove_ranges": (
+        # the reader of T-SQL does not see the hint of a table with an alias as one
+        [(TABLE, ())],
+        (
+            "DELETE QUEUE FROM",
+            "AS QUEUE WITH ( ROWLOCK )",
+            "INNER JOIN ( VALUES ( 1 , 5 ) , ( 7 , 7 ) ) AS WANTED ( LOWEST , HIGHEST )",
+            "ON QUEUE . ROWVERSION BETWEEN WANTED . LOWEST AND WANTED . HIGHEST",
+        ),
+    ),
+    "row_ids": ([(TABLE, READ)], ("SELECT TOP (", "ROWVERSION , ID FROM", "WHERE ROWVERSION >", "ORDER BY ROWVERSION ASC")),
     "next_due": (
         [(TABLE, READ)],
         ("SELECT CASE WHEN", "DATEDIFF ( MS , GETUTCDATE ( ) ,", "SELECT TOP ( 1 ) DUE FROM", "ORDER BY DUE ASC"),
@@ -130,6 +141,8 @@ def rendered(name: str, table: str = TABLE, *, correlation: bool = True) -> str:
         texts["ids"] = "'11111111-2222-3333-4444-555555555555'"
     if name in ("look_at", "take", "remove"):
         texts["row_versions"] = "7, 8"
+    if name == "remove_ranges":
+        texts["ranges"] = "(1, 5), (7, 7)"
     return SQLSERVER.statement(name, **texts).sql
 
 

@@ -1,0 +1,136 @@
+"""`manage.py run_sqlqueue_pipeline`: move audited messages to a lake, with figures of them, by Spark."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.logs import configure_logging, remove_logging
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, from_command_line, one_line, whole_number
+from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
+from sqlqueue_app.operations.signals import stop_on_signals
+from sqlqueue_app.receiving.stopping import StopSignal
+
+_NEEDED = ("pyspark", "pyarrow")
+_EPILOG = """\
+signals:
+  The first SIGINT (Ctrl-C) or SIGTERM finishes the batch that is under way, and ends.
+  The second one ends the process at once; the next run finishes or drops what was under way. Nothing is lost or taken twice.
+
+exit codes:
+  0  done, or stopped in order
+  1  the lake, Spark or the database refused, or another pipeline runs
+  2  a wrong argument or setting, or the extra `spark` is not installed
+  128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
+
+examples:
+  manage.py run_sqlqueue_pipeline --lake /srv/lake
+  manage.py run_sqlqueue_pipeline --continuous
+  manage.py run_sqlqueue_pipeline --lake s3a://bucket/lake --master spark://host:7077
+  manage.py run_sqlqueue_pipeline --keep-days 400 --compact
+"""
+
+
+class Command(SqlQueueCommand):
+    """Thin: arguments in, `run_pipeline` does the rest."""
+
+    help = (
+        "Take the messages out of the audit queues into Parquet files, each exactly once; copy what is new in the error queues; "
+        "compute the figures that the admin shows. Needs the extra: pip install 'django-sqlqueue[spark]'."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The options of a run."""
+        parser.epilog = _EPILOG
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.add_argument("--master", metavar="URL", help="where Spark runs (default: MASTER of the settings, local[*])")
+        parser.add_argument(
+            "--lake", metavar="PATH", help="a folder, or a URL that Spark can write (default: LAKE of the settings)"
+        )
+        how_long = parser.add_mutually_exclusive_group()
+        how_long.add_argument("--once", action="store_true", help="end once there is nothing left to take; this is the default")
+        how_long.add_argument("--continuous", action="store_true", help="go on until told to stop")
+        parser.add_argument(
+            "--peek-only",
+            action="store_true",
+            default=None,
+            help="leave the messages in the audit queues, for a lake beside ServiceControl (default: PEEK_ONLY of the settings)",
+        )
+        parser.add_argument(
+            "--keep-days",
+            type=whole_number(1),
+            metavar="N",
+            help="delete messages of the lake that are older (default: KEEP_DAYS of the settings; figures stay)",
+        )
+        parser.add_argument("--compact", action="store_true", help="put small files together at the end")
+        parser.add_argument(
+            "--batch-size",
+            type=whole_number(1),
+            metavar="N",
+            help="messages of one commit, at most (default: BATCH_SIZE of the settings, 500000)",
+        )
+        add_format_argument(parser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run until there is nothing left, or until the signal."""
+        settings = get_settings()
+        missing = [name for name in _NEEDED if find_spec(name) is None]
+        if missing:
+            raise ConfigurationError(f"{' and '.join(missing)} is not installed: run pip install 'django-sqlqueue[spark]'")
+        # Only now: all this needs the extra.
+        from sqlqueue_app.pipeline.options import options_of  # noqa: PLC0415
+        from sqlqueue_app.pipeline.run import run_pipeline  # noqa: PLC0415
+
+        chosen = options_of(
+            settings,
+            continuous=options["continuous"],
+            compact=options["compact"],
+            **{name: options[name] for name in ("lake", "master", "peek_only", "keep_days", "batch_size")},
+        )
+        handler = configure_logging("text", level=logging.WARNING, propagate=not from_command_line(self))
+        stop = StopSignal()
+        try:
+            with stop_on_signals(stop):
+                done = run_pipeline(settings, chosen, stop, progress=self._progress)
+        except ConfigurationError:
+            raise
+        except SqlQueueError as error:
+            raise CommandError(one_line(str(error)), returncode=1) from error
+        finally:
+            self._end_progress()
+            remove_logging(handler)
+        self._say(done, options["format"])
+
+    _is_shown = False
+
+    def _progress(self, done: Any) -> None:
+        if sys.stderr.isatty():
+            self._is_shown = True
+            self.stderr.write(f"\r{done.messages:,} messages and {done.failures:,} failures in {done.batches:,} batches", ending="")
+            self.stderr.flush()
+
+    def _end_progress(self) -> None:
+        if self._is_shown:
+            self.stderr.write("")
+            self._is_shown = False
+
+    def _say(self, done: Any, form: str) -> None:
+        if form == "json":
+            self.write_json(asdict(done))
+            return
+        if done.finished:
+            self.stdout.write(f"{done.finished:,} batches of a run before were finished")
+        self.stdout.write(f"{done.messages:,} messages taken, {done.failures:,} failures copied, in {done.batches:,} batches")
+        if done.unreadable:
+            self.stdout.write(
+                f"{done.unreadable:,} rows cannot be read: they are in the table `unreadable` of the lake as they were"
+            )
+        for problem in done.problems:
+            self.stderr.write(f"warning: {problem}")

@@ -1,0 +1,118 @@
+"""Putting small files together, and retiring what is too old: batches of their own, so that every row is in the manifest once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Final
+
+from sqlqueue_app.lake.columns import MESSAGE_TABLES, TABLES
+from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
+from sqlqueue_app.pipeline.errors import BatchLost, PipelineError
+from sqlqueue_app.pipeline.manifest import Commit
+from sqlqueue_app.pipeline.places import NewFile, inflight
+from sqlqueue_app.pipeline.runs import count_in_run
+from sqlqueue_app.pipeline.tools import Tools
+from sqlqueue_app.spark.lake_files import rows_by_file, write_together
+from sqlqueue_app.tables.clock import database_now
+
+SMALL: Final = 64 * 2**20
+"""Files below so many bytes are put together."""
+LARGE: Final = 256 * 2**20
+"""Up to about so many."""
+
+_AT_ONCE: Final = 500
+_COPIES_KEPT_DAYS: Final = 30
+
+
+def compact(tools: Tools) -> int:
+    """Put the small files of each folder together; returns how many there are fewer.
+
+    Readers who ask the manifest see each row once at any time. BatchLost if somebody else has retired one of the files.
+    """
+    fewer = 0
+    for files in _groups(tools):
+        fewer += _put_together(tools, files)
+    return fewer
+
+
+def _groups(tools: Tools) -> Iterator[list[LakeFile]]:
+    found = LakeFile.objects.using(tools.alias).filter(
+        batch__lake_id=tools.manifest.lake_id, batch__published_at__isnull=False, retired_at=None, bytes__lt=SMALL
+    )
+    in_order = sorted(found, key=lambda file: (_folder(file), file.pk))
+    for _, of_folder in groupby(in_order, _folder):
+        group: list[LakeFile] = []
+        for each in of_folder:
+            if group and sum(file.bytes for file in group) + each.bytes > LARGE:
+                yield group
+                group = []
+            group.append(each)
+        yield group
+
+
+def _folder(file: LakeFile) -> str:
+    return file.path.rpartition("/")[0]
+
+
+def _put_together(tools: Tools, old: Sequence[LakeFile]) -> int:
+    if len(old) < 2:
+        return 0
+    batch, table, folder = uuid.uuid4(), TABLES[old[0].table], _folder(old[0])
+    url = tools.inflight_url(batch, folder)
+    write_together(tools.session, table, [tools.storage.url(each.path) for each in old], url)
+    tools.step("written together")
+    sizes = tools.storage.sizes(inflight(batch))
+    files = [
+        NewFile(table.name, f"{folder}/{name}", old[0].day, rows, sizes[f"{inflight(batch)}/{folder}/{name}"])
+        for name, rows in sorted(rows_by_file(tools.session, table, url).items())
+    ]
+    rows, expected = sum(each.rows for each in files), sum(each.rows for each in old)
+    if rows != expected:
+        tools.storage.delete(inflight(batch))
+        raise PipelineError(
+            f"the files of {folder!r} in the lake {tools.storage.name} have {rows:,} rows, and {expected:,} by the manifest: "
+            "somebody has changed them; they are left as they are"
+        )
+    commit = Commit(batch, BatchKind.COMPACTION, rows=rows, files=files)
+    tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in files])
+    tools.manifest.publish(tools.committed(commit, lambda made: _retire(tools, made, old)))
+    tools.manifest.delete_retired()
+    return len(old) - len(files)
+
+
+def _retire(tools: Tools, batch: LakeBatch, files: Sequence[LakeFile]) -> None:
+    retired = 0
+    for start in range(0, len(files), _AT_ONCE):
+        chosen = [each.pk for each in files[start : start + _AT_ONCE]]
+        alive = LakeFile.objects.using(tools.alias).filter(pk__in=chosen, retired_at=None)
+        retired += alive.update(retired_at=batch.committed_at)
+    if retired != len(files):
+        raise BatchLost(f"{len(files) - retired} of {len(files)} files were retired by another pipeline: the batch is rolled back")
+    tools.step("retired")
+    count_in_run(tools.alias, tools.run, batches=1)
+
+
+def retire_old(tools: Tools, keep_days: int) -> int:
+    """Delete the messages of the lake whose day is longer ago; figures stay. Returns how many files there are fewer."""
+    now = database_now(tools.alias)
+    before = now.date() - timedelta(days=keep_days)
+    old = list(
+        LakeFile.objects.using(tools.alias).filter(
+            batch__lake_id=tools.manifest.lake_id,
+            batch__published_at__isnull=False,
+            retired_at=None,
+            table__in=list(MESSAGE_TABLES),
+            day__lt=before,
+        )
+    )
+    if old:
+        commit = Commit(uuid.uuid4(), BatchKind.RETENTION, rows=sum(each.rows for each in old))
+        tools.manifest.publish(tools.committed(commit, lambda made: _retire(tools, made, old)))
+        tools.manifest.delete_retired()
+    # Of what has left its queue longer ago than the index of failures remembers nothing more will be known.
+    left_before = now - timedelta(days=max(keep_days, _COPIES_KEPT_DAYS))
+    LakeCopy.objects.using(tools.alias).filter(lake_id=tools.manifest.lake_id, left_at__lt=left_before).delete()
+    return len(old)

@@ -1,0 +1,114 @@
+"""What every part of a run works with."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django.db import connections, transaction
+
+from sqlqueue_app.lake.columns import LakeTable
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.models import LakeBatch, PipelineRun
+from sqlqueue_app.pipeline.errors import PipelineError
+from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock, no_step
+from sqlqueue_app.pipeline.places import NewFile, inflight
+from sqlqueue_app.pipeline.storage import LakeStorage
+from sqlqueue_app.spark.lake_files import WrittenFile, read_files, written_files
+from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.queue import QueueTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Reader = Callable[[QueueTable, int | None, int], "DataFrame"]
+"""The rows of a queue from one RowVersion (None: from the first) to another, with the columns of the data source."""
+
+_COMMIT_TRIES = 3
+
+
+class Transform(Protocol):
+    """From rows of the data source to rows of the lake, with the columns `day` and `problem`."""
+
+    def __call__(self, rows: DataFrame, *, queue: str, batch: str, taken_at: datetime) -> DataFrame: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """What is made of rows, and where the figures go."""
+
+    messages: Transform
+    failures: Transform
+    figures: Callable[..., Mapping[str, DataFrame]]
+    add_figures: Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The parts of one run; used by one thread."""
+
+    session: SparkSession
+    alias: str
+    storage: LakeStorage
+    manifest: Manifest
+    run: PipelineRun | None
+    read: Reader
+    transforms: Transforms
+    step: Step = no_step
+
+    def inflight_url(self, batch: uuid.UUID, path: str = "") -> str:
+        """Where Spark finds a path of a batch that is under way."""
+        return self.storage.url(f"{inflight(batch)}/{path}".rstrip("/"))
+
+    def committed(self, commit: Commit, work: Callable[[LakeBatch], None]) -> LakeBatch:
+        """Commit a batch with the work that belongs to it, in one transaction; again where the database says that it may help.
+
+        `work` is called before the batch is recorded as done, and raises to roll all of it back.
+        """
+        for left in reversed(range(_COMMIT_TRIES)):
+            try:
+                batch = self._commit(commit, work)
+            except TransientError:
+                connections[self.alias].close()
+                found = LakeBatch.objects.using(self.alias).filter(pk=commit.id).first()
+                if found is not None:  # the answer to the COMMIT was lost, not the commit
+                    return found
+                if not left:
+                    raise
+            else:
+                self.step("committed")
+                return batch
+        raise AssertionError("the last try returns or raises")
+
+    def _commit(self, commit: Commit, work: Callable[[LakeBatch], None]) -> LakeBatch:
+        dialect = dialect_of_connection(connection_of(self.alias))
+        with database_errors(dialect, f"commit batch {commit.id}"), transaction.atomic(using=self.alias):
+            now = database_now(self.alias)
+            hold_lock(self.alias, now)
+            self.manifest.check_files(commit)
+            batch = self.manifest.record(commit, now)
+            work(batch)
+            self.step("recorded")
+        return batch
+
+    def files_of(self, batch: uuid.UUID, table: LakeTable, folder: str) -> tuple[list[NewFile], list[int]]:
+        """What Spark has written into a folder of a batch, by the files themselves: the files, and the row versions in them."""
+        rows = read_files(self.session, table, self.inflight_url(batch, table.name), [self.inflight_url(batch, folder)])
+        return self._new_files(batch, table, folder, written_files(rows))
+
+    def _new_files(
+        self, batch: uuid.UUID, table: LakeTable, folder: str, written: Sequence[WrittenFile]
+    ) -> tuple[list[NewFile], list[int]]:
+        sizes = self.storage.sizes(f"{inflight(batch)}/{folder}")
+        files: list[NewFile] = []
+        for each in sorted(written, key=lambda file: (file.day, file.name)):
+            path = f"{folder}/day={each.day.isoformat()}/{each.name}"
+            size = sizes.get(f"{inflight(batch)}/{path}")
+            if size is None:
+                raise PipelineError(f"the file {path!r} of batch {batch} was written and is not there: the batch is given up")
+            files.append(NewFile(table.name, path, each.day, len(each.row_versions), size))
+        return files, [number for each in written for number in each.row_versions]

@@ -1,0 +1,115 @@
+"""Parquet files of a lake, written and read back by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 -- as all of Spark's own documentation has it
+
+from sqlqueue_app.lake.columns import LakeTable
+
+# No path is a pattern here, whatever characters it has.
+_PATTERNS = "__globPaths__"
+_MOST_IN_LIST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file that Spark has written: its name, the day of its folder, and the row versions in it, in no order."""
+
+    name: str
+    day: date
+    row_versions: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """How many rows of a batch cannot be read, and between which row versions they are."""
+
+    count: int
+    lowest: int
+    highest: int
+
+
+def write_readable(parsed: DataFrame, table: LakeTable, url: str) -> Unreadable:
+    """Write the rows without a problem as Parquet, a folder `day=…` for each day; returns what was left out, in one pass.
+
+    `parsed` has the columns of the table, `day` and `problem`. Fails where the folder exists.
+    """
+    seen = Observation()
+    bad = F.when(F.col("problem").isNotNull(), F.col("row_version"))
+    observed = parsed.observe(seen, F.count(bad).alias("count"), F.min(bad).alias("lowest"), F.max(bad).alias("highest"))
+    _write(observed.where("problem IS NULL"), table, url)
+    found = seen.get
+    return Unreadable(int(found["count"]), int(found["lowest"] or 0), int(found["highest"] or 0))
+
+
+def write_unreadable(parsed: DataFrame, table: LakeTable, url: str) -> None:
+    """Write the rows that have a problem."""
+    _write(parsed.where("problem IS NOT NULL"), table, url)
+
+
+def _write(rows: DataFrame, table: LakeTable, url: str) -> None:
+    chosen = rows.select(*table.names, "day")
+    chosen.write.mode("error").partitionBy("day").option("compression", "zstd").parquet(url)
+
+
+def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequence[str] = ()) -> DataFrame:
+    """The rows of files of a table, with the columns of its path: all below the folder `base`, or the files of `urls` in it."""
+    reader = session.read.schema(table.whole_ddl).option("basePath", base).option(_PATTERNS, "false")
+    return reader.parquet(*(urls or [base]))
+
+
+def written_files(rows: DataFrame) -> list[WrittenFile]:
+    """The files that these rows are in; `rows` comes from `read_files`."""
+    found = rows.groupBy("day", F.col("_metadata.file_name").alias("name")).agg(F.collect_list("row_version").alias("row_versions"))
+    columns = found.select("name", "day", "row_versions").toArrow().to_pydict()
+    return [WrittenFile(*each) for each in zip(columns["name"], columns["day"], columns["row_versions"], strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRow:
+    """Which row, and which message, a row of a file is; None where nothing says."""
+
+    row_version: int
+    native_id: str | None
+    message_id: str | None
+    unique_message_id: str | None
+
+
+def copied_rows(session: SparkSession, table: LakeTable, base: str, url: str) -> list[CopiedRow]:
+    """What stands in the files of a folder."""
+    rows = read_files(session, table, base, [url])
+    names = ("row_version", "native_id", "message_id", "unique_message_id")
+    chosen = rows.select([F.col(each) if each in table.names else F.lit(None).cast("string").alias(each) for each in names])
+    columns = chosen.toArrow().to_pydict()
+    return [CopiedRow(*each) for each in zip(*(columns[each] for each in names), strict=True)]
+
+
+def only_rows(session: SparkSession, rows: DataFrame, row_versions: Sequence[int]) -> DataFrame:
+    """Those rows of the data source that have these numbers."""
+    if len(row_versions) <= _MOST_IN_LIST:
+        return rows.where(F.col("RowVersion").isin(list(row_versions)))
+    wanted = session.createDataFrame([(each,) for each in row_versions], "RowVersion BIGINT")
+    return rows.join(F.broadcast(wanted), "RowVersion", "left_semi")
+
+
+def without_text(rows: DataFrame, text: str) -> DataFrame:
+    """Those rows of the data source whose headers do not hold the text; rows without headers are among them."""
+    return rows.where(~F.coalesce(F.contains(F.col("Headers"), F.lit(text)), F.lit(False)))
+
+
+def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
+    """Write the rows of some files of one folder into a new one, as one file. Fails where it exists."""
+    rows = session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(*urls)
+    rows.coalesce(1).write.mode("error").option("compression", "zstd").parquet(url)
+
+
+def rows_by_file(session: SparkSession, table: LakeTable, url: str) -> dict[str, int]:
+    """How many rows the files of a folder have, by their names."""
+    rows = session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(url)
+    counted = rows.groupBy(F.col("_metadata.file_name").alias("name")).count().collect()
+    return {row["name"]: int(row["count"]) for row in counted}

@@ -1,0 +1,92 @@
+"""Many rows of a queue table by their numbers: for the pipeline, which takes hundreds of thousands at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from sqlqueue_app.tables.connections import fetch_all, run
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.rows import row_id_of
+
+RANGES_PER_STATEMENT: Final = 1_000
+# SQL Server exchanges 5,000 locks of a statement for one of the table, for which senders would wait; others know no such thing.
+_ROWS_PER_STATEMENT: Final = {"sqlserver": 4_900}
+_IDS_PER_STATEMENT: Final = 50_000
+_BEFORE_ALL: Final = -(2**63)
+
+
+class NumberRange(NamedTuple):
+    """Consecutive RowVersions, both ends among them."""
+
+    lowest: int
+    highest: int
+
+
+def ranges_of(row_versions: Iterable[int]) -> list[NumberRange]:
+    """The numbers as ranges without gaps, ascending; a number that comes twice is in one range, once."""
+    found: list[NumberRange] = []
+    for number in sorted(row_versions):
+        if found and number <= found[-1].highest + 1:
+            found[-1] = NumberRange(found[-1].lowest, number)
+        else:
+            found.append(NumberRange(number, number))
+    return found
+
+
+def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
+    """Delete exactly the rows of these numbers and return how many there were, in the caller's transaction.
+
+    Rows that somebody else holds are waited for on PostgreSQL and SQL Server. Raises DatabaseErrors, QueueNotFound among them.
+    """
+    removed = 0
+    for portion in _portions(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
+        text = ", ".join(f"({int(each.lowest)}, {int(each.highest)})" for each in portion)
+        with table.errors(f"delete {len(portion)} range(s) of rows of {table.qualified}"):
+            removed += run(table.connection(), table.dialect.statement("remove_ranges", table=table.qualified, ranges=text))
+    return removed
+
+
+def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
+    """The number and the id of every row, ascending; on SQL Server without rows that somebody holds. The id is "" where it is NULL.
+
+    One statement for 50,000 rows, which are no snapshot together: what comes or goes meanwhile may be in it or not.
+    """
+    statement = table.dialect.statement("row_ids", table=table.qualified)
+    after = _BEFORE_ALL
+    while True:
+        with table.errors(f"list the rows of {table.qualified}"):
+            rows = fetch_all(table.connection(), statement, after=after, limit=_IDS_PER_STATEMENT)
+        for number, row_id in rows:
+            yield int(number), _id_text(row_id)
+        if len(rows) < _IDS_PER_STATEMENT:
+            return
+        after = int(rows[-1][0])
+
+
+def _id_text(row_id: object) -> str:
+    return "" if row_id is None else str(row_id_of(row_id))
+
+
+def _portions(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[list[NumberRange]]:
+    portion: list[NumberRange] = []
+    rows = 0
+    for each in _pieces(ranges, most_rows):
+        length = each.highest - each.lowest + 1
+        if portion and (len(portion) == RANGES_PER_STATEMENT or (most_rows is not None and rows + length > most_rows)):
+            yield portion
+            portion, rows = [], 0
+        portion.append(each)
+        rows += length
+    if portion:
+        yield portion
+
+
+def _pieces(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[NumberRange]:
+    """The ranges, those that are too long cut."""
+    for lowest, highest in ranges:
+        if most_rows is None:
+            yield NumberRange(lowest, highest)
+            continue
+        for start in range(lowest, highest + 1, most_rows):
+            yield NumberRange(start, min(start + most_rows - 1, highest))

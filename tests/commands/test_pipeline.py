@@ -1,0 +1,68 @@
+"""`run_sqlqueue_pipeline`: what it refuses, in one line, before Spark is started."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from sqlqueue_app.management.commands import run_sqlqueue_pipeline
+from sqlqueue_app.models import PipelineRun
+from tests.operations.filling import install
+from tests.support.databases import QueueDatabase
+from tests.support.spark import has_spark
+
+needs_spark = pytest.mark.skipif(not has_spark(), reason="the extra spark is not installed")
+
+
+def refused(*arguments: str) -> tuple[str, int]:
+    with pytest.raises(CommandError) as caught:
+        call_command("run_sqlqueue_pipeline", *arguments, stdout=io.StringIO())
+    return str(caught.value), caught.value.returncode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--batch-size", "0"], "Error: argument --batch-size: expected at least 1, got 0"),
+        (["--keep-days", "x"], "Error: argument --keep-days: expected a whole number, got 'x'"),
+        (["--once", "--continuous"], "Error: argument --continuous: not allowed with argument --once"),
+        (["--format", "xml"], "Error: argument --format: invalid choice: 'xml' (choose from 'text', 'json')"),
+    ],
+)
+def test_a_bad_argument_is_one_line(sqlite_database: QueueDatabase, arguments: list[str], said: str) -> None:
+    del sqlite_database
+    assert refused(*arguments) == (said, 2)
+
+
+@needs_spark
+def test_without_a_lake_it_says_how_to_name_one(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+
+    assert refused() == (
+        'where the lake is was not said: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL',
+        2,
+    )
+
+
+def test_without_the_extra_it_says_what_to_install(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(sqlite_database)
+
+    monkeypatch.setattr(run_sqlqueue_pipeline, "find_spec", lambda name: None if name == "pyspark" else object())
+    assert refused("--lake", "/srv/lake") == ("pyspark is not installed: run pip install 'django-sqlqueue[spark]'", 2)
+
+
+@needs_spark
+def test_a_lake_of_a_newer_version_is_refused(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+    install(sqlite_database)
+    text = '{"format": 99, "id": "11111111-2222-3333-4444-555555555555", "written_by": "7.0"}'
+    (tmp_path / "_sqlqueue.json").write_text(text)
+
+    said, code = refused("--lake", str(tmp_path))
+
+    assert said.startswith(f"the lake {tmp_path} cannot be used: it has the format 99, written by sqlqueue 7.0")
+    assert code == 1
+    assert not PipelineRun.objects.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["_sqlqueue.json"]

@@ -1,0 +1,91 @@
+"""Many rows by their numbers: exactly those, counted, in statements that no database minds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app.tables import row_ranges
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.row_ranges import NumberRange, ranges_of, remove_ranges, row_ids
+from tests.contract.tables import row, rows
+
+
+def numbers(queue: QueueTable) -> list[int]:
+    return queue.row_versions(10_000)
+
+
+def test_ranges_are_without_gaps() -> None:
+    assert ranges_of([5, 3, 4, 9, 7, 7, 1]) == [NumberRange(1, 1), NumberRange(3, 5), NumberRange(7, 7), NumberRange(9, 9)]
+    assert ranges_of([]) == []
+
+
+def test_exactly_the_rows_of_the_ranges_are_deleted(queue: QueueTable) -> None:
+    queue.send(rows(40))
+    there = numbers(queue)
+    wanted = random.Random(7).sample(there, 25)
+
+    assert remove_ranges(queue, ranges_of(wanted)) == 25
+    assert numbers(queue) == sorted(set(there) - set(wanted))
+
+
+def test_rows_that_are_not_there_do_not_count(queue: QueueTable) -> None:
+    queue.send(rows(5))
+    there = numbers(queue)
+    remove_ranges(queue, ranges_of(there[1:2]))
+
+    assert remove_ranges(queue, [NumberRange(there[0], there[2]), NumberRange(2**62, 2**62 + 5)]) == 2
+    assert remove_ranges(queue, []) == 0
+    assert numbers(queue) == there[3:]
+
+
+def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
+    queue.send(rows(5))
+    there = numbers(queue)
+
+    with transaction.atomic(using=queue.alias):
+        assert remove_ranges(queue, ranges_of(there)) == 5
+        transaction.set_rollback(True, using=queue.alias)
+
+    assert numbers(queue) == there
+
+
+@pytest.mark.parametrize(("most_rows", "most_ranges"), [(3, 1_000), (None, 2), (2, 2)])
+def test_a_statement_takes_so_much(
+    queue: QueueTable, monkeypatch: pytest.MonkeyPatch, most_rows: int | None, most_ranges: int
+) -> None:
+    monkeypatch.setattr(row_ranges, "RANGES_PER_STATEMENT", most_ranges)
+    monkeypatch.setattr(row_ranges, "_ROWS_PER_STATEMENT", {queue.dialect.name: most_rows})
+    queue.send(rows(20))
+    there = numbers(queue)
+    wanted = [each for index, each in enumerate(there) if index % 5]
+
+    assert remove_ranges(queue, ranges_of(wanted)) == 16
+    assert numbers(queue) == there[::5]
+
+
+def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
+    pieces = list(
+        row_ranges._portions([NumberRange(1, 12_000), NumberRange(12_002, 12_010)], row_ranges._ROWS_PER_STATEMENT["sqlserver"])
+    )
+
+    assert [sum(high - low + 1 for low, high in piece) for piece in pieces] == [4_900, 4_900, 2_209]
+    assert [number for piece in pieces for low, high in piece for number in range(low, high + 1)] == [
+        *range(1, 12_001),
+        *range(12_002, 12_011),
+    ]
+
+
+def test_the_ids_of_all_rows_are_listed(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_ranges, "_IDS_PER_STATEMENT", 4)
+    sent = [row() for _ in range(9)]
+    queue.send(sent)
+
+    found = list(row_ids(queue))
+
+    assert [number for number, _ in found] == numbers(queue)
+    assert len({row_id for _, row_id in found}) == 9
+    if queue.dialect.name != "postgresql":
+        assert [row_id for _, row_id in found] == [each.id for each in sent]

@@ -1,0 +1,89 @@
+"""Concurrent senders whose commits invert the order of row versions, a tenth of them rolled back; and the truth beside the queue.
+
+Each transaction that is committed has written the ids of its messages into the table `truth`, too.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from types import TracebackType
+
+from django.db import connections, transaction
+
+from sqlqueue_app.tables.queue import QueueTable
+from tests.operations.filling import row
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import join_all
+
+ROLLED_BACK = 0.1
+
+
+class Senders:
+    """Threads that send until `most` messages are there, or the end of the context."""
+
+    def __init__(self, database: QueueDatabase, queue: QueueTable, *, most: int, threads: int = 4) -> None:
+        self._database = database
+        self._queue = queue
+        self._left = most
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._send, args=[number]) for number in range(threads)]
+        self._errors: list[Exception] = []
+        with database.connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE IF NOT EXISTS truth (id varchar(40) PRIMARY KEY)")
+
+    def __enter__(self) -> Senders:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self._stop.set()
+        join_all(self._threads, 600)
+        assert self._errors == []
+
+    def stop(self) -> None:
+        """No more messages."""
+        self._stop.set()
+
+    def _send(self, number: int) -> None:
+        chance = random.Random(number)
+        try:
+            while not self._stop.is_set() and (size := self._take(chance.randint(1, 40))):
+                self._transaction(chance, size)
+        except Exception as error:  # noqa: BLE001 -- told to the test
+            self._errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _take(self, wanted: int) -> int:
+        with self._lock:
+            size = min(wanted, self._left)
+            self._left -= size
+            return size
+
+    def _transaction(self, chance: random.Random, size: int) -> None:
+        ids = [str(uuid.uuid4()) for _ in range(size)]
+        alias = self._database.alias
+        with transaction.atomic(using=alias):
+            for each in ids[: size // 2]:
+                self._queue.send([row({"NServiceBus.MessageId": each})])
+            if self._database.vendor == "postgresql":
+                # row versions are given out: others are committed first
+                self._stop.wait(chance.random() * 0.05)
+            for each in ids[size // 2 :]:
+                self._queue.send([row({"NServiceBus.MessageId": each})])
+            with connections[alias].cursor() as cursor:
+                cursor.executemany("INSERT INTO truth (id) VALUES (%s)", [(each,) for each in ids])
+            if chance.random() < ROLLED_BACK:
+                transaction.set_rollback(True, using=alias)
+
+
+def truth(database: QueueDatabase) -> set[str]:
+    """The ids of all messages that were committed."""
+    with database.connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM truth")
+        return {str(row[0]) for row in cursor.fetchall()}

@@ -1,0 +1,151 @@
+"""Small files put together, and old ones retired: every row in the manifest once, whatever breaks off in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet
+import pytest
+
+from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
+from sqlqueue_app.pipeline.compacting import compact, retire_old
+from sqlqueue_app.pipeline.copying import ErrorQueue
+from sqlqueue_app.pipeline.errors import BatchLost, PipelineError
+from sqlqueue_app.pipeline.taking import AuditQueue
+from sqlqueue_app.pipeline.tools import Tools
+from tests.operations.error_rows import failed
+from tests.operations.filling import install, message, row, table
+from tests.pipeline.workshop import tools_of
+from tests.support.databases import QueueDatabase
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Broken(Exception):
+    """The run is broken off here."""
+
+
+@pytest.fixture
+def tools(sqlite_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> Tools:
+    install(sqlite_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    return tools_of(sqlite_database, spark, tmp_path)
+
+
+def fill(database: QueueDatabase, tools: Tools, batches: int = 3) -> None:
+    audit = table(database, "audit")
+    for number in range(batches):
+        audit.send([message({"n": number}), message({"n": -number}), row("unreadable")])
+        AuditQueue(tools, audit, "audit").take(100)
+
+
+def rows_of(folder: Path, name: str = "messages") -> list[int]:
+    """By the manifest, as readers are to ask it; each file as long as it says."""
+    found = []
+    for each in LakeFile.objects.filter(table=name, retired_at=None, batch__published_at__isnull=False):
+        rows = pyarrow.parquet.read_table(folder / each.path, partitioning=None)
+        assert (rows.num_rows, (folder / each.path).stat().st_size) == (each.rows, each.bytes)
+        found += rows.column("row_version").to_pylist()
+    return sorted(found)
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")}
+
+
+def test_small_files_become_one(sqlite_database: QueueDatabase, tools: Tools, tmp_path: Path) -> None:
+    fill(sqlite_database, tools)
+    before, bad = rows_of(tmp_path), rows_of(tmp_path, "unreadable")
+    assert len(before) == 6
+
+    assert compact(tools) > 0
+    assert compact(tools) == 0
+
+    assert (rows_of(tmp_path), rows_of(tmp_path, "unreadable")) == (before, bad)
+    assert files_in(tmp_path) == set(LakeFile.objects.values_list("path", flat=True))
+    assert LakeFile.objects.filter(table="messages").count() == 1
+
+
+@pytest.mark.parametrize("broken_at", ["written together", "retired", "recorded", "committed", "published one file", "moved",
+                                       "published", "deleted one file"])  # fmt: skip
+def test_a_compaction_that_is_broken_off_loses_nothing(
+    sqlite_database: QueueDatabase, tools: Tools, tmp_path: Path, spark: SparkSession, broken_at: str
+) -> None:
+    fill(sqlite_database, tools)
+    before = rows_of(tmp_path)
+
+    def break_off(name: str) -> None:
+        if name == broken_at:
+            raise Broken
+
+    other = tools_of(sqlite_database, spark, tmp_path, step=break_off)
+    with pytest.raises(Broken):
+        compact(other)
+    tools.manifest.recover()
+
+    assert rows_of(tmp_path) == before
+    assert files_in(tmp_path) == set(LakeFile.objects.values_list("path", flat=True))
+    compact(tools)
+    assert rows_of(tmp_path) == before
+    assert LakeFile.objects.filter(table="messages").count() == 1
+
+
+def test_two_that_put_the_same_files_together(
+    sqlite_database: QueueDatabase, tools: Tools, tmp_path: Path, spark: SparkSession
+) -> None:
+    fill(sqlite_database, tools)
+    before = rows_of(tmp_path)
+    steps: list[str] = []
+
+    def first_another(name: str) -> None:
+        steps.append(name)
+        if name == "written together" and steps.count(name) == 1:
+            compact(tools)
+
+    with pytest.raises(BatchLost, match="were retired by another pipeline"):
+        compact(tools_of(sqlite_database, spark, tmp_path, step=first_another))
+    tools.manifest.recover()
+
+    assert rows_of(tmp_path) == before
+
+
+def test_files_that_somebody_changed_are_left(sqlite_database: QueueDatabase, tools: Tools, tmp_path: Path) -> None:
+    fill(sqlite_database, tools)
+    LakeFile.objects.filter(table="messages").update(rows=77)
+    paths = files_in(tmp_path)
+
+    with pytest.raises(PipelineError, match=r"rows, and [\d,]+ by the manifest: somebody has changed them"):
+        compact(tools)
+    assert files_in(tmp_path) == paths
+
+
+@pytest.fixture
+def aged(sqlite_database: QueueDatabase, tools: Tools) -> Callable[[int], None]:
+    def age(days: int) -> None:
+        for each in LakeFile.objects.all():
+            each.day = (each.day or date.max) - timedelta(days=days)
+            each.save()
+
+    fill(sqlite_database, tools, 1)
+    errors = table(sqlite_database, "error")
+    errors.send([failed("m-1", at=datetime.now(UTC))])
+    ErrorQueue(tools, errors, "error").copy(10)
+    return age
+
+
+def test_old_messages_go(tools: Tools, tmp_path: Path, aged: Callable[[int], None]) -> None:
+    assert retire_old(tools, 1) == 0
+    aged(10)
+
+    assert retire_old(tools, 11) == 0
+    assert retire_old(tools, 9) >= 3
+    assert retire_old(tools, 9) == 0
+
+    assert files_in(tmp_path) == set(LakeFile.objects.values_list("path", flat=True))
+    assert not LakeFile.objects.filter(table__in=["messages", "failures", "unreadable"]).exists()
+    assert LakeBatch.objects.get(kind=BatchKind.RETENTION).rows >= 4
+    # the row lies in the error queue still: it is not to be copied again
+    assert LakeCopy.objects.count() == 1

@@ -1,0 +1,58 @@
+"""`kill -9` in the middle of a batch, with senders at work: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet
+
+from sqlqueue_app.models import LakeFile, PipelineRun
+from tests.operations.filling import install, row, table
+from tests.pipeline.senders import Senders, truth
+from tests.support.databases import QueueDatabase
+
+# Two on each product, which are the two sides of the commit; benchmarks/spark_kills.py has all steps, and random moments.
+KILLED_AT = {"postgresql": ["recorded", "published one file"], "sqlite": ["synced", "committed"]}
+
+
+def run(database: QueueDatabase, lake: Path, step: str = "-", size: int = 400, *flags: str) -> int:
+    """The exit code of a run, negative where it was killed."""
+    command = [sys.executable, "-m", "tests.pipeline.kill_app", str(lake), step, str(size), *flags]
+    ended = subprocess.run(command, env=database.child_environment(), capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode in (0, -9), ended.stderr
+    if ended.returncode == 0:
+        assert json.loads(ended.stdout.splitlines()[-1])["state"] == "ended"
+    return ended.returncode
+
+
+def ids_in_the_lake(database: QueueDatabase, lake: Path) -> Counter[str]:
+    """How often each message is there: by the manifest, which names exactly the files that are there."""
+    files = list(LakeFile.objects.using(database.alias).filter(retired_at=None, batch__published_at__isnull=False))
+    assert {path.relative_to(lake).as_posix() for path in lake.rglob("*.parquet")} == {each.path for each in files}
+    found: Counter[str] = Counter()
+    for each in files:
+        if each.table == "messages":
+            found.update(pyarrow.parquet.read_table(lake / each.path, partitioning=None, columns=["message_id"])[0].to_pylist())
+    return found
+
+
+def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    audit = table(queue_database, "audit")
+    audit.send([row({"NServiceBus.MessageId": "first"})])
+    kills = KILLED_AT.get(queue_database.vendor, ["committed"])
+    with Senders(queue_database, audit, most=2_000):
+        codes = [run(queue_database, tmp_path, step) for step in kills]
+    while audit.depth().waiting:
+        run(queue_database, tmp_path)
+
+    found = ids_in_the_lake(queue_database, tmp_path)
+    assert codes == [-9] * len(kills)
+    assert set(found) == truth(queue_database) | {"first"}
+    assert set(found.values()) == {1}
+    states = PipelineRun.objects.using(queue_database.alias).values_list("state", flat=True)
+    assert Counter(states)["failed"] == len(kills)

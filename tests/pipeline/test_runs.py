@@ -1,0 +1,86 @@
+"""One pipeline at a time, and how its row tells what became of it."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sqlqueue_app.models import PipelineRun, RunState
+from sqlqueue_app.pipeline import runs
+from sqlqueue_app.pipeline.errors import PipelineBusy
+from sqlqueue_app.pipeline.runs import Heartbeats, begin_run, count_in_run, end_run
+from sqlqueue_app.tables.clock import database_now
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import poll_until
+
+
+def begin(database: QueueDatabase) -> PipelineRun:
+    return begin_run(database.alias, master="local[2]", lake="/srv/lake", options={"batch_size": 5})
+
+
+def other(database: QueueDatabase, **values: Any) -> PipelineRun:
+    """A run of another process that began a moment ago."""
+    now = database_now(database.alias)
+    common = {"started_at": now, "heartbeat_at": now, "host": "mill", "pid": 7, "master": "local", "lake": "/srv/lake"}
+    return PipelineRun.objects.using(database.alias).create(**{**common, **values})
+
+
+def again(database: QueueDatabase, run: PipelineRun) -> PipelineRun:
+    return PipelineRun.objects.using(database.alias).get(pk=run.pk)
+
+
+def test_a_run_has_a_row_from_its_start_to_its_end(queue_database: QueueDatabase) -> None:
+    run = begin(queue_database)
+    count_in_run(queue_database.alias, run, batches=1, messages=5, bytes=70)
+    count_in_run(queue_database.alias, run, batches=1, messages=2)
+    end_run(queue_database.alias, run, RunState.ENDED)
+
+    found = again(queue_database, run)
+    assert (found.state, found.pid, found.error, found.options) == ("ended", os.getpid(), "", {"batch_size": 5})
+    assert (found.batches, found.messages, found.failures, found.bytes) == (2, 7, 0, 70)
+    assert found.started_at is not None
+    assert found.ended_at is not None
+    assert found.started_at <= found.ended_at
+
+
+def test_a_second_pipeline_is_told_of_the_first(queue_database: QueueDatabase) -> None:
+    other(queue_database)
+
+    with pytest.raises(PipelineBusy, match=r"a pipeline runs already: process 7 on mill, since .* UTC, heard of \d+ s ago"):
+        begin(queue_database)
+    assert PipelineRun.objects.using(queue_database.alias).count() == 1
+
+
+def test_a_live_process_of_this_machine_counts(queue_database: QueueDatabase) -> None:
+    other(queue_database, host=runs._host(), pid=os.getppid())
+
+    with pytest.raises(PipelineBusy, match=f"process {os.getppid()} on"):
+        begin(queue_database)
+
+
+@pytest.mark.parametrize("dead", ["silent", "killed", "restarted under the same number"])
+def test_what_was_killed_is_no_hindrance(queue_database: QueueDatabase, dead: str) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "silent": {"heartbeat_at": database_now(queue_database.alias) - timedelta(minutes=3)},
+        "killed": {"host": runs._host(), "pid": 2**22 + 5},
+        "restarted under the same number": {"host": runs._host(), "pid": os.getpid()},
+    }
+    run = other(queue_database, **cases[dead])
+
+    begin(queue_database)
+
+    found = again(queue_database, run)
+    assert (found.state, found.error) == ("failed", "the process was killed, or its machine was lost")
+
+
+def test_the_heart_beats_while_it_runs(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "HEARTBEAT_SECONDS", 0.01)
+    run = other(queue_database, heartbeat_at=database_now(queue_database.alias) - timedelta(minutes=1))
+    before = run.heartbeat_at
+    assert before is not None
+
+    with Heartbeats(queue_database.alias, run):
+        poll_until(lambda: (again(queue_database, run).heartbeat_at or before) > before, what="a heartbeat")

@@ -1,0 +1,251 @@
+"""A batch of an audit queue: every row in the lake once, whatever breaks off where, and whoever else is at work."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app.messages.errors import QueueNotFound
+from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
+from sqlqueue_app.pipeline.errors import BatchLost
+from sqlqueue_app.pipeline.taking import AuditQueue, Taken
+from sqlqueue_app.pipeline.tools import Tools
+from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.tables.queue import QueueTable
+from tests.operations.filling import install, message, row, table
+from tests.pipeline.workshop import tools_of
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import join_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEPS = ["chosen", "written", "written unreadable", "computed", "synced", "deleted", "recorded", "committed",
+         "published one file", "moved", "published"]  # fmt: skip
+
+
+class Broken(Exception):
+    """The run is broken off here."""
+
+
+@pytest.fixture
+def audit(queue_database: QueueDatabase) -> QueueTable:
+    install(queue_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    return table(queue_database, "audit")
+
+
+@pytest.fixture
+def tools(queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path) -> Tools:
+    del audit
+    return tools_of(queue_database, spark, tmp_path)
+
+
+def in_the_lake(database: QueueDatabase, folder: Path) -> list[int]:
+    """The row versions, by the manifest; what is no file of it is not there."""
+    files = list(LakeFile.objects.using(database.alias).all())
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")} == {each.path for each in files}
+    found: list[int] = []
+    for each in files:
+        rows = pyarrow.parquet.read_table(folder / each.path, partitioning=None)
+        assert (rows.num_rows, (folder / each.path).stat().st_size) == (each.rows, each.bytes)
+        if each.table in ("messages", "unreadable"):
+            found += rows.column("row_version").to_pylist()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("store", ["local", "hadoop"])
+def test_rows_go_from_the_queue_into_the_lake(
+    queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path, store: str
+) -> None:
+    audit.send([*(message({"n": number}) for number in range(10)), row("not json"), message(), message()])
+    numbers = audit.row_versions(100)
+    lake = tmp_path / "a lake"
+    queue = AuditQueue(tools_of(queue_database, spark, lake, in_hadoop=store == "hadoop"), audit, "audit")
+
+    assert queue.take(5) == Taken(5, 0, bytes=_bytes(queue_database), was_full=True)
+    last = queue.take(100)
+    assert last is not None
+    assert (last.rows, last.unreadable, last.was_full) == (8, 1, False)
+    assert queue.take(100) is None
+
+    assert in_the_lake(queue_database, lake) == numbers
+    assert audit.row_versions(100) == []
+    (run,) = PipelineRun.objects.using(queue_database.alias).all()
+    assert (run.batches, run.messages, run.unreadable, run.bytes) == (2, 12, 1, _bytes(queue_database))
+    first, second = LakeBatch.objects.using(queue_database.alias).order_by("lowest")
+    assert (first.kind, first.queue, first.rows, first.lowest, first.highest) == ("audit", "audit", 5, numbers[0], numbers[4])
+    assert (second.rows, second.unreadable, second.lowest, second.highest) == (8, 1, numbers[5], numbers[12])
+    assert None not in (first.published_at, second.published_at)
+
+
+def _bytes(database: QueueDatabase) -> int:
+    return sum(LakeFile.objects.using(database.alias).values_list("bytes", flat=True))
+
+
+@pytest.mark.parametrize("broken_at", STEPS)
+def test_a_batch_that_is_broken_off_is_taken_once_all_the_same(
+    queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path, broken_at: str
+) -> None:
+    audit.send([message(), row("not json"), message()])
+    numbers = audit.row_versions(10)
+
+    def break_off(name: str) -> None:
+        if name == broken_at:
+            raise Broken
+
+    with pytest.raises(Broken):
+        AuditQueue(tools_of(queue_database, spark, tmp_path, step=break_off), audit, "audit").take(10)
+    finished = tools.manifest.recover()
+    left = audit.row_versions(10)
+    is_committed = STEPS.index(broken_at) >= STEPS.index("committed")
+
+    assert finished == (1 if is_committed and broken_at != "published" else 0)
+    assert left == ([] if is_committed else numbers)
+    assert in_the_lake(queue_database, tmp_path) == sorted(set(numbers) - set(left))
+    AuditQueue(tools, audit, "audit").take(10)
+    assert in_the_lake(queue_database, tmp_path) == numbers
+    assert tools.storage.names("_inflight") == []
+
+
+def test_what_somebody_else_took_meanwhile_is_not_in_the_lake(
+    queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path
+) -> None:
+    audit.send([message() for _ in range(5)])
+    numbers = audit.row_versions(10)
+
+    def take_one(name: str) -> None:
+        if name == "synced" and audit.row_versions(10) == numbers:
+            remove_rows(audit, [numbers[2]])
+
+    tools = tools_of(queue_database, spark, tmp_path, step=take_one)
+    queue = AuditQueue(tools, audit, "audit")
+    with pytest.raises(BatchLost, match=r"1 of 5 rows of .*audit.* were taken by somebody else: the batch is rolled back"):
+        queue.take(10)
+    assert audit.row_versions(10) == [each for each in numbers if each != numbers[2]]
+    assert in_the_lake(queue_database, tmp_path) == []
+
+    queue.take(10)
+    assert in_the_lake(queue_database, tmp_path) == [each for each in numbers if each != numbers[2]]
+
+
+def test_of_two_pipelines_one_takes_the_rows(
+    queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path
+) -> None:
+    audit.send([message() for _ in range(5)])
+    numbers = audit.row_versions(10)
+    steps: list[str] = []
+
+    def another(name: str) -> None:
+        steps.append(name)
+        if name == "synced" and steps.count(name) == 1:
+            AuditQueue(tools, audit, "audit").take(3)
+
+    queue = AuditQueue(tools_of(queue_database, spark, tmp_path, step=another), audit, "audit")
+    with pytest.raises(BatchLost, match="3 of 5 rows"):
+        queue.take(10)
+    queue.take(10)
+
+    assert in_the_lake(queue_database, tmp_path) == numbers
+
+
+def test_a_pipeline_that_cleans_up_beside_another_costs_that_one_a_batch(
+    queue_database: QueueDatabase, audit: QueueTable, tools: Tools, spark: SparkSession, tmp_path: Path
+) -> None:
+    audit.send([message() for _ in range(5)])
+    numbers = audit.row_versions(10)
+    steps: list[str] = []
+
+    def clean_up(name: str) -> None:
+        steps.append(name)
+        if name == "synced" and steps.count(name) == 1:
+            tools.manifest.recover()
+
+    queue = AuditQueue(tools_of(queue_database, spark, tmp_path, step=clean_up), audit, "audit")
+    with pytest.raises(BatchLost, match="is not there any more: another pipeline has cleaned up"):
+        queue.take(10)
+    assert audit.row_versions(10) == numbers
+    queue.take(10)
+
+    assert in_the_lake(queue_database, tmp_path) == numbers
+
+
+def test_rows_that_are_committed_late_come_with_the_next_batch(
+    postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path
+) -> None:
+    install(postgresql_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    audit = table(postgresql_database, "audit")
+    sent, commit = threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def send_slowly() -> None:
+        try:
+            with transaction.atomic(using="postgresql"):
+                audit.send([message()])
+                sent.set()
+                commit.wait(60)
+        except Exception as error:  # noqa: BLE001 -- told to the test
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    late = threading.Thread(target=send_slowly)
+    late.start()
+    assert sent.wait(60)
+    audit.send([message()])
+    queue = AuditQueue(tools_of(postgresql_database, spark, tmp_path), audit, "audit")
+    first = queue.take(10)
+    commit.set()
+    join_all([late])
+    assert errors == []
+    second = queue.take(10)
+
+    assert first is not None
+    assert second is not None
+    assert (first.rows, second.rows) == (1, 1)
+    numbers = in_the_lake(postgresql_database, tmp_path)
+    batches = LakeBatch.objects.using("postgresql").order_by("committed_at", "-lowest")
+    assert [each.lowest for each in batches] == numbers[::-1]
+
+
+def test_a_queue_without_a_table_is_an_error_that_names_it(queue_database: QueueDatabase, tools: Tools) -> None:
+    with pytest.raises(QueueNotFound, match="nowhere"):
+        AuditQueue(tools, table(queue_database, "nowhere"), "nowhere").take(10)
+
+
+def test_a_table_that_is_dropped_while_it_is_read(
+    queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path
+) -> None:
+    audit.send([message()])
+
+    def drop(name: str) -> None:
+        if name == "synced":
+            with queue_database.connection.cursor() as cursor:
+                cursor.execute(f"DROP TABLE {audit.qualified}")
+
+    with pytest.raises(QueueNotFound):
+        AuditQueue(tools_of(queue_database, spark, tmp_path, step=drop), audit, "audit").take(10)
+    assert in_the_lake(queue_database, tmp_path) == []
+
+
+BODIES: list[tuple[str, Any]] = [("NULL", None), ("empty", b""), ("large", b"x" * 5_000_000)]
+
+
+@pytest.mark.parametrize(("name", "body"), BODIES)
+def test_bodies_of_any_size(
+    queue_database: QueueDatabase, audit: QueueTable, tools: Tools, tmp_path: Path, name: str, body: Any
+) -> None:
+    audit.send([row({"NServiceBus.MessageId": name}, body or b"")])
+    if body is None:
+        with queue_database.connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {audit.qualified} SET body = NULL")
+
+    AuditQueue(tools, audit, "audit").take(10)
+
+    (file,) = LakeFile.objects.using(queue_database.alias).filter(table="messages")
+    (found,) = pyarrow.parquet.read_table(tmp_path / file.path, partitioning=None).to_pylist()
+    assert (found["message_id"], found["body"]) == (name, body)

@@ -1,0 +1,192 @@
+"""Figures of batches add up in the app's own tables, at each length of time, to those of all messages together."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, models, transaction
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.lake.sketches import to_json
+from sqlqueue_app.models import (
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    MessageFigures,
+    NotableMessage,
+    QueueFigures,
+    UsageDay,
+)
+from sqlqueue_app.pipeline import figures
+from sqlqueue_app.pipeline.figures import add_figures
+from tests.operations.filling import install
+from tests.spark import reference
+from tests.spark.random_messages import TAKEN_AT, random_rows
+from tests.support.databases import QueueDatabase
+
+AT = datetime(2026, 11, 22, 10, 20, 30, 400_000, tzinfo=UTC)
+Rows = list[dict[str, Any]]
+
+
+def of_batches(batches: int) -> tuple[list[dict[str, Rows]], dict[str, Rows]]:
+    """The figures of each batch, and those of all."""
+    given: dict[str, Any] = {"batch": "b", "taken_at": TAKEN_AT}
+    messages = [reference.message(row, queue="audit", **given) for row in random_rows(21, 600)]
+    failures = [reference.message(row, queue="error", **given, failed=True) for row in random_rows(22, 200, failed=True)]
+    messages = [row for row in messages if not row["problem"] and in_reach(row)]
+    failures = [row for row in failures if not row["problem"]]
+    parts = [reference.figures(messages[start::batches], failures[start::batches]) for start in range(batches)]
+    return parts, reference.figures(messages, failures)
+
+
+def in_reach(row: Mapping[str, Any]) -> bool:
+    """No float holds the microseconds of thousands of years."""
+    return abs(row["critical_seconds"] or 0) < 1e9
+
+
+def add(*batches: Mapping[str, Rows]) -> None:
+    for batch in batches:
+        with transaction.atomic(using=managed_alias()):
+            add_figures(managed_alias(), batch)
+
+
+def stored(model: type[models.Model], *keys: str) -> dict[Any, dict[str, Any]]:
+    rows = model._default_manager.values()
+    found = {tuple(row[key] for key in keys): {name: row[name] for name in row if name != "id"} for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def rolled_up(rows: Rows, lengths: tuple[int, ...], *keys: str) -> dict[Any, dict[str, Any]]:
+    """The rows at each length, added up in the plainest way."""
+    found: dict[Any, dict[str, Any]] = {}
+    for row, length in ((row, length) for row in rows for length in lengths):
+        moved = {**row, "seconds": length, "at": reference.cut(row["at"], length)}
+        _plus(found.setdefault(tuple(moved[key] for key in keys), {}), moved, keys)
+    for row in found.values():
+        for name, value in row.items():
+            if name.endswith("_sum"):
+                row[name] = value / 1e6
+            elif name.endswith("_sketch"):
+                row[name] = to_json(value)
+    return found
+
+
+def _plus(row: dict[str, Any], more: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for name, value in more.items():
+        if name.endswith("_sketch"):
+            sketch = row.setdefault(name, {})
+            for bucket, count in value.items():
+                sketch[bucket] = sketch.get(bucket, 0) + count
+        elif name.endswith("_sum"):
+            row[name] = row.get(name, 0) + round(value * 1e6)
+        elif name in ("first_seen", "last_seen"):
+            row[name] = {"first_seen": min, "last_seen": max}[name](row.get(name, value), value)
+        elif name in (*keys, "classifier", "title"):
+            row[name] = value
+        elif name != "day":
+            row[name] = row.get(name, 0) + value
+
+
+def test_batches_add_up_at_each_length(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    batches, whole = of_batches(3)
+
+    add(*batches)
+
+    lengths = (60, 3_600, 86_400)
+    keys = ("endpoint", "message_type", "seconds", "at")
+    assert stored(MessageFigures, *keys) == rolled_up(whole["minutes"], lengths, *keys)
+    edges = ("sender", "receiver", "message_type", "seconds", "at")
+    assert stored(ConversationEdge, *edges) == rolled_up(whole["edges"], lengths[1:], *edges)
+
+
+def test_groups_queues_usage_and_endpoints_add_up(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    batches, whole = of_batches(3)
+
+    add(*batches)
+
+    groups = rolled_up(
+        [{**row, "group_id": uuid.UUID(row["group_id"])} for row in whole["groups"]], (3_600, 86_400), "group_id", "seconds", "at"
+    )
+    found = stored(GroupFigures, "group_id", "seconds", "at")
+    assert {key: (row["count"], row["title"]) for key, row in found.items()} == {
+        key: (row["count"], row["title"]) for key, row in groups.items()
+    }
+    assert all(abs(found[key]["first_seen"] - row["first_seen"]) < timedelta(milliseconds=1) for key, row in groups.items())
+    for name, model, key in (("queues", QueueFigures, "queue"), ("usage", UsageDay, "endpoint")):
+        assert stored(model, key, "day") == {(row[key], row["day"]): row for row in whole[name]}
+    seen = stored(EndpointSeen, "endpoint", "machine", "host_id")
+    assert sum(row["messages"] for row in seen.values()) == sum(row["messages"] for row in whole["endpoints"])
+    assert {key[0] for key in seen} == {row["endpoint"] for row in whole["endpoints"]}
+
+
+def test_the_most_notable_of_all_batches_are_kept(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    batches, whole = of_batches(4)
+
+    add(*batches)
+
+    found = stored(NotableMessage, "day", "kind", "rank")
+    assert [row["rank"] for row in found.values()].count(1) == len({(row["day"], row["kind"]) for row in whole["notable"]})
+    for row in whole["notable"]:
+        other = found[row["day"], row["kind"], row["rank"]]
+        assert (other["value"], other["message_id"]) == (row["value"], row["message_id"])
+
+
+def test_names_that_no_column_takes_are_made_to_fit(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    long = "E" * 300
+    day = {"day": AT.date(), "messages": 1, "failures": 0, "bytes": 3}
+
+    add({"usage": [{"endpoint": f"{long}1", **day}, {"endpoint": f"{long}2", **day}, {"endpoint": "a\0b", **day}]})
+    add({"usage": [{"endpoint": "a\0b", **day}]})
+
+    found = dict(UsageDay.objects.values_list("endpoint", "messages"))
+    assert found == {"E" * 255: 2, "a\ufffdb": 2}
+
+
+def test_what_is_rolled_back_is_not_added(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    batches, _ = of_batches(2)
+    add(batches[0])
+    before = stored(MessageFigures, "endpoint", "message_type", "seconds", "at")
+
+    with transaction.atomic(using=managed_alias()):
+        add_figures(managed_alias(), batches[1])
+        transaction.set_rollback(True, using=managed_alias())
+
+    assert stored(MessageFigures, "endpoint", "message_type", "seconds", "at") == before
+
+
+def test_statements_are_few_and_none_is_large(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    usage = [
+        {"endpoint": f"E{number}", "day": date(2026, 1, 1) + timedelta(days=number), "messages": 1, "failures": 0, "bytes": 1}
+        for number in range(1_200)
+    ]
+    add({"usage": usage})
+
+    with CaptureQueriesContext(connections[managed_alias()]) as asked:
+        add({"usage": usage})
+
+    assert UsageDay.objects.filter(messages=2).count() == 1_200
+    assert len([each for each in asked if "sqlqueue_app_usageday" in each["sql"]]) <= 12
+
+
+def test_keys_that_sql_server_takes_for_the_same_are_one_there(
+    queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(queue_database)
+    monkeypatch.setattr(figures, "_folding", lambda _alias: lambda value: value.casefold() if isinstance(value, str) else value)
+    row = {"day": AT.date(), "messages": 1, "failures": 0, "bytes": 3}
+
+    add({"usage": [{"endpoint": "Sales", **row}]}, {"usage": [{"endpoint": "Sales", **row}, {"endpoint": "SALES", **row}]})
+
+    assert list(UsageDay.objects.values_list("endpoint", "messages")) == [("Sales", 3)]

@@ -31,6 +31,7 @@ class _DialectModule(Protocol):
     SEND_VALUES: Mapping[str, str]
     READ_VALUES: Mapping[str, str]
     EXPIRES_BETWEEN: Mapping[str, str]
+    STAGED_VALUES: Mapping[str, str]
 
     def error_kind(self, error: BaseException) -> type[DatabaseError] | None: ...
 
@@ -115,6 +116,11 @@ class Dialect:
         if self.name == "sqlite":
             texts["limit"] = str(limit)
         return self.script("read_rows", **texts)
+
+    def move_statement(self, table: str, layout: QueueLayout, staging: str) -> str:
+        """The INSERT of staged messages into a queue, as text."""
+        values = ", ".join(self.module.STAGED_VALUES[column] for column in layout.send_columns)
+        return self.script("move_staged", table=table, columns=", ".join(layout.send_columns), values=values, staging=staging)
 
     def _expires_conditions(self, rows: RowRange) -> Iterator[str]:
         for key, instant in (("from", rows.expires_from), ("before", rows.expires_before)):

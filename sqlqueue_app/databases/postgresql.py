@@ -39,6 +39,14 @@ READ_VALUES = {
 }
 EXPIRES_BETWEEN = {"from": "expires >= TIMESTAMP '{}'", "before": "expires < TIMESTAMP '{}'"}
 
+# What comes from a table of staged messages. The row id is the primary key, so it is a new one each time.
+STAGED_VALUES = {
+    "Id": "gen_random_uuid()",
+    "Expires": "(clock_timestamp() AT TIME ZONE 'UTC') + time_to_be_received_ms * interval '1 millisecond'",
+    "Headers": "headers",
+    "Body": "body",
+}
+
 _KINDS: dict[str, type[DatabaseError]] = {
     "42P01": QueueNotFound,
     "3F000": QueueNotFound,

@@ -41,6 +41,20 @@ _ODD = (
 )
 EXPIRES_BETWEEN = {"from": "(Expires >= '{}'" + _ODD, "before": "(Expires < '{}'" + _ODD}
 
+# What comes from a table of staged messages; an id that is no GUID stands in the headers alone.
+STAGED_VALUES = {
+    "Id": (
+        "CASE WHEN length(replace(id, '-', '')) = 32 AND replace(id, '-', '') NOT GLOB '*[^0-9A-Fa-f]*'"
+        " THEN lower(replace(id, '-', '')) ELSE lower(hex(randomblob(16))) END"
+    ),
+    "CorrelationId": "CASE WHEN length(correlation_id) <= 255 THEN correlation_id END",
+    "ReplyToAddress": "CASE WHEN length(reply_to_address) <= 255 THEN reply_to_address END",
+    "Recoverable": "1",
+    "Expires": "strftime('%Y-%m-%d %H:%M:%f', 'now', (time_to_be_received_ms / 1000.0) || ' seconds')",
+    "Headers": "headers",
+    "Body": "body",
+}
+
 # SQLite has no code for a missing table (its 1 is any error of a statement): the queue table asks the database itself then.
 _KINDS: dict[int, type[DatabaseError]] = {
     sqlite3.SQLITE_BUSY: LockTimeout,

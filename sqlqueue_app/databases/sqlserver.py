@@ -31,6 +31,10 @@ SEND_VALUES = {
     "Body": "CAST(:body AS varbinary(max))",
 }
 
+_AS_VARCHAR = (
+    "CASE WHEN LEN({0}) <= 255 AND {0} COLLATE Latin1_General_BIN NOT LIKE N'%[^ -~]%' COLLATE Latin1_General_BIN"
+    " THEN CAST({0} AS varchar(255)) END"
+)
 # What a whole table is read by, column by column. `varchar` of the server's collation comes as Unicode.
 READ_VALUES = {
     "RowVersion": "RowVersion",
@@ -42,6 +46,17 @@ READ_VALUES = {
     "Body": "CAST(Body AS varbinary(max))",
 }
 EXPIRES_BETWEEN = {"from": "Expires >= CONVERT(datetime2, '{}', 120)", "before": "Expires < CONVERT(datetime2, '{}', 120)"}
+
+# What comes from a table of staged messages; what is no GUID, or no varchar, stands in the headers alone.
+STAGED_VALUES = {
+    "Id": "COALESCE(TRY_CONVERT(uniqueidentifier, id), NEWID())",
+    "CorrelationId": _AS_VARCHAR.format("correlation_id"),
+    "ReplyToAddress": _AS_VARCHAR.format("reply_to_address"),
+    "Recoverable": "1",
+    "Expires": "DATEADD(ms, CAST(time_to_be_received_ms AS int), GETUTCDATE())",
+    "Headers": "headers",
+    "Body": "body",
+}
 
 # The server's own numbers say more than SQLSTATE (1222 and 3930 share 42000 with every syntax error).
 _NUMBERS: dict[int, type[DatabaseError]] = {

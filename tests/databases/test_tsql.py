@@ -370,3 +370,18 @@ def test_reading_a_table() -> None:
     check(SQLSERVER.read_statement(TABLE, columns, RowRange(5, 7)), [(TABLE, READ)], order)
     rows = RowRange(5, 7, noon, noon, only_expiring=True)
     check(SQLSERVER.read_statement(TABLE, ["Body"], rows), [(TABLE, READ)], ("AND EXPIRES >", "AND EXPIRES <", "IS NOT NULL"))
+
+
+def test_writing_of_spark() -> None:
+    staging = "[shop].[dbo].[sqlqueue_staging_1]"
+    for columns in LAYOUTS.values():
+        layout = QueueLayout(columns, correlation_columns="CorrelationId" in columns, expires_index=True, unicode_headers=True)
+        listed = " , ".join(columns).upper()
+        check(SQLSERVER.move_statement(TABLE, layout, staging), [(staging, ())], (f"( {listed} ) SELECT", "ORDER BY POSITION"))
+    delayed = SQLSERVER.script("move_staged_delayed", table=TABLE, staging=staging)
+    check(delayed, [(staging, ())], ("DATEADD ( MS ,", "ORDER BY POSITION"))
+    for name in ("create_staging", "stage_row", "create_written"):
+        parse(SQLSERVER.statement(name, table=TABLE).sql)
+    claim = SQLSERVER.statement("claim_batch", table=TABLE).sql
+    assert claim.endswith(";")
+    check(claim, [], ("MERGE", "WITH ( HOLDLOCK )", "WHEN NOT MATCHED THEN INSERT", "OUTPUT INSERTED . BATCH ;"))

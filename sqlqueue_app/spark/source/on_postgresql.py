@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from sqlqueue_app.databases.dialect import Dialect, RowRange
 from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.source.staging import COLUMNS, portions
 from sqlqueue_app.spark.source.urls import Database
 
 # As measured: larger ones cost memory and gain nothing.
 _BATCH_BYTES = 4 * 1024 * 1024
 _SECONDS_TO_CONNECT = 30
+_NUMBERS = ("position", "time_to_be_received_ms", "delay_ms")
+_STAGED = pa.schema(
+    [(name, pa.int64() if name in _NUMBERS else pa.binary() if name == "body" else pa.string()) for name in COLUMNS]
+)
 
 
-def connect(database: Database, known: Dialect) -> OnPostgresql:
+def connect(database: Database, known: Dialect, *, writes: bool) -> OnPostgresql:
     """A new connection."""
-    return OnPostgresql(database, known)
+    return OnPostgresql(database, known, writes=writes)
 
 
 def errors() -> tuple[type[Exception], ...]:
@@ -43,12 +49,14 @@ def _driver() -> Any:
 class OnPostgresql:
     """One ADBC connection, each statement in a transaction of its own."""
 
-    def __init__(self, database: Database, known: Dialect) -> None:
+    def __init__(self, database: Database, known: Dialect, *, writes: bool) -> None:
         url = database.url
         if "connect_timeout" not in dict(database.options):
             url += ("&" if "?" in url else "?") + f"connect_timeout={_SECONDS_TO_CONNECT}"
         self._dialect = known
         self._connection = _driver().connect(url, autocommit=True)
+        if not writes:
+            self.execute("SET default_transaction_read_only = on")
 
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
         """All rows of a small answer."""
@@ -69,6 +77,34 @@ class OnPostgresql:
                         yield batch.slice(start, batch_size)
             finally:
                 reader.close()
+
+    def execute(self, sql: str) -> None:
+        """A statement without an answer."""
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(sql)
+
+    def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
+        """Fill a table of staged messages by COPY."""
+        count = 0
+        with closing(self._connection.cursor()) as cursor:
+            for portion in portions(rows):
+                batch = pa.RecordBatch.from_pylist(portion, schema=_STAGED)
+                cursor.adbc_ingest(address.table, batch, mode="append", db_schema_name=address.schema)
+                count += len(portion)
+        return count
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Statements that are committed together."""
+        self._connection.adbc_connection.set_autocommit(False)
+        try:
+            yield
+            self._connection.adbc_connection.commit()
+        except BaseException:
+            self._connection.adbc_connection.rollback()
+            raise
+        finally:
+            self._connection.adbc_connection.set_autocommit(True)
 
     def close(self) -> None:
         """Close it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from sqlqueue_app.databases.dialect import Dialect, RowRange
 from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.source.staging import portions
 from sqlqueue_app.spark.source.urls import Database
 
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -28,9 +30,9 @@ _EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
-def connect(database: Database, known: Dialect) -> OnSqlite:
+def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlite:
     """A new connection."""
-    return OnSqlite(database, known)
+    return OnSqlite(database, known, writes=writes)
 
 
 def errors() -> tuple[type[Exception], ...]:
@@ -39,9 +41,9 @@ def errors() -> tuple[type[Exception], ...]:
 
 
 class OnSqlite:
-    """One connection that reads. Each batch is a statement of its own, so that it holds its lock for a moment only."""
+    """One connection. Each batch that is read is a statement of its own, so that it holds its lock for a moment only."""
 
-    def __init__(self, database: Database, known: Dialect) -> None:
+    def __init__(self, database: Database, known: Dialect, *, writes: bool) -> None:
         file = Path(database.name)
         if not file.is_file():
             raise ConfigurationError(
@@ -52,7 +54,8 @@ class OnSqlite:
         # Not mode=ro: the log of a file in WAL mode could not be made where nobody else has it open.
         uri = f"file:{quote(str(file))}?mode=rw"
         self._connection = sqlite3.connect(uri, uri=True, timeout=_SECONDS_TO_WAIT, isolation_level=None)
-        self._connection.execute("PRAGMA query_only=ON").close()
+        if not writes:
+            self._connection.execute("PRAGMA query_only=ON").close()
 
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
         """All rows of a small answer."""
@@ -83,6 +86,33 @@ class OnSqlite:
                 if held >= _BATCH_BYTES:
                     return found, False
         return found, len(found) < limit
+
+    def execute(self, sql: str) -> None:
+        """A statement without an answer."""
+        self._connection.execute(sql).close()
+
+    def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
+        """Fill a table of staged messages; others may write between the portions."""
+        statement = self._dialect.statement("stage_row", table=qualified)
+        sql = _marked(statement.sql)
+        count = 0
+        for portion in portions(rows):
+            with self.transaction():
+                self._connection.executemany(sql, [statement.bind(row) for row in portion]).close()
+            count += len(portion)
+        return count
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Statements that are committed together; waits for other writers."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self.execute("ROLLBACK")
+            raise
 
     def close(self) -> None:
         """Close it."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
 
 from sqlqueue_app.databases.dialect import Dialect, RowRange
 from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.source.staging import portions
 from sqlqueue_app.spark.source.urls import Database
 
 _DEFAULT_PORT = 1433
 
 
-def connect(database: Database, known: Dialect) -> OnSqlServer:
+def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlServer:  # noqa: ARG001 -- it has no way to forbid writes
     """A new connection."""
     return OnSqlServer(database, known)
 
@@ -70,6 +72,35 @@ class OnSqlServer:
             cursor.execute(self._dialect.read_statement(table, columns, rows))
             with cursor.arrow_reader(batch_size) as reader:
                 yield from reader
+
+    def execute(self, sql: str) -> None:
+        """A statement without an answer."""
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(sql)
+
+    def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
+        """Fill a table of staged messages."""
+        statement = self._dialect.statement("stage_row", table=qualified)
+        sql = _marked(statement.sql)
+        count = 0
+        for portion in portions(rows):
+            with self.transaction(), closing(self._connection.cursor()) as cursor:
+                cursor.executemany(sql, [list(statement.bind(row)) for row in portion])
+            count += len(portion)
+        return count
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Statements that are committed together."""
+        self._connection.setautocommit(False)
+        try:
+            yield
+            self._connection.commit()
+        except BaseException:
+            self._connection.rollback()
+            raise
+        finally:
+            self._connection.setautocommit(True)
 
     def close(self) -> None:
         """Close it."""

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.types import resolve_enclosed
+from sqlqueue_app.spark.source.messages import Sending
 from sqlqueue_app.spark.source.urls import Database, parse_url
 
 _KNOWN = ("url", "queue", "partitions", "batch_size", "headers")
+_WRITE = ("message_type", "send_as", "delayed")
+_OF_SPARK = ("checkpointlocation", "queryname")
 _STREAM = ("max_rows_per_trigger", "settle_seconds")
 _SECONDS_TO_SETTLE = 60
 _MOST_PARTITIONS = 10_000
@@ -61,6 +65,32 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
         read_options({name: value for name, value in given.items() if name not in _STREAM}),
         whole_number(given, "max_rows_per_trigger", None, 1_000_000_000 - 1),
         whole_number(given, "settle_seconds", _SECONDS_TO_SETTLE, 86_400) or _SECONDS_TO_SETTLE,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to send to and as what; `delayed` is the table that delayed messages wait in."""
+
+    database: Database
+    queue: str
+    delayed: str | None
+    sending: Sending
+
+
+def write_options(options: Mapping[str, str]) -> WriteOptions:
+    """The options of a write; ConfigurationError names the one that is missing, unknown or wrong."""
+    # Spark hands on to the source what it was told itself of a streaming query.
+    given = {key.lower(): value for key, value in options.items() if key.lower() not in _OF_SPARK}
+    check_names(given, ("url", "queue", *_WRITE))
+    text = {name: given.get(name, "").strip() or None for name in _WRITE}
+    if text["message_type"] is not None and not resolve_enclosed(text["message_type"]):
+        raise ConfigurationError(f"the option message_type is {text['message_type']!r}: expected a name such as Sales.PlaceOrder")
+    return WriteOptions(
+        parse_url(needed(given, "url", "postgresql://user:password@host:5432/database")),
+        needed(given, "queue", "the name of a queue, such as Sales"),
+        text["delayed"],
+        Sending(text["message_type"], text["send_as"], text["delayed"] is not None),
     )
 
 

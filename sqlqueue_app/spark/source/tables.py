@@ -15,12 +15,12 @@ from sqlqueue_app.spark.source.urls import Database
 
 @dataclass(frozen=True, slots=True)
 class QueueTable:
-    """The table of a queue: its quoted name, and which of our columns it has."""
+    """The table of a queue: its quoted name, which of our columns it has, and all that it has with their types."""
 
     address: QueueAddress
     qualified: str
     columns: tuple[str, ...]
-    correlation_columns: bool
+    shape: tuple[tuple[str, str], ...]
 
 
 def find_table(connection: Connection, database: Database, queue: str) -> QueueTable:
@@ -29,21 +29,30 @@ def find_table(connection: Connection, database: Database, queue: str) -> QueueT
     QueueNotFound if there is none, TableMismatch if it is no queue, ConfigurationError for a text that is no address.
     """
     known = dialect(database.dialect)
+    address, columns = find_columns(connection, database, "queue", queue)
+    qualified = known.qualified(address)
+    layout_of(known.name, qualified, TableShape(columns, ()))
+    held = {name.lower() for name, _ in columns}
+    ours = tuple(name for name in known.module.READ_VALUES if name.lower() in held or name in ("RowVersion", "Id"))
+    return QueueTable(address, qualified, ours, columns)
+
+
+def find_columns(
+    connection: Connection, database: Database, option: str, text: str
+) -> tuple[QueueAddress, tuple[tuple[str, str], ...]]:
+    """The table that an option names, and its columns with their types; QueueNotFound if there is none."""
+    known = dialect(database.dialect)
     tried = []
-    for address in _addresses(queue, known):
+    for address in _addresses(option, text, known):
         columns = _columns(connection, known, address)
         if columns:
-            qualified = known.qualified(address)
-            layout = layout_of(known.name, qualified, TableShape(columns, ()))
-            held = {name.lower() for name, _ in columns}
-            ours = tuple(name for name in known.module.READ_VALUES if name.lower() in held or name in ("RowVersion", "Id"))
-            return QueueTable(address, qualified, ours, layout.correlation_columns)
+            return address, columns
         tried.append(known.qualified(address))
     tables = " or ".join(dict.fromkeys(tried))
-    raise QueueNotFound(f"the option queue is {queue!r}, and there is no table {tables} in {database.shown}")
+    raise QueueNotFound(f"the option {option} is {text!r}, and there is no table {tables} in {database.shown}")
 
 
-def _addresses(queue: str, known: Dialect) -> Iterator[QueueAddress]:
+def _addresses(option: str, queue: str, known: Dialect) -> Iterator[QueueAddress]:
     """What the text may mean: a table of that name, an address as this database writes it, one as SQL Server writes it."""
     forms = [known.name, *(["sqlserver"] if "@[" in queue and known.name == "postgresql" else [])]
     try:
@@ -54,7 +63,7 @@ def _addresses(queue: str, known: Dialect) -> Iterator[QueueAddress]:
             catalog = address.catalog if known.name == "sqlserver" else None
             yield replace(address, schema=schema, catalog=catalog, form=known.name)
     except AddressError as error:
-        raise ConfigurationError(f"the option queue is {queue!r}: {error}") from None
+        raise ConfigurationError(f"the option {option} is {queue!r}: {error}") from None
 
 
 def _columns(connection: Connection, known: Dialect, address: QueueAddress) -> tuple[tuple[str, str], ...]:

@@ -16,8 +16,10 @@ from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
 from sqlqueue_app.dashboard.event_admin import EventAdmin
 from sqlqueue_app.dashboard.failure_admin import FailureAdmin
 from sqlqueue_app.dashboard.instance_admin import InstanceAdmin
+from sqlqueue_app.dashboard.lake_admin import LakeSearchAdmin
 from sqlqueue_app.dashboard.notification_admin import NotificationAdmin
 from sqlqueue_app.dashboard.operation_admin import OperationAdmin
+from sqlqueue_app.dashboard.pipeline_admin import PipelineAdmin
 from sqlqueue_app.dashboard.queue_admin import QueueAdmin
 from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
 from sqlqueue_app.dashboard.schedule_admin import ScheduleAdmin
@@ -32,9 +34,11 @@ from sqlqueue_app.models import (
     Event,
     FailedMessage,
     Instance,
+    LakeSearch,
     NotificationRule,
     Operation,
     OperatorAction,
+    PipelineRun,
     Queue,
     Redirect,
     Schedule,
@@ -47,6 +51,7 @@ ADMINS: Final = (
     (Endpoint, EndpointAdmin),
     (FailedMessage, FailureAdmin),
     (Conversation, ConversationAdmin),
+    (LakeSearch, LakeSearchAdmin),
     (Analytics, AnalyticsAdmin),
     (Instance, InstanceAdmin),
     (DelayedMessage, DelayedAdmin),
@@ -57,6 +62,7 @@ ADMINS: Final = (
     (Event, EventAdmin),
     (NotificationRule, NotificationAdmin),
     (Operation, OperationAdmin),
+    (PipelineRun, PipelineAdmin),
     (OperatorAction, ActionAdmin),
 )
 

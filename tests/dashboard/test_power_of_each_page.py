@@ -95,6 +95,7 @@ LOOKS = {
     **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
     **dict.fromkeys(("conversation_changelist", "conversation_conversation"), LOOK),
     **dict.fromkeys([f"analytics_{name}" for name in ("changelist", "groups", "map", "usage", "notable")], LOOK),
+    **dict.fromkeys(("lakesearch_changelist", "pipelinerun_changelist"), LOOK),
     **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
     **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
     **dict.fromkeys(("schedule_changelist", "schedule_message", "subscription_changelist"), LOOK),

@@ -1,0 +1,225 @@
+"""The pages of old messages, and of the runs of the pipeline: found in the files, without a lake, without the engine."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard import lake_admin
+from sqlqueue_app.lake.asking import Cursor
+from sqlqueue_app.lake.data_files import data_file
+from sqlqueue_app.lake.errors import LakeEngineMissing
+from sqlqueue_app.lake.search import Results
+from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
+from sqlqueue_app.operations.lake_files import known_lake
+from tests.dashboard.pages import Markup, client_of
+from tests.lake.lakes import files_of, write
+from tests.operations.filling import HOSTILE, install
+from tests.support.databases import QueueDatabase
+
+SEARCH = "/admin/sqlqueue_app/lakesearch/"
+RUNS = "/admin/sqlqueue_app/pipelinerun/"
+
+
+def page(address: str, kind: str = "viewer", status: int = 200) -> Markup:
+    answer = client_of(kind).get(address)
+    assert answer.status_code == status
+    found = Markup(answer.content.decode())
+    assert found.inline == []
+    return found
+
+
+@pytest.fixture
+def lake(queue_database: QueueDatabase, tmp_path: Path) -> Path:
+    """A lake with messages of a minute, a day and a year ago, and a failure."""
+    pytest.importorskip("duckdb")
+    now = datetime.now(UTC)
+    headers = json.dumps({"NServiceBus.MessageId": "m 1", "NServiceBus.ConversationId": "c 1", "Note": HOSTILE})
+    shared: dict[str, Any] = {"conversation_id": "c 1", "message_type": "Shop.Order", "endpoint": "Sales", "headers": headers}
+    write(
+        tmp_path,
+        [
+            {"at": now - timedelta(minutes=1), "message_id": "m 1", "body": b'{"secret": 1}', "body_bytes": 13, **shared},
+            {"at": now - timedelta(days=1), "message_id": "m 2", "processing_seconds": 0.5, "critical_seconds": -2.0, **shared},
+            {"at": now - timedelta(days=365), "message_id": "m 3", "message_type": HOSTILE},
+        ],
+        queue=HOSTILE,
+    )
+    failure = {"at": now - timedelta(minutes=2), "message_id": "m 4", "exception_type": "ValueError", **shared}
+    write(tmp_path, [failure], table="failures", queue="error")
+    install(queue_database, PIPELINE={"LAKE": str(tmp_path)})
+    return tmp_path
+
+
+def record(lake: Path, *, committed_at: datetime, published: bool = True) -> LakeBatch:
+    """The files that lie in the lake as a batch of the manifest."""
+    batch = LakeBatch.objects.create(
+        id=uuid.uuid4(),
+        kind="audit",
+        lake_id=uuid.uuid4(),
+        committed_at=committed_at,
+        published_at=committed_at if published else None,
+    )
+    for each in files_of(lake):
+        LakeFile.objects.create(batch=batch, table=each.table, path=each.path, rows=1, bytes=1, day=each.day)
+    return batch
+
+
+def ids(address: str = "") -> list[str]:
+    found = client_of("superuser").get(f"{SEARCH}{address or '?'}&format=json")
+    assert found.status_code == 200
+    return [each["message_id"] for each in json.loads(found.getvalue())]
+
+
+def test_without_a_lake_the_pages_say_how_to_begin(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    for address in (SEARCH, RUNS):
+        assert "The pipeline has computed nothing yet." in page(address).text()
+    assert ids() == []
+
+
+def test_the_last_six_hours_are_shown_and_more_where_asked_for(lake: Path) -> None:
+    text = page(SEARCH).text()
+    assert "2 messages, searched in" in text
+    assert "Shop.Order m 1" in text
+    assert "failed ValueError" in text
+    assert "m 2" not in text
+    assert ids() == ["m 1", "m 4"]
+    assert ids("?period=all") == ["m 1", "m 4", "m 2", "m 3"]
+    assert ids("?conversation=c+1") == ["m 1", "m 4", "m 2"]
+    assert ids("?id=m+3") == ["m 3"]
+    assert ids("?id=m+3&period=1d") == []
+    assert ids("?kind=failures") == ["m 4"]
+    assert ids("?text=secret") == ["m 1"]
+    assert ids("?type=*Order&endpoint=Sales&period=7d") == ["m 1", "m 4", "m 2"]
+    yesterday = (datetime.now(UTC) - timedelta(days=1)).date()
+    assert "m 2" in ids(f"?since={yesterday}&until={yesterday}")
+    assert "m 3" not in ids(f"?since={yesterday}")
+
+
+def test_one_message_with_its_body_for_who_may_see_it(lake: Path) -> None:
+    links = [each for each in page(f"{SEARCH}?period=all").links if each.startswith((f"{SEARCH}m", f"{SEARCH}f"))]
+    assert len(links) == 4
+    found = page(links[0], "superuser")
+    assert '"secret": 1' in found.text()
+    assert HOSTILE in found.text()
+    assert any("/conversation/c" in link for link in found.links)
+    assert "The body is not shown." in page(links[0]).text()
+    assert "secret" not in page(links[0]).text()
+    assert "As text" in page(f"{links[0]}?hex", "superuser").text()
+    for each in links:
+        page(each, "superuser")
+
+
+@pytest.mark.parametrize(
+    "path", ["messages/x/2026-11-20/1/", "minutes/x/2026-11-20/1/", "messages/x/day/1/", f"messages/x/2026-11-20/{2**70}/"]
+)
+def test_a_message_that_is_not_there(lake: Path, path: str) -> None:
+    assert "There is no such message in the lake" in page(SEARCH + path, status=404).text()
+
+
+def test_portions(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_admin, "PAGE_SIZE", 3)
+    first = page(f"{SEARCH}?period=all")
+    (following,) = {each for each in first.links if "after=" in each and "format" not in each}
+    assert "4 messages, searched" in first.text()
+    second = page(f"{SEARCH}{following}")
+    assert "m 3" in second.text()
+    assert "m 1" not in second.text()
+
+
+def test_a_search_that_was_not_finished_says_so_and_goes_on(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = datetime.now(UTC) - timedelta(days=3)
+    unfinished = Results(is_partial=True, searched_from=back, next=Cursor(back, 0, ""), files=4, seconds=2.0)
+    monkeypatch.setattr(lake_admin, "search", lambda *_args, **_more: unfinished)
+    found = page(f"{SEARCH}?text=rare&period=all")
+    assert "no message so far, searched in 2.0 s in 4 files" in found.text()
+    assert "The time was over before everything was searched. All is here from" in found.text()
+    assert len([each for each in found.links if "after=" in each and "format" not in each]) == 1
+    assert client_of("superuser").get(f"{SEARCH}?format=csv")["X-Sqlqueue-Partial"] == "true"
+
+
+def test_the_manifest_says_which_files_count(lake: Path) -> None:
+    now = datetime.now(UTC)
+    record(lake, committed_at=now - timedelta(days=1), published=False)
+    assert ids("?period=all") == []
+    batch = record(lake, committed_at=now)
+    assert ids("?period=all") == ["m 1", "m 4", "m 2", "m 3"]
+    assert "The lake is up to the batch of" in page(SEARCH).text()
+    LakeFile.objects.filter(batch=batch, table="failures").update(retired_at=now)
+    assert ids("?period=all") == ["m 1", "m 2", "m 3"]
+    gone = data_file(LakeFile.objects.filter(batch=batch, table="messages").latest("day").path)
+    assert gone is not None
+    (lake / gone.path).unlink()
+    found = page(f"{SEARCH}?period=all").text()
+    assert "Files that could not be read were left out:" in found
+    assert "m 3" in found
+
+
+def test_a_lake_of_a_run_is_known_where_the_settings_name_none(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    assert known_lake(get_settings()).lake == ""
+    now = datetime.now(UTC)
+    PipelineRun.objects.create(started_at=now, heartbeat_at=now, host="h", pid=1, master="local", lake="hdfs://cluster/lake")
+    assert known_lake(get_settings()).lake == "hdfs://cluster/lake"
+    assert "the manifest" in page(SEARCH).text()
+
+
+def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_args: object, **_more: object) -> None:
+        raise LakeEngineMissing("Install it with: pip install 'django-sqlqueue[spark]'")
+
+    (failure,) = (each for each in files_of(lake) if each.table == "failures")
+    for name in ("search", "read_message"):
+        monkeypatch.setattr(lake_admin, name, missing)
+    assert "pip install 'django-sqlqueue[spark]'" in page(SEARCH).text()
+    assert "pip install" in page(f"{SEARCH}failures/error/{failure.day}/1/", status=409).text()
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["after=x&kind=%27&period=[]", "since=9999-12-31&until=0001-01-01", "since=2026-13-01&text=%00", "text=(%3F&type=%25&id=%ff",
+     "after=99999999999999999.1.q&period=all", "conversation=" + "x" * 5_000],
+)  # fmt: skip
+def test_any_query_is_answered(lake: Path, query: str) -> None:
+    for kind in ("viewer", "superuser"):
+        assert client_of(kind).get(f"{SEARCH}?{query}").status_code == 200
+    assert client_of("superuser").get(f"{SEARCH}?{query}&format=csv").status_code == 200
+
+
+def test_the_pages_take_few_statements(lake: Path) -> None:
+    client = client_of("viewer")
+    for address in (SEARCH, RUNS):
+        with CaptureQueriesContext(connection) as asked:
+            client.get(address)
+        assert len(asked) <= 15
+
+
+def test_runs(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    now = datetime.now(UTC)
+    known: dict[str, Any] = {"host": HOSTILE, "pid": 4_242, "master": "local[*]", "lake": "/lake", "heartbeat_at": now}
+    PipelineRun.objects.create(
+        started_at=now - timedelta(minutes=5), state="ended", ended_at=now, messages=12_345, bytes=2_048, **known
+    )
+    PipelineRun.objects.create(started_at=now - timedelta(hours=5), state="failed", error="no space left", ended_at=now, **known)
+    PipelineRun.objects.create(
+        started_at=now - timedelta(minutes=1), state="running", **{**known, "heartbeat_at": now - timedelta(minutes=9)}
+    )
+    with override_settings(LANGUAGE_CODE="en"):
+        text = page(RUNS).text()
+    assert "ended 5 min 0 s 12,345 0 0 0 2.0 KiB" in text
+    assert "failed no space left" in text
+    assert "nothing heard of it" in text
+    assert HOSTILE in text
+    found = json.loads(client_of("superuser").get(f"{RUNS}?format=json").getvalue())
+    assert [each["state"] for each in found] == ["running", "ended", "failed"]

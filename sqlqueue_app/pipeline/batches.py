@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sqlqueue_app.lake.columns import UNREADABLE, LakeTable
 from sqlqueue_app.models import BatchKind, LakeBatch
-from sqlqueue_app.pipeline.computing import Figures
+from sqlqueue_app.pipeline.computing import Figures, compute_figures
 from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.places import NewFile, inflight, queue_folder
 from sqlqueue_app.pipeline.tools import Tools
@@ -75,7 +75,7 @@ def _make(
     if not written.row_versions:
         tools.storage.delete(inflight(batch))
         return None
-    figures = Figures({}, ())
+    figures = compute_figures(tools, batch, written.files)
     tools.step("computed")
     commit = Commit(
         batch,

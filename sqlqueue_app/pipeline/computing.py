@@ -1,4 +1,4 @@
-"""Rows of tables that are computed, written beside the files of a batch."""
+"""The figures of a batch, computed from the files that were written, and written beside them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from sqlqueue_app.lake.columns import LakeTable
+from sqlqueue_app.lake.columns import FAILURES, FIGURES, MESSAGES, UNREADABLE, LakeTable
 from sqlqueue_app.pipeline.places import NewFile, inflight
 from sqlqueue_app.pipeline.tools import Tools
+from sqlqueue_app.spark.lake_files import read_files
+from sqlqueue_app.spark.transforms.figures import figure_rows
 
 _ARROW: Final = {
     "STRING": pyarrow.string(),
@@ -36,6 +38,18 @@ class Figures:
 
     collected: Mapping[str, list[dict[str, Any]]]
     files: Sequence[NewFile]
+
+
+def compute_figures(tools: Tools, batch: uuid.UUID, files: Sequence[NewFile]) -> Figures:
+    """The figures of the files of messages of a batch, which are in its private folder still."""
+    tables = {each.table for each in files}
+    frames = [
+        read_files(tools.session, table, tools.inflight_url(batch, table.name)) if table.name in tables else None
+        for table in (MESSAGES, FAILURES, UNREADABLE)
+    ]
+    collected = figure_rows(*frames)
+    written = [file for name, rows in collected.items() if rows for file in write_rows(tools, batch, FIGURES[name], rows)]
+    return Figures(collected, written)
 
 
 def write_rows(tools: Tools, batch: uuid.UUID, table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> list[NewFile]:

@@ -16,11 +16,13 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy
 from sqlqueue_app.operations.error_rows import without_nul
 from sqlqueue_app.pipeline.batches import Made, Written, make_batch, write_parsed
+from sqlqueue_app.pipeline.figures import add_figures
 from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.places import queue_folder
 from sqlqueue_app.pipeline.runs import count_in_run
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.lake_files import CopiedRow, copied_rows, only_rows, without_text
+from sqlqueue_app.spark.transforms.failures import parse_failures
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_ranges import row_ids
@@ -85,7 +87,7 @@ class ErrorQueue:
         def parsed(lowest: int | None, highest: int) -> DataFrame:
             rows = tools.read(self._table, numbers[0] if lowest is None else lowest, highest)
             chosen = only_rows(tools.session, without_text(rows, names.RETRY_SUCCESSFUL), numbers)
-            return tools.transforms.failures(chosen, queue=self._queue, batch=str(batch), taken_at=taken_at)
+            return parse_failures(chosen, queue=self._queue, batch=str(batch), taken_at=taken_at)
 
         return write_parsed(tools, batch, FAILURES, self._queue, parsed, numbers[-1])
 
@@ -119,7 +121,7 @@ class ErrorQueue:
         ]
         LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_WRITTEN_AT_ONCE)
         tools.step("copied")
-        tools.transforms.add_figures(tools.alias, made.figures.collected)
+        add_figures(tools.alias, made.figures.collected)
         count_in_run(
             tools.alias,
             tools.run,

@@ -26,7 +26,6 @@ from sqlqueue_app.pipeline.reading import reader_of
 from sqlqueue_app.pipeline.runs import Heartbeats, begin_run, end_run
 from sqlqueue_app.pipeline.taking import AuditQueue
 from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.pipeline.transforming import TRANSFORMS
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.failures import spark_errors
 from sqlqueue_app.spark.session import spark_running
@@ -122,7 +121,7 @@ class _Run:
         self._progress = progress
         storage = open_storage(options.lake, session)
         manifest = Manifest(alias, open_lake(storage), storage, run, step)
-        self._tools = Tools(session, alias, storage, manifest, run, reader_of(session, alias), TRANSFORMS, step)
+        self._tools = Tools(session, alias, storage, manifest, run, reader_of(session, alias), step)
         self._fates = Fates(self._tools)
         self._lost = 0
         self._tidied_on: date | None = None

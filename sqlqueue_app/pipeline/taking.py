@@ -14,8 +14,10 @@ from sqlqueue_app.lake.columns import MESSAGES
 from sqlqueue_app.models import BatchKind, LakeBatch
 from sqlqueue_app.pipeline.batches import Made, Written, make_batch, write_parsed
 from sqlqueue_app.pipeline.errors import BatchLost
+from sqlqueue_app.pipeline.figures import add_figures
 from sqlqueue_app.pipeline.runs import count_in_run
 from sqlqueue_app.pipeline.tools import Tools
+from sqlqueue_app.spark.transforms.messages import parse_messages
 from sqlqueue_app.tables.clock import database_now
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_ranges import ranges_of, remove_ranges
@@ -59,7 +61,7 @@ class AuditQueue:
 
         def parsed(lowest: int | None, highest: int) -> DataFrame:
             rows = tools.read(self._table, lowest, highest)
-            return tools.transforms.messages(rows, queue=self._queue, batch=str(batch), taken_at=taken_at)
+            return parse_messages(rows, queue=self._queue, batch=str(batch), taken_at=taken_at)
 
         return write_parsed(tools, batch, MESSAGES, self._queue, parsed, highest)
 
@@ -72,7 +74,7 @@ class AuditQueue:
                 "the batch is rolled back"
             )
         self._tools.step("deleted")
-        self._tools.transforms.add_figures(self._tools.alias, made.figures.collected)
+        add_figures(self._tools.alias, made.figures.collected)
         count_in_run(
             self._tools.alias,
             self._tools.run,

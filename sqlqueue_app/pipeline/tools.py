@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from django.db import connections, transaction
 
@@ -31,22 +30,6 @@ Reader = Callable[[QueueTable, int | None, int], "DataFrame"]
 _COMMIT_TRIES = 3
 
 
-class Transform(Protocol):
-    """From rows of the data source to rows of the lake, with the columns `day` and `problem`."""
-
-    def __call__(self, rows: DataFrame, *, queue: str, batch: str, taken_at: datetime) -> DataFrame: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Transforms:
-    """What is made of rows, and where the figures go."""
-
-    messages: Transform
-    failures: Transform
-    figures: Callable[..., Mapping[str, DataFrame]]
-    add_figures: Callable[[str, Mapping[str, Any]], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Tools:
     """The parts of one run; used by one thread."""
@@ -57,7 +40,6 @@ class Tools:
     manifest: Manifest
     run: PipelineRun | None
     read: Reader
-    transforms: Transforms
     step: Step = no_step
 
     def inflight_url(self, batch: uuid.UUID, path: str = "") -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from sqlqueue_app.models import LakeFile, PipelineRun
+from sqlqueue_app.models import LakeFile, MessageFigures, PipelineRun
 from tests.operations.filling import install, row, table
 from tests.pipeline.senders import Senders, truth
 from tests.support.databases import QueueDatabase
@@ -54,5 +54,7 @@ def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -
     assert codes == [-9] * len(kills)
     assert set(found) == truth(queue_database) | {"first"}
     assert set(found.values()) == {1}
+    days = MessageFigures.objects.using(queue_database.alias).filter(seconds=86_400)
+    assert sum(days.values_list("processed", flat=True)) == len(found)
     states = PipelineRun.objects.using(queue_database.alias).values_list("state", flat=True)
     assert Counter(states)["failed"] == len(kills)

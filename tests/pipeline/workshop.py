@@ -11,7 +11,6 @@ from sqlqueue_app.pipeline.manifest import Manifest, Step, no_step
 from sqlqueue_app.pipeline.reading import reader_of
 from sqlqueue_app.pipeline.runs import begin_run
 from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.pipeline.transforming import TRANSFORMS
 from tests.support.databases import QueueDatabase
 
 if TYPE_CHECKING:
@@ -23,4 +22,4 @@ def tools_of(database: QueueDatabase, spark: SparkSession, lake: Path, step: Ste
     storage = HadoopStorage(spark, f"file://{lake}") if in_hadoop else open_storage(str(lake), spark)
     run = begin_run(database.alias, master="local[2]", lake=str(lake), options={})
     manifest = Manifest(database.alias, open_lake(storage), storage, run, step)
-    return Tools(spark, database.alias, storage, manifest, run, reader_of(spark, database.alias), TRANSFORMS, step)
+    return Tools(spark, database.alias, storage, manifest, run, reader_of(spark, database.alias), step)

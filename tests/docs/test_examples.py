@@ -14,6 +14,7 @@ import pytest
 
 from tests.docs.pages import Block, blocks, pages
 from tests.support.databases import ROOT
+from tests.support.spark import has_spark
 
 MOST_NOT_RUN = 14
 
@@ -62,6 +63,8 @@ def project_after_the_quickstart(tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if page.name == "django-tasks.md" and not has_tasks_framework():
         pytest.skip("django-tasks is not installed: python -m pip install -r requirements.txt")
+    if page.name == "read-queues-with-spark.md" and not has_spark():
+        pytest.skip("the extra spark is not installed: python -m pip install -r requirements.txt")
     folder = tmp_path / "project"
     if page.relative_to(ROOT).as_posix() in FROM_THE_START:
         start_project(folder)

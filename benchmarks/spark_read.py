@@ -93,7 +93,7 @@ def _source(spark: SparkSession, url: str, partitions: int) -> DataFrame:
 
 def _jdbc(spark: SparkSession, server: postgresql.ThrowAwayServer, rows: int, partitions: int) -> Readers:
     def reader(fetch_size: int) -> Callable[[], DataFrame]:
-        options = {
+        options: dict[str, str | int] = {
             "url": f"jdbc:postgresql://127.0.0.1:{server.port}/bench",
             "user": "postgres",
             "password": server.password,

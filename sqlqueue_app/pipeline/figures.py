@@ -26,6 +26,9 @@ from sqlqueue_app.models import (
 _PARAMETERS: Final = 2_000
 """Of one statement: SQL Server takes 2,100."""
 
+_BYTES: Final = 600
+"""Of a name in UTF-8: three of them fit into a row of an index of PostgreSQL, which takes 2,704."""
+
 _ASKED_AT_ONCE: Final = 500
 _DAY: Final = 86_400
 
@@ -56,8 +59,8 @@ def add_figures(alias: str, collected: Mapping[str, Sequence[Mapping[str, Any]]]
     """Add the rows of a batch, by the name of their table in the lake, to the tables of figures: to all lengths of time.
 
     To be called inside the transaction that records the batch, by one process at a time: what is there is read, added to, written
-    again. Statements grow with the number of rows, not with that of messages. Names are cut to the length of their column. Raises
-    the database's errors; then the transaction is to be rolled back.
+    again. Statements grow with the number of rows, not with that of messages. Names are cut to what their column and its index
+    take. Raises the database's errors; then the transaction is to be rolled back.
     """
     same = _folding(alias)
     for name, table in _TABLES.items():
@@ -114,9 +117,14 @@ def _fitted(model: type[models.Model], row: Mapping[str, Any]) -> Row:
         elif isinstance(field, models.UUIDField):
             value = uuid.UUID(str(value))
         elif isinstance(value, str):
-            value = value.replace("\0", "\ufffd")[: field.max_length]
+            value = _cut(value.replace("\0", "\ufffd"), field.max_length)
         fitted[field.name] = value
     return fitted
+
+
+def _cut(text: str, length: int | None) -> str:
+    """As much of a name as its column and an index of it take; all of a text without a length."""
+    return text if length is None else text[:length].encode()[:_BYTES].decode(errors="ignore")
 
 
 def _existing(alias: str, table: _Table, rows: list[Row], length: int) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -150,6 +151,21 @@ def test_names_that_no_column_takes_are_made_to_fit(queue_database: QueueDatabas
 
     found = dict(UsageDay.objects.values_list("endpoint", "messages"))
     assert found == {"E" * 255: 2, "a\ufffdb": 2}
+
+
+def test_the_longest_names_fit_into_every_index(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    chance = random.Random(4)
+    long = ["".join(chr(chance.randrange(0x10000, 0x30000)) for _ in range(400)) for _ in range(4)]
+    critical = {"critical_count": 0, "critical_sum": 0.0, "critical_sketch": {}}
+    edge = {"sender": long[0], "receiver": long[1], "message_type": long[2], "at": AT, "day": AT.date(), "count": 1, **critical}
+    seen = {"endpoint": long[0], "machine": long[1], "host_id": long[2], "host": long[3], "day": AT.date(), "messages": 1}
+    batch = {"edges": [edge], "endpoints": [{**seen, "first_seen": AT, "last_seen": AT}]}
+
+    add(batch, batch)
+
+    assert set(ConversationEdge.objects.values_list("count", flat=True)) == {2}
+    assert EndpointSeen.objects.get().messages == 2
 
 
 def test_what_is_rolled_back_is_not_added(queue_database: QueueDatabase) -> None:

@@ -19,7 +19,7 @@ from sqlqueue_app.dashboard.formats import number, stamp
 from sqlqueue_app.dashboard.page_admin import PageAdmin
 from sqlqueue_app.dashboard.pages import Crumb
 from sqlqueue_app.dashboard.paths import path_of, text_of_path
-from sqlqueue_app.models import Conversation, DelayedMessage, FailedMessage, Queue
+from sqlqueue_app.models import Conversation, DelayedMessage, FailedMessage, LakeSearch, Queue
 from sqlqueue_app.operations.conversations.message import Fate, TalkMessage
 from sqlqueue_app.operations.conversations.newest import newest_conversations
 from sqlqueue_app.operations.conversations.reading import MOST_MESSAGES, conversation_of, read_conversation
@@ -98,6 +98,9 @@ class ConversationAdmin(PageAdmin):
         """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
         if message.failure is not None:
             return self.url_of(FailedMessage, "message", message.failure)
+        if message.lake and message.day is not None:
+            place = (message.lake, path_of(message.queue), message.day.isoformat(), message.row_version)
+            return self.url_of(LakeSearch, "message", *place)
         if message.fate is Fate.DELAYED:
             return self.url_of(DelayedMessage, "message", path_of(message.queue), message.delayed)
         if message.row_version is None:

@@ -35,7 +35,7 @@ KIND_WORDS: Mapping[Kind, object] = {
 }
 COLUMNS: Final = (
     "message_id", "related_to", "message_type", "kind", "sending", "receiving", "state", "sent", "processing_started",
-    "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure",
+    "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure", "found_in",
 )  # fmt: skip
 # A letter of the labels is at most so wide.
 _LETTER: Final = 8.0
@@ -61,6 +61,7 @@ class TalkRow:
     is_negative: bool
     causes: tuple[str, ...]
     level: int
+    found_in: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,7 @@ def talk_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
             is_negative=branch.message.critical is not None and branch.message.critical < timedelta(),
             causes=tuple(causes[place]),
             level=min(branch.depth, _DEEPEST),
+            found_in=_found_in(branch.message),
         )
         for place, branch in ((place, forest.branches[place]) for place in places)
     ]
@@ -161,7 +163,8 @@ def exported_talk(forest: Forest) -> Iterator[tuple[Any, ...]]:
     """The rows of a file, by COLUMNS."""
     for branch in forest.branches:
         each = branch.message
-        ends = (_seconds(each.processing), _seconds(each.critical), each.queue or None, each.row_version, each.failure)
+        found_in = "lake" if each.lake else "queue" if each.row_version is not None or each.delayed else "index"
+        ends = (_seconds(each.processing), _seconds(each.critical), each.queue or None, each.row_version, each.failure, found_in)
         times = (each.sent, each.started, each.ended)
         names = (each.message_id, each.related_to or None, each.message_type, each.kind.value, each.sending, each.receiving)
         yield (*names, each.fate.value, *times, *ends)
@@ -248,11 +251,24 @@ def looked_at(looked: Looked) -> list[str]:
         shown = ", ".join(looked.longer[:10]) + (", …" if len(looked.longer) > 10 else "")
         text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(looked.longer))
         found.append(text % {"count": number(len(looked.longer)), "tables": shown})
+    if looked.lake is not None:
+        text = ngettext("The lake was searched: %(count)s file.", "The lake was searched: %(count)s files.", looked.lake.files)
+        if looked.lake.problem:
+            text = _("Not all of the lake could be searched: %(problem)s") % {"problem": looked.lake.problem}
+            found.append(text)
+        else:
+            found.append(text % {"count": number(looked.lake.files)})
     return found
 
 
 def _name(message: TalkMessage) -> str:
     return message.message_type or _("without a type")
+
+
+def _found_in(message: TalkMessage) -> str:
+    if message.lake:
+        return _("lake, from %(queue)s") % {"queue": message.queue}
+    return message.queue if message.row_version is not None or message.delayed else _("index of failures")
 
 
 def _state(message: TalkMessage) -> State:

@@ -11,7 +11,7 @@ from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.lake.data_files import SEARCHED, DataFile, data_file, glob_files
 from sqlqueue_app.lake.errors import LakeError
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
+from sqlqueue_app.models import LakeBatch, LakeFile
 from sqlqueue_app.operations.looking import looking
 
 # A lake that is compacted has some files for each queue and day; more than this the engine would take seconds to open.
@@ -33,7 +33,7 @@ class KnownLake:
 
 
 def known_lake(settings: Settings, *, since: date | None = None, until: date | None = None, path: str = "") -> KnownLake:
-    """The lake of the settings, or that of the last run; its files of these days, or below a path. At most three statements.
+    """The lake of the settings, or that of the last run; its files of these days, or below a path. At most two statements.
 
     Raises ConnectionLost.
     """
@@ -41,10 +41,9 @@ def known_lake(settings: Settings, *, since: date | None = None, until: date | N
     alias = managed_alias()
     try:
         with looking(alias, "read the manifest of the lake"):
-            newest = LakeBatch.objects.using(alias).order_by("-committed_at").first()
-            if not lake:
-                runs = PipelineRun.objects.using(alias).order_by("-started_at").values_list("lake", flat=True)
-                lake = runs.first() or ""
+            newest = LakeBatch.objects.using(alias).select_related("run").order_by("-committed_at").first()
+            if not lake and newest is not None and newest.run is not None:
+                lake = newest.run.lake
             if newest is not None and lake:
                 rows = LakeFile.objects.using(alias).filter(
                     table__in=SEARCHED, retired_at__isnull=True, batch__lake_id=newest.lake_id, batch__published_at__isnull=False

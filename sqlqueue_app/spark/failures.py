@@ -12,6 +12,9 @@ from pyspark.errors import PySparkException
 from sqlqueue_app.messages.errors import SqlQueueError
 
 _OURS = re.compile(r"sqlqueue_app\.messages\.errors\.(?P<kind>\w+): (?P<text>[^\n]+)")
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[^']+)'")
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"^(?P<said>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
 _MEANINGS = (
     ("No space left on device", "the disk is full: make room, and start again"),
     ("Disk quota exceeded", "the disk is full: make room, and start again"),
@@ -41,8 +44,17 @@ def in_short(text: str) -> str:
     ours = _OURS.search(text)
     if ours is not None:
         return ours["text"]
+    missing = _MISSING.search(text)
+    if missing is not None:
+        return (
+            f"the Python that Spark starts lacks the module {missing['name']}: install it on every machine of the cluster, or name "
+            "another Python in the setting spark.pyspark.python"
+        )
     for sign, meaning in _MEANINGS:
         if sign in text:
             return meaning
+    _before, found, traceback = text.rpartition(_TRACEBACK)
+    if found and (raised := _RAISED.findall(traceback)):
+        return str(raised[0])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else "Java has ended; what it said stands above"

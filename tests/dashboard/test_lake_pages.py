@@ -169,9 +169,14 @@ def test_a_lake_of_a_run_is_known_where_the_settings_name_none(queue_database: Q
     install(queue_database)
     assert known_lake(get_settings()).lake == ""
     now = datetime.now(UTC)
-    PipelineRun.objects.create(started_at=now, heartbeat_at=now, host="h", pid=1, master="local", lake="hdfs://cluster/lake")
+    run = PipelineRun.objects.create(started_at=now, heartbeat_at=now, host="h", pid=1, master="local", lake="hdfs://cluster/lake")
+    batch = LakeBatch.objects.create(
+        id=uuid.uuid4(), run=run, kind="audit", lake_id=uuid.uuid4(), committed_at=now, published_at=now
+    )
+    path = f"messages/queue=audit/day={now:%Y-%m-%d}/x-0.parquet"
+    LakeFile.objects.create(batch=batch, table="messages", path=path, rows=1, bytes=1, day=now.date())
     assert known_lake(get_settings()).lake == "hdfs://cluster/lake"
-    assert "the manifest" in page(SEARCH).text()
+    assert "cannot be searched from here" in page(SEARCH).text()
 
 
 def test_without_the_engine_it_is_said_what_to_install(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -49,7 +49,8 @@ class TalkMessage:
     `related_to` is the id of the message that was being handled when it was sent; empty for the first one, and where it is not
     known. `sending` and `receiving` are endpoints, empty where nothing says them. `queue` and `row_version` say where it lies,
     `failure` is its id in the index of failures; either may be missing. `started` and `ended` are of its processing, or failure.
-    `delayed` tells a delayed message from the others of its table, which `queue` names then.
+    `delayed` tells a delayed message from the others of its table, which `queue` names then. `lake` is the table of the lake
+    in which it was found, on this `day`, and `queue` then the one that it was taken or copied from.
     """
 
     key: str
@@ -69,6 +70,8 @@ class TalkMessage:
     row_version: int | None = None
     failure: UUID | None = None
     delayed: str = ""
+    lake: str = ""
+    day: date | None = None
 
     @property
     def order(self) -> tuple[datetime, datetime, str]:

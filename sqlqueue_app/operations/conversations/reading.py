@@ -22,6 +22,7 @@ from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, u
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.models import FailedMessage, FailureStatus, Instance
 from sqlqueue_app.operations.conversations.message import Fate, TalkMessage, talk_message
+from sqlqueue_app.operations.conversations.of_lake import LakeLooked, LakeMessages, conversation_in_lake, read_lake
 from sqlqueue_app.operations.error_rows import fitting
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.operations.known_delayed import KnownDelayed, known_delayed_tables
@@ -54,11 +55,15 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """How far the tables were looked at: so many rows of each queue, of each audit queue; `longer` have more rows than that."""
+    """How far the tables were looked at: so many rows of each queue, of each audit queue; `longer` have more rows than that.
+
+    `lake`: how far the lake was, None where there is none.
+    """
 
     rows: int
     audited: int
     longer: tuple[str, ...]
+    lake: LakeLooked | None = None
 
 
 _NOT_LOOKED: Final = Looked(0, 0, ())
@@ -87,7 +92,10 @@ class _Found:
 
 
 def read_conversation(settings: Settings, conversation: str) -> ConversationRead:
-    """The messages of this conversation: failed, handled, waiting, delayed. At most ten statements. Raises ConnectionLost."""
+    """The messages of this conversation: failed, handled, waiting, delayed, in the lake; each once. Raises ConnectionLost.
+
+    At most ten statements; three more, and two seconds, where there is a lake.
+    """
 
     def fits(headers: Headers) -> bool:
         # A link from the index of failures has the id as its column holds it, which may be cut.
@@ -97,9 +105,14 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationRead
     wanted = _Wanted(conversation, fits)
     failures = _failures(Q(conversation_id=fitting("conversation_id", conversation)))
     rows, looked, problems = _look(settings, wanted)
-    messages = [*_of_index(settings, failures, rows), *_of_rows(settings, failures, rows)]
+    lake = read_lake(settings, conversation, most=MOST_MESSAGES)
+    again = {
+        unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
+    }
+    messages = [*_of_index(settings, again, rows), *_of_rows(settings, failures, rows)]
+    messages += _of_lake(lake, failures, messages)
     is_cut = len(messages) > MOST_MESSAGES or len(failures) >= MOST_MESSAGES
-    return ConversationRead(tuple(messages[:MOST_MESSAGES]), looked, is_cut, problems)
+    return ConversationRead(tuple(messages[:MOST_MESSAGES]), replace(looked, lake=lake.looked), is_cut, problems)
 
 
 def conversation_of(settings: Settings, text: str) -> tuple[str | None, Looked]:
@@ -111,7 +124,21 @@ def conversation_of(settings: Settings, text: str) -> tuple[str | None, Looked]:
         return failure.conversation_id, _NOT_LOOKED
     by_id = (names.CONVERSATION_ID, names.MESSAGE_ID)
     rows, looked, _problems = _look(settings, _Wanted(text, lambda headers: text in [headers.get(each) for each in by_id]))
-    return next((found for row in rows if (found := row.headers.get(names.CONVERSATION_ID))), None), looked
+    of_row = next((found for row in rows if (found := row.headers.get(names.CONVERSATION_ID))), None)
+    return of_row or conversation_in_lake(settings, text), looked
+
+
+def _of_lake(lake: LakeMessages, failures: dict[UUID, FailedMessage], others: Sequence[TalkMessage]) -> list[TalkMessage]:
+    """The messages of the lake that were not found elsewhere: a row that is still in its queue, a failure that the index knows."""
+    rows = {(each.row_version, each.message_id) for each in others if each.row_version is not None}
+    later = lake.again | {each.failure for each in others if each.failure is not None}
+    handled = [
+        replace(each, failure=each.failure if each.failure in failures else None)
+        for each in lake.handled
+        if (each.row_version, each.message_id) not in rows
+    ]
+    failed = [each for unique, each in (lake.failed or {}).items() if unique not in failures and unique not in later]
+    return [*handled, *(each for each in failed if (each.row_version, each.message_id) not in rows)]
 
 
 # --- the index of failures ----------------------------------------------------------------------------------------------------

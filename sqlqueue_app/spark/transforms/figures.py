@@ -106,15 +106,16 @@ def _counts(frame: DataFrame, *, is_failure: bool) -> DataFrame:
 
 
 def _times(messages: DataFrame) -> DataFrame:
-    """How many messages are in each bucket of both sketches, by sender, endpoint, type and minute."""
-    keys = ("day", "endpoint", "message_type", "sender", "minute")
+    """The sketches of both times, by sender, endpoint, type and minute."""
+    keys = ("day", "endpoint", "message_type", "sender", "minute", "kind")
     keyed = _keyed(messages)
 
     def in_buckets(kind: str) -> DataFrame:
-        measured = keyed.select(*keys, sf.lit(kind).alias("kind"), _bucket(sf.col(f"{kind}_seconds")).alias("bucket"))
-        return measured.where(sf.col("bucket").isNotNull()).groupBy(*keys, "kind", "bucket").agg(sf.count("*").alias("count"))
+        measured = keyed.select(*keys[:-1], sf.lit(kind).alias("kind"), _bucket(sf.col(f"{kind}_seconds")).alias("bucket"))
+        return measured.where(sf.col("bucket").isNotNull()).groupBy(*keys, "bucket").agg(sf.count("*").alias("count"))
 
-    return in_buckets("processing").unionByName(in_buckets("critical"))
+    counts = in_buckets("processing").unionByName(in_buckets("critical"))
+    return counts.groupBy(*keys).agg(sf.map_from_entries(sf.collect_list(sf.struct("bucket", "count"))).alias("sketch"))
 
 
 def _bucket(seconds: Column) -> Column:
@@ -162,7 +163,7 @@ def _minute(row: Row) -> Row:
 def _minute_times(row: Row) -> Row:
     at = _at(row["minute"] * _MINUTE * 1_000_000)
     key = {"endpoint": row["endpoint"], "message_type": row["message_type"], "at": at, "day": row["day"]}
-    return {**key, f"{row['kind']}_sketch": {row["bucket"]: row["count"]}}
+    return {**key, f"{row['kind']}_sketch": dict(row["sketch"])}
 
 
 def _edge_key(row: Row) -> Row:
@@ -181,7 +182,7 @@ def _edge(row: Row) -> Row:
 
 
 def _edge_times(row: Row) -> Row:
-    return {**_edge_key(row), "critical_sketch": {row["bucket"]: row["count"]}}
+    return {**_edge_key(row), "critical_sketch": dict(row["sketch"])}
 
 
 def _endpoint(row: Row) -> Row:

@@ -80,6 +80,32 @@ def test_groups_are_those_of_servicecontrol(spark: SparkSession) -> None:
     assert [(group["title"], group["id"]) for group in found] == [(case["title"], case["group_id"]) for case in golden]
 
 
+HOSTILE = (
+    f'{{"Deep":{"[" * 5_000}{"]" * 5_000}}}',
+    f'{{"Deep":{"[" * 5_000}',
+    f'{{"{"n" * 60_000}":"a long name"}}',
+    f'{{"Digits":{"1" * 5_000}}}',
+    '{"NServiceBus.Retries":1e999999999}',
+    '{"NServiceBus.Retries":NaN}',
+    json.dumps({"NServiceBus.TimeSent": "1" * 1_000_000}),
+    json.dumps({"NServiceBus.EnclosedMessageTypes": "A[" + ",b" * 500_000}),
+    json.dumps({"NServiceBus.EnclosedMessageTypes": "[" * 500_000 + ";" * 500_000}),
+    '{"NServiceBus.ProcessingEndpoint":"\\u0000\\ud800"}',
+    "{" + " " * 500_000,
+    "{" + "} " * 250_000 + "x",
+)
+
+
+def test_no_text_ends_the_reading_of_the_others(spark: SparkSession) -> None:
+    rows = [Row(number, f"n-{number}", text) for number, text in enumerate((*HOSTILE, '{"NServiceBus.MessageId":"well"}'))]
+
+    for failed in (False, True):
+        found = parsed(spark, rows, failed=failed)
+
+        assert [row["headers"] for row in found] == [row.headers for row in rows]
+        assert (found[-1]["message_id"], found[-1]["problem"]) == ("well", None)
+
+
 @pytest.mark.parametrize(("parse", "table"), [(parse_messages, MESSAGES), (parse_failures, FAILURES)])
 def test_the_columns_are_those_of_the_lake(spark: SparkSession, parse: Any, table: LakeTable) -> None:
     found = parse(source_rows(spark, []), **AUDIT)

@@ -18,6 +18,8 @@ OLDEST_DAYS: Final = 400
 NEWEST_DAYS: Final = 1
 """What is said to have happened longer ago before its batch was taken, or later after it, is counted when it was taken."""
 
+_LONGEST_TYPES: Final = 2_000
+
 NOT_READABLE: Final = "the headers are no flat JSON object"
 
 # Names of the columns in which headers are, until the exit.
@@ -153,7 +155,10 @@ def _first_type(types: Column) -> Column:
     """The full name of the first type, as `messages.types.resolve_enclosed` has it; NULL where there is none."""
     is_plain = ~(types.contains("[") | types.contains("__impl") | types.startswith(";"))
     plain = sf.substring_index(sf.substring_index(types, ";", 1), ",", 1)
-    entries = sf.filter(sf.split(types, ";"), lambda entry: ~entry.contains("__impl") & (sf.trim(entry) != ""))
+    # Bounded, for these patterns take longer than in proportion.
+    entries = sf.filter(
+        sf.split(sf.left(types, sf.lit(_LONGEST_TYPES)), ";"), lambda entry: ~entry.contains("__impl") & (sf.trim(entry) != "")
+    )
     # Inside of brackets: assemblies of arguments, and white space. Behind them: the assembly.
     first = sf.regexp_replace(sf.get(entries, sf.lit(0)), r",\s*[^\[\],\s][^\[\]]*(?=\])", "")
     named = sf.regexp_replace(sf.regexp_replace(first, r",[^\[\]]*\z", ""), r"\s+(?=[^\[]*\])|(?<=\[)\s+", "")

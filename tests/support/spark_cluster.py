@@ -76,5 +76,6 @@ def _status(ui_port: int) -> dict[str, Any] | None:
         with urllib.request.urlopen(f"http://{HOST}:{ui_port}/json/") as answer:
             found: dict[str, Any] = json.load(answer)
             return found
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, ValueError):
+        # before all of its pages are there it answers with the first one
         return None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from sqlqueue_app.lake.columns import FIGURES, NOTABLE_ROWS
+from sqlqueue_app.lake.columns import FIGURES
 from sqlqueue_app.lake.sums import KEYS, added_up
 from sqlqueue_app.spark.transforms.failures import parse_failures
 from sqlqueue_app.spark.transforms.figures import figure_rows, figures
@@ -30,35 +29,35 @@ def in_order(name: str, rows: Rows) -> Rows:
     return sorted(rows, key=lambda row: tuple(row[key] for key in keys))
 
 
-class Batch:
-    """Rows of both queues, parsed by Spark and by the reference."""
+def given(queue: str) -> dict[str, Any]:
+    return {"queue": queue, "batch": "b-1", "taken_at": TAKEN_AT}
 
-    def __init__(self, spark: SparkSession, audited: list[Row], failed: list[Row], taken_at: Any = TAKEN_AT) -> None:
-        audit: dict[str, Any] = {"queue": "audit", "batch": "b-1", "taken_at": taken_at}
-        error: dict[str, Any] = {**audit, "queue": "error"}
-        # read once, as a batch is from its files
-        self.messages = parse_messages(source_rows(spark, audited), **audit).localCheckpoint()
-        self.failures = parse_failures(source_rows(spark, failed), **error).localCheckpoint()
-        self.wanted_messages = [reference.message(row, **audit) for row in audited]
-        self.wanted_failures = [reference.message(row, **error, failed=True) for row in failed]
+
+class Batch:
+    """Rows of both queues, read once by Spark, as a batch is from its files."""
+
+    def __init__(self, spark: SparkSession, audited: list[Row], failed: list[Row]) -> None:
+        messages = parse_messages(source_rows(spark, audited), **given("audit")).localCheckpoint()
+        failures = parse_failures(source_rows(spark, failed), **given("error")).localCheckpoint()
+        self.messages, self.failures = (frame.where("problem IS NULL") for frame in (messages, failures))
+        bad = [frame.where("problem IS NOT NULL").select(*BAD) for frame in (messages, failures)]
+        self.unreadable = bad[0].unionByName(bad[1])
 
     def found(self) -> dict[str, Rows]:
-        def part(frame: DataFrame, *, is_readable: bool) -> DataFrame:
-            return frame.where(f"problem IS {'' if is_readable else 'NOT '}NULL")
+        return figure_rows(self.messages, self.failures, self.unreadable)
 
-        bad = part(self.messages, is_readable=False).select("queue", "day", "body_bytes", "header_bytes")
-        bad_failures = part(self.failures, is_readable=False).select("queue", "day", "body_bytes", "header_bytes")
-        return figure_rows(
-            part(self.messages, is_readable=True), part(self.failures, is_readable=True), bad.unionByName(bad_failures)
-        )
 
-    def wanted(self) -> dict[str, Rows]:
-        every = [*self.wanted_messages, *self.wanted_failures]
-        return reference.figures(
-            [row for row in self.wanted_messages if not row["problem"]],
-            [row for row in self.wanted_failures if not row["problem"]],
-            [row for row in every if row["problem"]],
-        )
+BAD = ("queue", "day", "body_bytes", "header_bytes")
+
+
+def wanted(audited: list[Row], failed: list[Row]) -> dict[str, Rows]:
+    messages = [reference.message(row, **given("audit")) for row in audited]
+    failures = [reference.message(row, **given("error"), failed=True) for row in failed]
+    return reference.figures(
+        [row for row in messages if not row["problem"]],
+        [row for row in failures if not row["problem"]],
+        [row for row in (*messages, *failures) if row["problem"]],
+    )
 
 
 def same(found: dict[str, Rows], wanted: dict[str, Rows]) -> None:
@@ -68,57 +67,31 @@ def same(found: dict[str, Rows], wanted: dict[str, Rows]) -> None:
 
 
 def test_figures_are_those_of_the_reference(spark: SparkSession) -> None:
-    batch = Batch(spark, random_rows(11, 1_500), random_rows(12, 300, failed=True))
+    audited, failed = random_rows(11, 1_500), random_rows(12, 300, failed=True)
 
-    same(batch.found(), batch.wanted())
+    same(Batch(spark, audited, failed).found(), wanted(audited, failed))
 
 
 def test_batches_add_up_to_the_figures_of_all(spark: SparkSession) -> None:
-    audited, failed = random_rows(13, 900), random_rows(14, 150, failed=True)
-    parts = [Batch(spark, audited[start::3], failed[start::3]).found() for start in range(3)]
+    audited, failed = random_rows(13, 600), random_rows(14, 150, failed=True)
 
-    wanted = Batch(spark, audited, failed).wanted()
+    parts = [Batch(spark, audited[start::2], failed[start::2]).found() for start in range(2)]
 
+    whole = wanted(audited, failed)
     for name, keys in KEYS.items():
         added = added_up([row for part in parts for row in part[name]], keys)
-        assert in_order(name, added) == in_order(name, wanted[name]), name
+        assert in_order(name, added) == in_order(name, whole[name]), name
 
 
-def test_no_messages_have_no_figures(spark: SparkSession) -> None:
-    batch = Batch(spark, [], [])
+def test_figures_of_nothing_of_one_queue_and_as_frames(spark: SparkSession) -> None:
+    audited = random_rows(15, 100)
+    batch = Batch(spark, audited, [])
+    rows = figure_rows(batch.messages, None, batch.unreadable)
 
-    assert batch.found() == {name: [] for name in FIGURES}
+    same(rows, wanted(audited, []))
+    same(batch.found(), rows)
     assert figure_rows(None, None, None) == {name: [] for name in FIGURES}
-
-
-def test_one_kind_of_queue_alone_has_figures_too(spark: SparkSession) -> None:
-    batch = Batch(spark, random_rows(15, 50), [])
-    readable = batch.messages.where("problem IS NULL")
-    wanted = reference.figures([row for row in batch.wanted_messages if not row["problem"]], [])
-
-    same(figure_rows(readable, None), wanted)
-
-
-def test_the_frames_hold_the_same_rows(spark: SparkSession) -> None:
-    batch = Batch(spark, random_rows(16, 100), random_rows(17, 40, failed=True))
-
-    frames = figures(batch.messages.where("problem IS NULL"), batch.failures.where("problem IS NULL"))
-    rows = figure_rows(batch.messages.where("problem IS NULL"), batch.failures.where("problem IS NULL"))
-
-    assert {name: frame.columns for name, frame in frames.items()} == {
-        name: [*table.names, "day"] for name, table in FIGURES.items()
-    }
-    for name, frame in frames.items():
+    for name, frame in figures(batch.messages, None, batch.unreadable).items():
+        assert frame.columns == [*FIGURES[name].names, "day"]
         found = [{key: dict(value) if key.endswith("_sketch") else value for key, value in row.items()} for row in rows_of(frame)]
         assert in_order(name, found) == in_order(name, rows[name]), name
-
-
-@pytest.mark.parametrize("kind", ["slowest", "largest"])
-def test_no_more_than_twenty_of_a_day_are_notable(spark: SparkSession, kind: str) -> None:
-    found = Batch(spark, random_rows(18, 300), []).found()["notable"]
-
-    of_kind = [row for row in found if row["kind"] == kind]
-    for day in {row["day"] for row in of_kind}:
-        ranks = [row["rank"] for row in of_kind if row["day"] == day]
-        assert ranks == list(range(1, len(ranks) + 1))
-    assert max(row["rank"] for row in of_kind) == NOTABLE_ROWS

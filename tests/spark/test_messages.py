@@ -37,9 +37,8 @@ def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
         assert {name: one[name] for name in names} == {name: other[name] for name in names}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_messages_are_those_of_the_reference(spark: SparkSession, seed: int) -> None:
-    rows = random_rows(seed, 600)
+def test_messages_are_those_of_the_reference(spark: SparkSession) -> None:
+    rows = random_rows(1, 1_200)
 
     same(parsed(spark, rows), expected(rows))
 
@@ -56,8 +55,8 @@ def test_each_odd_text_is_read_as_by_the_reference(spark: SparkSession) -> None:
         *UNREADABLE,
         *(json.dumps({"NServiceBus.EnclosedMessageTypes": types}) for types in TYPES),
         *(json.dumps({"NServiceBus.TimeSent": time, "NServiceBus.ProcessingEnded": time}) for time in TIMES),
-        json.dumps({"NServiceBus.MessageId": "m", "Huge": "x" * 30_000_000}),
-        json.dumps({f"Header{number}": "x" for number in range(20_000)}),
+        json.dumps({"NServiceBus.MessageId": "m", "Huge": "x" * 21_000_000}),
+        json.dumps({f"Header{number}": "x" for number in range(5_000)}),
     ]
     rows = [Row(number, f"n-{number}", text) for number, text in enumerate(texts)]
 

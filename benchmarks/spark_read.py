@@ -11,6 +11,8 @@ alone.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psycopg
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from sqlqueue_app.spark.session import spark_running
@@ -111,21 +114,41 @@ def _jdbc(spark: SparkSession, server: postgresql.ThrowAwayServer, rows: int, pa
     return {f"JDBC, fetch size {size:,}": reader(size) for size in FETCH_SIZES}
 
 
+def _processor_seconds() -> float:
+    """What Java and the Python workers below it have used, those included that have ended."""
+    stats = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+                stats[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
+    ours = {SparkContext._gateway.proc.pid}
+    for _ in range(5):
+        ours |= {process for process, (parent, _) in stats.items() if parent in ours}
+    return sum(stats[process][1] for process in ours if process in stats) / os.sysconf("SC_CLK_TCK")
+
+
 def _measure(readers: Readers, rows: int, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in readers}
+    used: dict[str, list[float]] = {name: [] for name in readers}
     for round_ in range(rounds + 1):
         for name, reader in readers.items():
-            began = time.perf_counter()
+            began, before = time.perf_counter(), _processor_seconds()
             reader().write.format("noop").mode("overwrite").save()
             if round_:
                 rates[name].append(rows / (time.perf_counter() - began))
-    print(f"\n{rows:,} rows, {rounds} rounds by turns: thousands of rows a second\n")
+                used[name].append(_processor_seconds() - before)
+    print(f"\n{rows:,} rows, {rounds} rounds by turns: thousands of rows a second; processor seconds of Spark, Python included\n")
     for name, found in rates.items():
-        print(f"{name:24} median {median(found) / 1000:6.0f}   rounds {' '.join(f'{rate / 1000:.0f}' for rate in found)}")
+        print(f"{name:24} median {median(found) / 1000:6.0f}   {median(used[name]):5.1f} s   rounds {_rounds(found)}")
     jdbc = [median(found) for name, found in rates.items() if name.startswith("JDBC")]
     if jdbc:
         ratio = median(rates["sqlqueue"]) / max(jdbc)
         print(f"\nsqlqueue is {ratio:.2f} of the faster JDBC; the goal, at least as fast, is {'met' if ratio >= 1 else 'MISSED'}")
+
+
+def _rounds(rates: list[float]) -> str:
+    return " ".join(f"{rate / 1000:.0f}" for rate in rates)
 
 
 if __name__ == "__main__":

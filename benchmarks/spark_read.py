@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -122,7 +123,8 @@ def _processor_seconds() -> float:
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
                 stats[int(entry.name)] = (int(fields[1]), sum(map(int, fields[11:15])))
-    ours = {SparkContext._gateway.proc.pid}
+    gateway: Any = SparkContext._gateway
+    ours = {gateway.proc.pid}
     for _ in range(5):
         ours |= {process for process, (parent, _) in stats.items() if parent in ours}
     return sum(stats[process][1] for process in ours if process in stats) / os.sysconf("SC_CLK_TCK")

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from django.db import models
-from django.db.models import Count
+from django.db.models import Count, Max, Sum
 
 from sqlqueue_app import __version__
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import CheckResult, FailedMessage, Operation
+from sqlqueue_app.models import CheckResult, FailedMessage, Operation, PipelineRun, RunState
 from sqlqueue_app.models.failures import FailureStatus
 from sqlqueue_app.models.operations import OperationState
 from sqlqueue_app.operations.endpoint_totals import read_totals
@@ -37,6 +37,14 @@ _TOTALS: Final = (
     ("moved_to_error", "Messages moved to the error queue."),
     ("processing_seconds", "How long the handlers of handled messages took."),
 )
+_PIPELINE: Final = (
+    ("batches", "Batches that the pipeline has committed."),
+    ("messages", "Messages that the pipeline has taken from audit queues."),
+    ("failures", "Messages that the pipeline has copied from error queues."),
+    ("unreadable", "Rows that the pipeline could not read."),
+    ("bytes", "Bytes of the files that the pipeline has written."),
+)
+_ALIVE: Final = models.Q(state=RunState.RUNNING)
 _CHECKS: Final = 1_000
 _UNFINISHED: Final = (OperationState.WAITING, OperationState.RUNNING)
 
@@ -52,7 +60,7 @@ class Family:
 
 
 def read_metrics(settings: Settings | None = None) -> list[Family]:
-    """Look at everything, with as many statements as `read_status` and five more. A family without samples is left out.
+    """Look at everything, with as many statements as `read_status` and seven more. A family without samples is left out.
 
     Raises ConnectionLost, and ConfigurationError for wrong settings.
     """
@@ -66,6 +74,7 @@ def read_metrics(settings: Settings | None = None) -> list[Family]:
         *_of_totals(),
         *_of_index(),
         *_of_checks(),
+        *_of_pipeline(),
     ]
     return [each for each in families if each.samples]
 
@@ -178,6 +187,28 @@ def _of_checks() -> Iterator[Family]:
         ({"check": each.name, "subject": each.subject}, 1 if each.failing and not is_muted(each, now) else 0) for each in results
     )
     yield Family("sqlqueue_check_failing", "gauge", "Whether a check fails and is not muted.", samples)
+
+
+def _of_pipeline() -> Iterator[Family]:
+    """What the runs of the pipeline have committed; nothing where it has never run."""
+    alias = managed_alias()
+    try:
+        with looking(alias, "read the runs of the pipeline"):
+            runs = PipelineRun.objects.using(alias)
+            done = runs.aggregate(**{name: Sum(name) for name, _ in _PIPELINE}, running=Count("pk", filter=_ALIVE))
+            last = runs.filter(state=RunState.ENDED).aggregate(last=Max("ended_at"))["last"]
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return
+    if done["batches"] is None:
+        return
+    for name, text in _PIPELINE:
+        yield Family(f"sqlqueue_pipeline_{name}_total", "counter", text, (({}, done[name]),))
+    yield Family("sqlqueue_pipeline_running", "gauge", "Runs of the pipeline that have not ended.", (({}, done["running"]),))
+    if last is not None:
+        text = "When a run of the pipeline last ended well."
+        yield Family("sqlqueue_pipeline_ended_timestamp_seconds", "gauge", text, (({}, last.timestamp()),))
 
 
 def _count(model: type[models.Model], column: str, values: Sequence[object]) -> list[tuple[Any, float]]:

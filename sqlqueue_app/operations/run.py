@@ -20,6 +20,7 @@ from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.measuring import Measuring
 from sqlqueue_app.operations.notifications.job import Notifications
+from sqlqueue_app.operations.pipeline_schedule import pipeline_jobs
 from sqlqueue_app.operations.sampling import Sampling
 from sqlqueue_app.operations.schedules import Schedules
 from sqlqueue_app.operations.service_control import service_control_jobs
@@ -127,7 +128,7 @@ def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], stop: StopSigna
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
-    return [*of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings)]
+    return [*of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
 
 
 def _connections_needed(endpoints: list[Endpoint], queues: dict[str, list[ReceivingQueue]]) -> int:

@@ -200,7 +200,7 @@ class _Run:
         if self._lost >= _LOST_AT_MOST:
             raise PipelineError(
                 f"{self._lost} batches in a row were lost to somebody who takes from {queue.table.qualified}: nothing may receive "
-                "from a queue that the pipeline takes from, so stop that receiver, or use --peek-only"
+                "from a queue that the pipeline takes from, so stop that receiver"
             ) from error
 
     def _copy(self, queue: PipelineQueue) -> None:

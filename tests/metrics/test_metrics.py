@@ -11,7 +11,7 @@ from django.test import Client
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.metrics.exposition import exposition
-from sqlqueue_app.models import CheckResult, EndpointTotal, FailedMessage, Operation
+from sqlqueue_app.models import CheckResult, EndpointTotal, FailedMessage, Operation, PipelineRun
 from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.operations.metrics import Family
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -217,6 +217,8 @@ def test_the_metrics_are_those_of_the_documentation(sqlite_database: QueueDataba
     instance()
     EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3)
     CheckResult.objects.create(name="x", since=datetime(2026, 1, 1, tzinfo=UTC), checked_at=datetime(2026, 1, 1, tzinfo=UTC))
+    then = datetime(2026, 1, 1, tzinfo=UTC)
+    PipelineRun.objects.create(started_at=then, heartbeat_at=then, ended_at=then, state="ended", pid=7, batches=1)
     table(sqlite_database, "Sales").send([message()])  # SQLite counts the rows of a table from its first one on
     page = (ROOT / "docs" / "howto" / "monitor.md").read_text("utf-8")
 

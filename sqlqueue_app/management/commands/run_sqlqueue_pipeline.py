@@ -61,7 +61,7 @@ class Command(SqlQueueCommand):
             "--peek-only",
             action="store_true",
             default=None,
-            help="leave the messages in the audit queues, for a lake beside ServiceControl (default: PEEK_ONLY of the settings)",
+            help="leave the messages in the audit queues (not supported yet)",
         )
         parser.add_argument(
             "--keep-days",

@@ -47,6 +47,8 @@ INSTALLED_APPS = [
 # --- the queues ---------------------------------------------------------------------------------------------------------------
 
 SQLQUEUE = {
+    # What was handled and what failed goes into files, for the pages "Analytics" and "Old messages"; it needs the extra `spark`.
+    "PIPELINE": {"LAKE": str(VAR_DIR / "lake"), "MASTER": "local[1]", "EVERY": 15},
     # which endpoint a message goes to, by its type
     "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},
     # the name that the web process sends under, and waits for replies: no worker runs it

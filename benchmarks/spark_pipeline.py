@@ -1,0 +1,103 @@
+"""The whole pipeline beside a raw COPY of the same rows, on PostgreSQL: `python -m benchmarks.spark_pipeline [--messages 250000]`.
+
+Warm: a batch of as many messages goes before. Headers have about 600 bytes and bodies 1 KB, as in the other benchmarks. The memory
+is the resident one of this process and of Java, at its highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import django
+
+from benchmarks import messages
+from benchmarks.spark_kills import database_of
+
+MOST_OF_A_BATCH = 500_000
+
+
+def main() -> None:
+    """Measure, and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=250_000)
+    given = parser.parse_args()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+    sys.stdout.write(json.dumps(measure(given.messages), indent=2) + "\n")
+
+
+def measure(count: int) -> dict[str, object]:
+    """One run."""
+    from sqlqueue_app.conf import get_settings  # noqa: PLC0415 -- Django is set up now
+    from sqlqueue_app.pipeline.options import options_of  # noqa: PLC0415
+    from sqlqueue_app.pipeline.run import run_pipeline  # noqa: PLC0415
+    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.spark.session import spark_running  # noqa: PLC0415
+    from tests.operations.filling import install, table  # noqa: PLC0415
+
+    with database_of("postgresql") as database, tempfile.TemporaryDirectory(prefix="sqlqueue-lake-") as lake:
+        install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+        audit = table(database, "audit")
+        settings = get_settings()
+        options = options_of(settings, lake=lake, master="local[2]", batch_size=MOST_OF_A_BATCH)
+        with spark_running("local[2]") as session:
+            _fill(audit.qualified, database.connection, count)
+            run_pipeline(settings, options, StopSignal())
+            _fill(audit.qualified, database.connection, count)
+            copied = _seconds_of_copy(audit.qualified, database.connection)
+            begun = time.monotonic()
+            done = run_pipeline(settings, options, StopSignal())
+            seconds = time.monotonic() - begun
+            java = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr,unused-ignore]
+            memory = {"driver_mb": _peak(os.getpid()), "java_mb": _peak(_youngest_child(java))}
+        assert done.messages == count
+        return {
+            "messages": count,
+            "pipeline_seconds": round(seconds, 2),
+            "pipeline_per_second": round(count / seconds),
+            "copy_seconds": round(copied, 2),
+            "ratio": round(copied / seconds, 3),
+            **memory,
+        }
+
+
+def _fill(qualified: str, connection: object, count: int) -> None:
+    with connection.cursor() as cursor:  # type: ignore[attr-defined]
+        cursor.execute(
+            f"INSERT INTO {qualified} (id, headers, body) SELECT gen_random_uuid(), %s, %s FROM generate_series(1, %s)",
+            [messages.stored_headers(), messages.stored_body(), count],
+        )
+        cursor.execute(f"VACUUM ANALYZE {qualified}")
+
+
+def _seconds_of_copy(qualified: str, connection: object) -> float:
+    """A raw COPY of all columns, as text, read by this process and thrown away."""
+    with connection.cursor() as cursor:  # type: ignore[attr-defined]
+        begun = time.monotonic()
+        with cursor.copy(f"COPY {qualified} TO STDOUT") as rows:
+            for _ in rows:
+                pass
+        return time.monotonic() - begun
+
+
+def _youngest_child(pid: int) -> int:
+    """Java itself where a script has started it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return int(children[0]) if children and _peak(int(children[0])) > _peak(pid) else pid
+
+
+def _peak(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    # a process that has just ended has no memory
+    found = next((line for line in status.splitlines() if line.startswith("VmHWM")), "VmHWM: 0 kB")
+    return int(found.split()[1]) // 1024
+
+
+if __name__ == "__main__":
+    main()

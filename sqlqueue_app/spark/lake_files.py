@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- as all of Spark's own documentation has it
 
 from sqlqueue_app.lake.columns import LakeTable
+from sqlqueue_app.lake.writing import PARQUET_OPTIONS
 
 # No path is a pattern here, whatever characters it has.
 _PATTERNS = "__globPaths__"
@@ -54,7 +55,7 @@ def write_unreadable(parsed: DataFrame, table: LakeTable, url: str) -> None:
 
 def _write(rows: DataFrame, table: LakeTable, url: str) -> None:
     chosen = rows.select(*table.names, "day")
-    chosen.write.mode("error").partitionBy("day").option("compression", "zstd").parquet(url)
+    chosen.write.mode("error").partitionBy("day").options(**PARQUET_OPTIONS).parquet(url)
 
 
 def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequence[str] = ()) -> DataFrame:
@@ -105,7 +106,7 @@ def without_text(rows: DataFrame, text: str) -> DataFrame:
 def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
     """Write the rows of some files of one folder into a new one, as one file. Fails where it exists."""
     rows = session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(*urls)
-    rows.coalesce(1).write.mode("error").option("compression", "zstd").parquet(url)
+    rows.coalesce(1).write.mode("error").options(**PARQUET_OPTIONS).parquet(url)
 
 
 def rows_by_file(session: SparkSession, table: LakeTable, url: str) -> dict[str, int]:

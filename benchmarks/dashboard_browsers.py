@@ -1,7 +1,7 @@
 """Browsers that have a page of the admin open: `python -m benchmarks.dashboard_browsers ADDRESS COOKIE HOW_MANY`.
 
-It refreshes itself each second. They ask as our script does, until the standard input ends; then what they have seen is printed as
-JSON.
+It refreshes itself each second. They ask as our script does, each over a connection that it keeps as browsers do, until the
+standard input ends; then what they have seen is printed as JSON.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import statistics
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
+from http.client import HTTPConnection, RemoteDisconnected
+from urllib.parse import urlsplit
 
 PAGES = ("dashboard/", "queue/", "endpoint/", "queue/Bench/", "failedmessage/")
 EVERY_SECONDS = 1.0
@@ -22,11 +22,10 @@ class Browser:
     """One page that is open. `took` are the seconds of each answer."""
 
     def __init__(self, address: str, cookie: str, page: str, stop: threading.Event) -> None:
-        self._address = f"{address}/admin/sqlqueue_app/{page}"
-        self._cookie = cookie
+        self._connection = HTTPConnection(urlsplit(address).netloc)
+        self._path = f"/admin/sqlqueue_app/{page}"
+        self._headers = {"Cookie": f"sessionid={cookie}", "Sqlqueue-Live": "0"}
         self._stop = stop
-        self._etag = ""
-        self._made = "0"
         self.took: list[float] = []
         self.unchanged = 0
 
@@ -34,24 +33,25 @@ class Browser:
         """Ask each second until the stop."""
         while not self._stop.wait(EVERY_SECONDS):
             began = time.perf_counter()
-            self._ask()
+            try:
+                self._ask()
+            except (RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                # the site does not keep a connection for ever
+                self._connection.close()
+                self._ask()
             self.took.append(time.perf_counter() - began)
+        self._connection.close()
 
     def _ask(self) -> None:
-        headers = {"Sqlqueue-Live": self._made, "Cookie": f"sessionid={self._cookie}"}
-        if self._etag:
-            headers["If-None-Match"] = self._etag
-        try:
-            with urllib.request.urlopen(urllib.request.Request(self._address, headers=headers)) as answer:
-                answer.read()
-                self._etag = answer.headers.get("ETag", self._etag)
-                self._made = answer.headers.get("Sqlqueue-Made", self._made)
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code != 304:
-                    raise
-                self._made = error.headers.get("Sqlqueue-Made", self._made)
-                self.unchanged += 1
+        self._connection.request("GET", self._path, headers=self._headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        if answer.status not in (200, 204, 304):
+            raise RuntimeError(f"{self._path} answered {answer.status} {answer.reason}")
+        self.unchanged += answer.status != 200
+        for told, asked in (("ETag", "If-None-Match"), ("Sqlqueue-Made", "Sqlqueue-Live")):
+            if value := answer.headers.get(told):
+                self._headers[asked] = value
 
 
 def main() -> None:

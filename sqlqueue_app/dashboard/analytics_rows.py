@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
@@ -13,10 +14,12 @@ from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart
 from sqlqueue_app.dashboard.formats import number, precise_duration, rate, size, whole
 from sqlqueue_app.lake.sketches import from_json, quantile
 from sqlqueue_app.operations.analytics.asking import DAY, FiguresAsked
-from sqlqueue_app.operations.analytics.messages import Figures, FiguresRead, exported_figures
+from sqlqueue_app.operations.analytics.messages import Figures, FiguresRead, exported_figures, in_steps_of
 from sqlqueue_app.operations.analytics.others import GroupRead, UsageRead
 
 QUANTILES: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+# A chart is 420 wide: with more points than this a line is a band.
+MOST_POINTS: Final = 240
 COLUMNS: Final = (
     "at", "seconds", "endpoint", "message_type", "processed", "failed", "retried", "delayed_retries",
     "processing_mean", "processing_p50", "processing_p95", "processing_p99",
@@ -69,18 +72,28 @@ def figure_charts(read: FiguresRead) -> list[Chart]:
     if not read.over_time:
         return []
     asked = read.asked
+    seconds = _drawn_seconds(asked, asked.seconds)
+    over_time = in_steps_of(read.over_time, asked.begin, timedelta(seconds=seconds))
     flow = [
-        Series(_("processed"), _per_second(read, lambda each: each.processed)),
-        Series(_("failed"), _per_second(read, lambda each: each.failed)),
+        Series(_("processed"), _per_second(over_time, asked, seconds, lambda each: each.processed)),
+        Series(_("failed"), _per_second(over_time, asked, seconds, lambda each: each.failed)),
     ]
-    charts = [_chart(_("Messages per second"), flow, asked, asked.seconds, rate, 1.0 if asked.seconds < DAY else 0.1)]
+    charts = [_chart(_("Messages per second"), flow, asked, seconds, rate, 1.0 if seconds < DAY else 0.1)]
     if read.quantile_seconds is not None:
+        wide = _drawn_seconds(asked, read.quantile_seconds)
+        quantiles = in_steps_of(read.quantiles, asked.begin, timedelta(seconds=wide))
         for title, of in ((_("Critical time"), Figures.critical_of), (_("Processing time"), Figures.processing_of)):
-            series = [Series(name, [(at, of(each, part)) for at, each in read.quantiles.items()]) for part, name in QUANTILES]
-            charts.append(_chart(title, series, asked, read.quantile_seconds, _length, 0.01))
-    failing = [(at, None if each.failure_rate is None else each.failure_rate * 100) for at, each in read.over_time.items()]
-    charts.append(_chart(_("Failure rate"), [Series(_("of all messages"), failing)], asked, asked.seconds, _percents, 1.0))
+            series = [Series(name, [(at, of(each, part)) for at, each in quantiles.items()]) for part, name in QUANTILES]
+            charts.append(_chart(title, series, asked, wide, _length, 0.01))
+    failing = [(at, None if each.failure_rate is None else each.failure_rate * 100) for at, each in over_time.items()]
+    charts.append(_chart(_("Failure rate"), [Series(_("of all messages"), failing)], asked, seconds, _percents, 1.0))
     return charts
+
+
+def _drawn_seconds(asked: FiguresAsked, seconds: int) -> int:
+    """The length of the steps of a chart, a multiple of those that there are figures of: no more than can be told apart."""
+    steps = (asked.end - asked.begin).total_seconds() / seconds
+    return seconds * max(1, math.ceil(steps / MOST_POINTS))
 
 
 def _percents(value: float) -> str:
@@ -94,15 +107,17 @@ def _chart(
     return line_chart(title, series, begin=wide.begin, end=wide.end, step=wide.step, text_of=text_of, least_top=top)
 
 
-def _per_second(read: FiguresRead, value_of: Callable[[Figures], int]) -> Points:
+def _per_second(
+    over_time: Mapping[datetime, Figures], asked: FiguresAsked, seconds: int, value_of: Callable[[Figures], int]
+) -> Points:
     """Steps without figures are nothing done, from the first step to the last one that there are figures of."""
     points: list[tuple[datetime, float | None]] = []
-    at, last = min(read.over_time), max(read.over_time)
+    at, last, step = min(over_time), max(over_time), timedelta(seconds=seconds)
     while at <= last:
-        length = min(read.asked.step, max(read.asked.end - at, timedelta(seconds=1))).total_seconds()
-        each = read.over_time.get(at)
+        length = min(step, max(asked.end - at, timedelta(seconds=1))).total_seconds()
+        each = over_time.get(at)
         points.append((at, value_of(each) / length if each else 0.0))
-        at += read.asked.step
+        at += step
     return points
 
 

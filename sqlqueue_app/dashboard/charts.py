@@ -23,6 +23,8 @@ _LEAST_TOP: Final = 10.0
 _TIMES_MEAN: Final = 1.5
 _X_LABELS: Final = 4
 Points = Sequence[tuple[datetime, float | None]]
+# Hours are told from each other by their time of day; a chart of a day may begin a step before it.
+_SHOWN_BY_TIME: Final = timedelta(hours=26)
 # So many rows a table has at most; a chart of a month has 4,320 points.
 TABLE_ROWS: Final = 60
 
@@ -146,7 +148,7 @@ def _y_labels(bottom: float, top: float, y_of: Callable[[float], float], text_of
 
 
 def _x_labels(begin: datetime, end: datetime) -> list[Label]:
-    form = "H:i" if end - begin <= timedelta(days=1) else "j M"
+    form = "H:i" if end - begin <= _SHOWN_BY_TIME else "j M"
     labels = []
     for number in range(_X_LABELS + 1):
         at = begin + (end - begin) * number / _X_LABELS

@@ -11,6 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.dashboard.analytics_rows import MOST_POINTS, figure_charts
 from sqlqueue_app.dashboard.endpoint_map import MOST_NODES, endpoint_map
 from sqlqueue_app.lake.sketches import sketch_of, to_json
 from sqlqueue_app.models import (
@@ -24,6 +25,8 @@ from sqlqueue_app.models import (
     UsageDay,
 )
 from sqlqueue_app.operations.analytics import messages
+from sqlqueue_app.operations.analytics.asking import FiguresAsked
+from sqlqueue_app.operations.analytics.messages import Figures, FiguresRead, in_steps_of
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install
 from tests.support.databases import QueueDatabase
@@ -186,3 +189,30 @@ def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
     assert len(drawn.arrows) == MOST_NODES // 2
     assert endpoint_map([]).nodes == ()
     assert len({(each.x, each.y) for each in drawn.nodes}) == MOST_NODES
+
+
+def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
+    end = datetime(2026, 11, 22, 12, 0, 30, tzinfo=UTC)
+    asked = FiguresAsked.until(end, timedelta(days=1), 60)
+    minutes = [asked.begin + timedelta(minutes=number) for number in range(1_440)]
+    over_time = {at: Figures(processed=6, failed=2, critical={number % 6: 1}) for number, at in enumerate(minutes)}
+    read = FiguresRead(asked, over_time, over_time, 60, {}, Figures(), is_cut=False)
+
+    wide = in_steps_of(over_time, asked.begin, timedelta(minutes=6))
+    flow, critical, _processing, failing = figure_charts(read)
+
+    assert len(wide) == MOST_POINTS
+    assert wide[asked.begin].processed == 36
+    assert wide[asked.begin].critical == dict.fromkeys(range(6), 1)
+    assert [flow.lines[0].path.count("L") + 1, critical.lines[0].path.count("L") + 1] == [MOST_POINTS, MOST_POINTS]
+    assert "between 0.10 and 0.11" in flow.summary[0]
+    assert "25.0 %" in failing.summary[0]
+    assert over_time[minutes[0]].processed == 6, "what was read stays as it is"
+    assert {label.text for label in flow.labels} >= {"18:00", "00:00", "06:00"}
+
+
+def test_a_chart_of_an_hour_has_every_minute() -> None:
+    asked = FiguresAsked.until(datetime(2026, 11, 22, 12, 0, tzinfo=UTC), timedelta(hours=1), 60)
+    over_time = {asked.begin + timedelta(minutes=number): Figures(processed=60) for number in range(60)}
+    (flow, *_) = figure_charts(FiguresRead(asked, over_time, over_time, 60, {}, Figures(), is_cut=False))
+    assert flow.lines[0].path.count("L") + 1 == 60

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import QuerySet, Sum
 
 from sqlqueue_app.instances import managed_alias
-from sqlqueue_app.lake.sketches import Sketch, from_json, quantile
+from sqlqueue_app.lake.sketches import Sketch, from_json, merged, quantile
 from sqlqueue_app.models import MessageFigures
 from sqlqueue_app.operations.analytics.asking import DAY, HOUR, FiguresAsked
 
@@ -76,6 +76,20 @@ class Figures:
             for bucket, count in from_json(more).items():
                 into[bucket] = into.get(bucket, 0) + count
 
+    def plus(self, other: Figures) -> None:
+        """Those of another time or kind of message; they stay as they are."""
+        self.add({name: getattr(other, name) for name in _SUMS})
+        self.processing = merged(self.processing, other.processing)
+        self.critical = merged(self.critical, other.critical)
+
+
+def in_steps_of(found: Mapping[datetime, Figures], begin: datetime, step: timedelta) -> dict[datetime, Figures]:
+    """Figures over time put together in longer steps, counted from `begin` on."""
+    wide: defaultdict[datetime, Figures] = defaultdict(Figures)
+    for at, each in found.items():
+        wide[begin + (at - begin) // step * step].plus(each)
+    return dict(wide)
+
 
 @dataclass(frozen=True, slots=True)
 class FiguresRead:
@@ -101,7 +115,7 @@ def read_figures(asked: FiguresAsked) -> FiguresRead:
         over_time[values["at"]] = _summed(values)
     total = Figures()
     for each in over_time.values():
-        total.add({name: getattr(each, name) for name in _SUMS})
+        total.plus(each)
     sums = {f"sum_{name}": Sum(name) for name in _SUMS}
     kinds = rows.values("endpoint", "message_type").annotate(**sums).order_by("-sum_processed", "endpoint", "message_type")
     found = list(kinds[: MOST_KINDS + 1])

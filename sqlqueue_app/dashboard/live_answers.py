@@ -93,7 +93,8 @@ class LiveAnswers:
             return
         seconds = ((response.context_data or {}).get("live_seconds") or 0) * self.part
         if seconds:
-            known.content, known.etag = response.content, etag_of(response.content)
+            known.content = response.content
+            known.etag = response["ETag"] = etag_of(response.content)
             known.as_of, known.cost_seconds = as_of, cost_seconds
             seconds = min(max(seconds, self._cost_of_open_pages(known) / PART_OF_TIME), LONGEST_SECONDS)
             # All pages grow old at the same instants, so that those that are made anew share what they look at.

@@ -45,11 +45,13 @@ def _groups(tools: Tools) -> Iterator[list[LakeFile]]:
     in_order = sorted(found, key=lambda file: (_folder(file), file.pk))
     for _, of_folder in groupby(in_order, _folder):
         group: list[LakeFile] = []
+        size = 0
         for each in of_folder:
-            if group and sum(file.bytes for file in group) + each.bytes > LARGE:
+            if group and size + each.bytes > LARGE:
                 yield group
-                group = []
+                group, size = [], 0
             group.append(each)
+            size += each.bytes
         yield group
 
 

@@ -105,12 +105,17 @@ def without_text(rows: DataFrame, text: str) -> DataFrame:
 
 def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
     """Write the rows of some files of one folder into a new one, as one file. Fails where it exists."""
-    rows = session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(*urls)
+    rows = _of_one_folder(session, table, *urls)
     rows.coalesce(1).write.mode("error").options(**PARQUET_OPTIONS).parquet(url)
 
 
 def rows_by_file(session: SparkSession, table: LakeTable, url: str) -> dict[str, int]:
     """How many rows the files of a folder have, by their names."""
-    rows = session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(url)
+    rows = _of_one_folder(session, table, url)
     counted = rows.groupBy(F.col("_metadata.file_name").alias("name")).count().collect()
     return {row["name"]: int(row["count"]) for row in counted}
+
+
+def _of_one_folder(session: SparkSession, table: LakeTable, *urls: str) -> DataFrame:
+    """The rows of files without the columns of their path."""
+    return session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(*urls)

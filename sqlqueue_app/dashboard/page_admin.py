@@ -155,6 +155,8 @@ class PageAdmin(_ModelAdmin):
         checked = self.admin_site.admin_view(require_http_methods(methods)(permitted))
 
         def reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if is_live(request) and (nothing := live_answers.nothing_new(request)) is not None:
+                return nothing
             try:
                 response = checked(request, *args, **kwargs)
                 # The admin's menu asks for permissions while it is rendered.

@@ -44,7 +44,7 @@ def read_delayed(
     """The delayed tables of all endpoints of the settings and of SEND_AS. Raises ConnectionLost.
 
     One statement for each; with `listed`, the tables of the database, one for a hundred, and those of other systems come behind.
-    Exact up to `limit`, or less where there are more than ten tables: all together count 100,000 rows at most.
+    Exact up to `limit`, or less where there are more than five tables: all together count 50,000 rows at most.
     """
     listed = None if listed is None else list(listed)
     tables = known_delayed_tables(settings, listed or ())

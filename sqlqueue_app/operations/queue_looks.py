@@ -24,8 +24,8 @@ from sqlqueue_app.tables.listing import ListedTable, Look, list_tables, look_at_
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
 # So many rows may be counted in one look at all tables; the more there are, the sooner an estimate has to do.
-COUNTED_AT_MOST: Final = 100_000
-_LEAST_LIMIT: Final = 500
+COUNTED_AT_MOST: Final = 50_000
+_LEAST_LIMIT: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def read_queues(
 ) -> list[QueueStatus]:
     """Look at queues, in their order. `listed` are the tables of the database, where the caller has listed them. ConnectionLost.
 
-    Exact up to `limit`, or less where there are more than ten queues: all together count 100,000 rows at most.
+    Exact up to `limit`, or less where there are more than five queues: all together count 50,000 rows at most.
     """
     limit = limit_of_each(len(queues), limit)
     listed = listed_tables(settings.database) if listed is None else listed

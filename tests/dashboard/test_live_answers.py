@@ -94,6 +94,39 @@ def test_who_may_no_longer_look_gets_nothing(sqlite_database: QueueDatabase, clo
     assert live(client_of("anonymous")).status_code == 302
 
 
+def test_who_has_the_answer_already_costs_the_database_nothing(
+    sqlite_database: QueueDatabase, clock: Clock, django_assert_num_queries: Any
+) -> None:
+    install(sqlite_database)
+    client = client_of("viewer")
+    first = live(client)
+    again = {**LIVE, "If-None-Match": first["ETag"]}
+    with django_assert_num_queries(0):
+        nothing = client.get(QUEUE, headers=again)
+    assert (nothing.status_code, nothing.content, nothing["ETag"]) == (304, b"", first["ETag"])
+    assert nothing["Sqlqueue-Made"] == first["Sqlqueue-Made"]
+    assert "no-store" in nothing["Cache-Control"]
+    # a page that its reader has loaded himself since
+    with django_assert_num_queries(0):
+        assert client.get(QUEUE, headers={"Sqlqueue-Live": str(float(first["Sqlqueue-Made"]) + 3)}).status_code == 204
+    # who knows the tag and no more
+    for who, status in (("staff", 403), ("anonymous", 302)):
+        assert client_of(who).get(QUEUE, headers=again).status_code == status
+
+
+def test_who_has_lost_the_permission_hears_of_it_when_the_page_is_made_anew(sqlite_database: QueueDatabase, clock: Clock) -> None:
+    install(sqlite_database)
+    client = client_of("viewer")
+    again = {**LIVE, "If-None-Match": live(client)["ETag"]}
+    session = client.session
+    session.delete(session.session_key)
+    assert client.get(QUEUE, headers=again).status_code == 304, "nothing is told that was not told before"
+    assert client.get(QUEUE, headers=LIVE).status_code == 302, "content is for those who may see it"
+    clock.seconds = LONGEST_SECONDS
+    live(client_of("viewer"))
+    assert client.get(QUEUE, headers=again).status_code == 302
+
+
 def test_what_is_wrong_is_not_kept(sqlite_database: QueueDatabase, clock: Clock) -> None:
     install(sqlite_database)
     assert live(client_of("viewer"), f"{OVERVIEW}Nowhere/").status_code == 404
@@ -278,7 +311,7 @@ class Costly:
 
 def test_pages_that_are_long_in_the_making_are_made_less_often() -> None:
     costly = Costly(Clock())
-    cost = 0.3
+    cost = 0.2
     kept_for = cost / PART_OF_TIME
     assert HALF < kept_for < LONGEST_SECONDS
     costly.ask("/page/", seconds=cost)
@@ -295,7 +328,7 @@ def test_all_pages_that_are_open_share_the_time() -> None:
     for number in range(3):
         costly.ask(f"/{number}/", seconds=0.1)
     # the third knows of all; 15 s is the next instant at which pages of that cost grow old
-    costly.clock.seconds = 0.3 / PART_OF_TIME - 0.001
+    costly.clock.seconds = 0.2 / PART_OF_TIME - 0.001
     costly.ask("/2/")
     assert costly.made == ["/0/", "/1/", "/2/"]
     costly.clock.seconds += LONGEST_SECONDS * 3

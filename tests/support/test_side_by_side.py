@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 
 from tests.support.databases import ROOT
-from tests.support.side_by_side import WHOLE_MODULES, encodable, scope
+from tests.support.side_by_side import LONG, OWN_SPARK, SPARK_FOLDERS, WHOLE_MODULES, encodable, put_first, scope
 
 
 def test_half_characters_of_a_report_are_escaped() -> None:
@@ -26,4 +28,17 @@ def test_a_module_with_much_to_make_is_run_by_one_process_and_other_tests_by_any
     assert [module for module in WHOLE_MODULES if not (ROOT / module).is_file()] == []
     assert scope("tests/docs/test_examples.py::test_a[b::c]") == "tests/docs/test_examples.py"
     assert scope("tests/docs/test_links.py::test_a[b]") == "tests/docs/test_links.py::test_a[b]"
-    assert scope("tests/spark/test_a.py::test_a") == scope("tests/pipeline/kills/test_b.py::test_c[d]")
+    assert scope("tests/pipeline/test_a.py::test_a") == scope("tests/pipeline/kills/test_b.py::test_c[d]") == "tests/pipeline/"
+    assert scope("tests/spark/test_a.py::test_a") == "tests/spark/"
+    assert scope("tests/pipeline/test_kills.py::test_a[b]") == "tests/pipeline/test_kills.py::test_a[b]"
+
+
+def test_what_takes_longest_is_begun_first() -> None:
+    assert [path for path in (*SPARK_FOLDERS, *OWN_SPARK, *LONG) if not (ROOT / path.partition("::")[0]).exists()] == []
+    others = ["tests/a.py::b", "tests/c.py::d"]
+    own = "tests/spark/test_session.py::test_no_file_a[b]"
+    queue = OrderedDict.fromkeys([*others, "tests/browser/test_a.py::c", own, "tests/pipeline/", "tests/spark/"])
+
+    put_first(queue)
+
+    assert list(queue) == ["tests/spark/", "tests/pipeline/", own, "tests/browser/test_a.py::c", *others]

@@ -31,7 +31,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which process runs what: each takes the next test, folder or module when it has done its last, the longest first."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc] -- pytest-xdist has no types
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         """Its own takes every module whole, and those with the most tests first; groups of marks are not seen by pytest 9.2."""
 
         def _split_scope(self, nodeid: str) -> str:

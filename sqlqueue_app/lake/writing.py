@@ -23,5 +23,7 @@ PARQUET_OPTIONS: Final[Mapping[str, str]] = {
     **{f"parquet.bloom.filter.enabled#{name}": "true" for name in _IDS},
     **{f"parquet.bloom.filter.expected.ndv#{name}": str(ROWS_OF_A_GROUP) for name in _IDS},
     **{f"parquet.enable.dictionary#{name}": "false" for name in (*_IDS, *_LONG)},
+    # Nobody looks for a body by the first and the last one of a group.
+    **{f"parquet.column.statistics.enabled#{name}": "false" for name in _LONG},
 }
 """For `DataFrameWriter.options`; of tables of messages."""

@@ -162,6 +162,8 @@ def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.compression.codec": "zstd",
+        # A batch has one day or a few: a file of each stays open, so that the rows, with their bodies, need not be sorted by day.
+        "spark.sql.maxConcurrentOutputFileWriters": "20",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
     }
     if _is_this_machine(master):

@@ -1,28 +1,26 @@
 """What a batch of messages tells: the rows that it adds to the tables of figures.
 
-Spark reads the messages three times, a few columns each, and counts; what is left is as much as there are endpoints, types and
-minutes in the batch, whatever the number of messages, and is put together here, in the driver.
+Spark reads a few columns of the messages, once, and they are counted where they are read (`counting`); what is left is as much as
+there are endpoints, types and minutes in the batch, whatever the number of messages, and is put together here, in the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import reduce
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from sqlqueue_app.lake.columns import FIGURES, NOTABLE_KINDS, NOTABLE_ROWS
-from sqlqueue_app.lake.sketches import BELOW, LOG_OF_STEP, LOWEST, SLACK
+from sqlqueue_app.lake.columns import FIGURES
 from sqlqueue_app.lake.sums import EPOCH, KEYS, Row, added_up, begin_of
+from sqlqueue_app.spark.transforms.counting import FOUND_DDL, TOLD, counted, counted_batches
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
 
-_OF_WHAT: Final = ("queue", "day", "endpoint", "message_type", "sender", "machine", "host_id", "host", "minute", "is_failure")
-_VALUES: Final = {"slowest": "processing_seconds", "largest": "body_bytes"}
-_TOLD: Final = ("endpoint", "message_type", "message_id", "conversation_id")
 _NO_TIMES: Final[Row] = {"processing_sketch": {}, "critical_sketch": {}}
 
 
@@ -42,11 +40,10 @@ def figure_rows(
     """The same as rows, with instants that are aware and sketches as dictionaries.
 
     What is given has the columns of its table of the lake, `queue` and `day`; None is a table without rows. Read them from files:
-    each is read more than once. Runs up to six small jobs of Spark; raises what Spark raises.
+    those of failures are read twice. Runs up to three small jobs of Spark; raises what Spark raises.
     """
-    counted = [_counts(frame, is_failure=frame is failures) for frame in (messages, failures) if frame is not None]
-    counts = [row for frame in counted for row in _collected(frame)]
-    times = list(_collected(_times(messages))) if messages is not None else []
+    seen = _counted({False: messages, True: failures})
+    counts, times = seen["counts"], seen["times"]
     found = {
         "minutes": [*map(_minute, counts), *map(_minute_times, times)],
         "edges": [
@@ -59,7 +56,7 @@ def figure_rows(
         "groups": [] if failures is None else map(_group, _collected(_groups(failures))),
     }
     rows = {name: added_up(parts, KEYS[name]) for name, parts in found.items()}
-    return {**rows, "notable": [] if messages is None else list(_notable(messages))}
+    return {**rows, "notable": list(_notable(seen["notable"]))}
 
 
 def _collected(frame: DataFrame) -> Iterator[Row]:
@@ -69,60 +66,28 @@ def _collected(frame: DataFrame) -> Iterator[Row]:
 # --- what Spark counts --------------------------------------------------------------------------------------------------------
 
 
-def _keyed(frame: DataFrame) -> DataFrame:
-    """With the columns that say of what a message is, none of them NULL."""
-    told = {name: sf.coalesce(name, sf.lit("")) for name in ("endpoint", "message_type", "machine", "host_id", "host")}
-    minute = sf.unix_micros("counted_at") / sf.lit(_MINUTE * 1_000_000)
-    return frame.withColumns(
-        {**told, "sender": sf.coalesce("sending_endpoint", sf.lit("")), "minute": sf.floor(minute).cast("bigint")}
-    )
+def _counted(frames: Mapping[bool, DataFrame | None]) -> dict[str, list[Row]]:
+    """The counts of messages (False) and failures (True), in one look at a few columns of each."""
+    narrow = [_narrow(frame, is_failure=is_failure) for is_failure, frame in frames.items() if frame is not None]
+    if not narrow:
+        return counted([])
+    found = reduce(DataFrame.unionByName, narrow).mapInArrow(counted_batches, FOUND_DDL)
+    return counted((row["name"], row["found"]) for row in _collected(found))
 
 
-def _micros(seconds: str) -> Column:
-    """As whole microseconds in a double, whose sums are exact and never too large."""
-    return sf.rint(sf.col(seconds) * sf.lit(1e6))
-
-
-def _counts(frame: DataFrame, *, is_failure: bool) -> DataFrame:
-    """How many, how large, how long, by all that figures are asked by."""
+def _narrow(frame: DataFrame, *, is_failure: bool) -> DataFrame:
+    """What `counting.Counts` asks for; nothing that says of what a message is is NULL."""
     seen = sf.unix_micros("counted_at")
-    size = sf.col("body_bytes").cast("bigint") + sf.col("header_bytes")
-    keyed = _keyed(frame).withColumn("is_failure", sf.lit(is_failure))
-    return keyed.groupBy(*_OF_WHAT).agg(
-        sf.count("*").alias("count"),
-        sf.count_if(sf.col("is_retried")).alias("retried"),
-        sf.count_if(sf.col("is_expired")).alias("expired"),
-        sf.sum("delayed_retries").alias("delayed_retries"),
-        sf.sum("body_bytes").alias("body_bytes"),
-        sf.sum(size).alias("bytes"),
-        sf.min(seen).alias("first_seen"),
-        sf.max(seen).alias("last_seen"),
-        sf.count("processing_seconds").alias("processing_count"),
-        sf.coalesce(sf.sum(_micros("processing_seconds")), sf.lit(0.0)).alias("processing_sum"),
-        sf.count("critical_seconds").alias("critical_count"),
-        sf.coalesce(sf.sum(_micros("critical_seconds")), sf.lit(0.0)).alias("critical_sum"),
-        sf.count_if(sf.col("critical_seconds") < 0).alias("critical_negative"),
+    told = ("endpoint", "message_type", "message_id", "conversation_id", "machine", "host_id", "host")
+    return frame.select(
+        *("queue", "day", "row_version", "body_bytes", "header_bytes", "delayed_retries", "is_retried", "is_expired"),
+        *("processing_seconds", "critical_seconds"),
+        *(sf.coalesce(name, sf.lit("")).alias(name) for name in told),
+        sf.coalesce("sending_endpoint", sf.lit("")).alias("sender"),
+        seen.alias("seen"),
+        sf.floor(seen / sf.lit(_MINUTE * 1_000_000)).cast("bigint").alias("minute"),
+        sf.lit(is_failure).alias("is_failure"),
     )
-
-
-def _times(messages: DataFrame) -> DataFrame:
-    """The sketches of both times, by sender, endpoint, type and minute."""
-    keys = ("day", "endpoint", "message_type", "sender", "minute", "kind")
-    keyed = _keyed(messages)
-
-    def in_buckets(kind: str) -> DataFrame:
-        measured = keyed.select(*keys[:-1], sf.lit(kind).alias("kind"), _bucket(sf.col(f"{kind}_seconds")).alias("bucket"))
-        return measured.where(sf.col("bucket").isNotNull()).groupBy(*keys, "bucket").agg(sf.count("*").alias("count"))
-
-    counts = in_buckets("processing").unionByName(in_buckets("critical"))
-    return counts.groupBy(*keys).agg(sf.map_from_entries(sf.collect_list(sf.struct("bucket", "count"))).alias("sketch"))
-
-
-def _bucket(seconds: Column) -> Column:
-    """As `lake.sketches.bucket_of`; NULL of NULL."""
-    above = sf.ceil(sf.ln(seconds) / sf.lit(LOG_OF_STEP) - sf.lit(SLACK)).cast("int")
-    positive = sf.when(seconds > 0, sf.greatest(above, sf.lit(LOWEST)))
-    return sf.when(seconds.isNotNull(), sf.coalesce(positive, sf.lit(BELOW)))
 
 
 def _groups(failures: DataFrame) -> DataFrame:
@@ -238,22 +203,14 @@ def _group(row: Row) -> Row:
     }
 
 
-def _notable(messages: DataFrame) -> Iterator[Row]:
-    """The slowest and the largest of each day, ranked; of equal ones the one with the greater message id, then row version."""
-    told = [sf.coalesce(name, sf.lit("")).alias(name) for name in _TOLD]
-    what = sf.struct(*told, *_VALUES.values(), sf.unix_micros("counted_at").alias("at"))
-
-    def first(value: str) -> Column:
-        order = sf.when(sf.col(value).isNotNull(), sf.struct(value, "message_id", "row_version"))
-        return sf.max_by(what, order, NOTABLE_ROWS)
-
-    firsts = messages.groupBy("day").agg(*(first(_VALUES[kind]).alias(kind) for kind in NOTABLE_KINDS))
-    for row in _collected(firsts):
-        for kind in NOTABLE_KINDS:
-            for rank, each in enumerate(row[kind] or (), 1):
-                place = {"day": row["day"], "kind": kind, "rank": rank}
-                shown = {name: each[name] for name in _TOLD}
-                yield {**place, **shown, "value": float(each[_VALUES[kind]]), "at": _at(each["at"])}
+def _notable(found: Iterable[Row]) -> Iterator[Row]:
+    """The slowest and the largest of each day, ranked; what is found has them in their order."""
+    ranks: dict[tuple[Any, str], int] = {}
+    for row in found:
+        place = (row["day"], row["kind"])
+        ranks[place] = ranks.get(place, 0) + 1
+        shown = {name: row[name] for name in ("day", "kind", *TOLD, "value")}
+        yield {**shown, "rank": ranks[place], "at": _at(row["seen"])}
 
 
 def _frame(session: SparkSession, name: str, rows: Iterable[Mapping[str, Any]]) -> DataFrame:

@@ -22,6 +22,8 @@ HEIGHT: Final = 110
 _LEAST_TOP: Final = 10.0
 _TIMES_MEAN: Final = 1.5
 _X_LABELS: Final = 4
+# the length of a point that is joined with none
+_ALONE: Final = 6
 Points = Sequence[tuple[datetime, float | None]]
 # Hours are told from each other by their time of day; a chart of a day may begin a step before it.
 _SHOWN_BY_TIME: Final = timedelta(hours=26)
@@ -128,19 +130,27 @@ def _path(
     y_of: Callable[[float], float],
     step: timedelta,
 ) -> str:
-    parts = []
+    joined: list[list[tuple[float, float]]] = []
     pen_down = False
     before: datetime | None = None
     for at, value in points:
         if value is None or (before is not None and at - before > 2.5 * step):
             pen_down = False
         if value is not None:
-            # A point alone is drawn as a line of no length, which the round ends make a dot.
-            start = f"M{x_of(at):.1f} {y_of(value):.1f}h0"
-            parts.append(f"L{x_of(at):.1f} {y_of(value):.1f}" if pen_down else start)
+            if not pen_down:
+                joined.append([])
+            joined[-1].append((x_of(at), y_of(value)))
             pen_down = True
         before = at
-    return "".join(parts)
+    return "".join(map(_stroke, joined))
+
+
+def _stroke(points: Sequence[tuple[float, float]]) -> str:
+    """A point alone is a short line: one of no length, a dot as wide as the line, is hardly seen."""
+    (x, y), *others = points
+    if not others:
+        return f"M{x - _ALONE / 2:.1f} {y:.1f}h{_ALONE}"
+    return f"M{x:.1f} {y:.1f}" + "".join(f"L{x:.1f} {y:.1f}" for x, y in others)
 
 
 def _y_labels(bottom: float, top: float, y_of: Callable[[float], float], text_of: Callable[[float], str]) -> list[Label]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,13 @@ def receiving_options(model: str, mode: str) -> dict[str, Any]:
     if mode == "none":
         options |= {"IMMEDIATE_RETRIES": 0, "DELAYED_RETRIES": 0}
     return options
+
+
+def pipeline_cron(given: str | None) -> str | None:
+    """When the pipeline runs: as was given, never where that is empty; without it every minute, if Spark is installed."""
+    if given is None:
+        return "* * * * *" if find_spec("pyspark") else None
+    return given or None
 
 
 def secret_in(file: Path) -> str:

@@ -8,6 +8,7 @@ ALLOWED_HOSTS  a list with commas; default: this machine alone
 VAR_DIR        where the demo keeps its files; default: var/ beside this project
 CONCURRENCY_MODEL  adaptive, fixed or monitor; default: that of sqlqueue
 DELAYED_RETRY_INCREASE  seconds until a message that fails is tried again; default: 5
+PIPELINE_CRON  when what was handled goes into the lake, a crontab line, or nothing for never; default: every minute, with Spark
 METRICS_TOKEN  what a scraper of /sqlqueue/metrics must send; default: none, and there is no such page
 TRANSACTION_MODE   transaction_scope, sends_atomic_with_receive, receive_only or none; default: that of sqlqueue
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from environ import Env
 
-from project.environment import database_from_url, receiving_options, secret_in
+from project.environment import database_from_url, pipeline_cron, receiving_options, secret_in
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Env()
@@ -47,8 +48,12 @@ INSTALLED_APPS = [
 # --- the queues ---------------------------------------------------------------------------------------------------------------
 
 SQLQUEUE = {
-    # What was handled and what failed goes into files, for the pages "Analytics" and "Old messages"; it needs the extra `spark`.
-    "PIPELINE": {"LAKE": str(VAR_DIR / "lake"), "MASTER": "local[1]", "EVERY": 15},
+    # What was handled and what failed goes into files, for the pages "Analytics" and "Old messages"; the worker starts it.
+    "PIPELINE": {
+        "LAKE": str(VAR_DIR / "lake"),
+        "MASTER": "local[1]",
+        "CRON": pipeline_cron(env.str("PIPELINE_CRON", default=None)),
+    },
     # which endpoint a message goes to, by its type
     "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},
     # the name that the web process sends under, and waits for replies: no worker runs it

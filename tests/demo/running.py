@@ -16,11 +16,11 @@ SECONDS = 120
 
 
 def environment(var: Path, database_url: str = "", **more: str) -> dict[str, str]:
-    """The environment of a demo that keeps its files in `var`; without an address it runs on SQLite there."""
+    """The environment of a demo that keeps its files in `var`; without an address it runs on SQLite there. It starts no Spark."""
     ours = {"DJANGO_SETTINGS_MODULE", "SQLQUEUE_TEST_CHILD", "SECRET_KEY", "DEBUG", "ALLOWED_HOSTS"}
     ours |= {"CONCURRENCY_MODEL", "METRICS_TOKEN", "TRANSACTION_MODE", "MODEL", "MODE", "MAKEFLAGS"}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return {**kept, "VAR_DIR": str(var), "DATABASE_URL": database_url, "PYTHONUNBUFFERED": "1", **more}
+    return {**kept, "VAR_DIR": str(var), "DATABASE_URL": database_url, "PIPELINE_CRON": "", "PYTHONUNBUFFERED": "1", **more}
 
 
 def manage(environ: dict[str, str], *arguments: str, code: int = 0) -> str:

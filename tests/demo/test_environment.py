@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from project.environment import database_from_url, secret_in
+from project.environment import database_from_url, pipeline_cron, secret_in
 from tests.demo.running import environment, manage
 from tests.support.databases import ROOT
+from tests.support.spark import has_spark
 
 
 def test_a_sqlite_file_is_written_by_several_processes() -> None:
@@ -66,6 +67,12 @@ def test_sql_server_with_the_driver_that_pip_brings() -> None:
 
 def test_sql_server_at_its_usual_port() -> None:
     assert database_from_url("mssql://sa:secret@db.example/orders")["PORT"] == "1433"
+
+
+def test_the_pipeline_runs_every_minute_where_spark_is_installed() -> None:
+    assert pipeline_cron(None) == ("* * * * *" if has_spark() else None)
+    assert pipeline_cron("") is None
+    assert pipeline_cron("*/5 * * * *") == "*/5 * * * *"
 
 
 def test_a_secret_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:

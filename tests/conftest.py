@@ -12,7 +12,13 @@ import pytest
 from tests.support import postgresql, sqlserver
 
 # leaks first: the databases import it, and a plugin must be imported by pytest to have its asserts rewritten
-pytest_plugins = ["tests.support.leaks", "tests.support.databases", "tests.support.side_by_side", "tests.support.spark"]
+pytest_plugins = [
+    "tests.support.leaks",
+    "tests.support.databases",
+    "tests.support.side_by_side",
+    "tests.support.spark",
+    "tests.support.once",
+]
 
 VERSIONS = pytest.StashKey[list[str]]()
 

@@ -1,0 +1,43 @@
+"""What is not repeated on the newest Django, where `make test` runs all tests a second time with `-m "not once"`.
+
+Once is enough for what neither a Python nor a Django changes: the browser, programs that are started and killed, SQL texts, the
+wheel, figures of benchmarks. What runs on each product runs there on SQLite, which comes with Python; the contract of the tables,
+which goes through Django's own way to the database, and the installation run there on each. A test may say it by itself, by
+`pytest.mark.once`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+ONCE = (
+    "tests/benchmarks/",
+    "tests/browser/",
+    "tests/databases/",
+    "tests/demo/test_demo.py",
+    "tests/packaging/",
+    "tests/receiving/test_gunicorn.py",
+    "tests/receiving/test_outages.py",
+    "tests/receiving/test_process_deaths.py",
+    "tests/receiving/test_request_processes.py",
+    "tests/receiving/test_worker_processes.py",
+    "tests/support/",
+    "tests/test_architecture.py",
+)
+ON_EACH_PRODUCT = ("tests/contract/", "tests/installation/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark them, before `-m` chooses."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if is_once(item.nodeid, None if callspec is None else callspec.params.get("queue_database")):
+            item.add_marker("once")
+
+
+def is_once(nodeid: str, product: object) -> bool:
+    """Whether a test that runs on a product (None: on none, or always on the same) need not be repeated."""
+    if nodeid.startswith(ONCE):
+        return True
+    return product not in (None, "sqlite") and not nodeid.startswith(ON_EACH_PRODUCT)

@@ -14,6 +14,7 @@ in a file that was put together of others. To sort them besides would cost a bat
 
 _IDS: Final = ("message_id", "conversation_id")
 _LONG: Final = ("headers", "body")
+_SELDOM_SHARED: Final = (*_IDS, "native_id", "correlation_id", "related_to", *_LONG)
 
 PARQUET_OPTIONS: Final[Mapping[str, str]] = {
     "compression": "zstd",
@@ -22,7 +23,7 @@ PARQUET_OPTIONS: Final[Mapping[str, str]] = {
     # all values, which DuckDB does not look into; and what no two rows share costs time as a dictionary and saves nothing.
     **{f"parquet.bloom.filter.enabled#{name}": "true" for name in _IDS},
     **{f"parquet.bloom.filter.expected.ndv#{name}": str(ROWS_OF_A_GROUP) for name in _IDS},
-    **{f"parquet.enable.dictionary#{name}": "false" for name in (*_IDS, *_LONG)},
+    **{f"parquet.enable.dictionary#{name}": "false" for name in _SELDOM_SHARED},
     # Nobody looks for a body by the first and the last one of a group.
     **{f"parquet.column.statistics.enabled#{name}": "false" for name in _LONG},
 }

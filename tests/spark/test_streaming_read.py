@@ -32,7 +32,7 @@ def follower(queue: Queue, **options: str) -> QueueFollower:
 
 def offset(reader: QueueFollower, start: dict[str, int], limit: Any = EVERYTHING) -> dict[str, int]:
     """The next offset, without the pause between looks."""
-    reader._looked_at = 0.0
+    reader._look_again_at = 0.0
     return reader.latestOffset(start, limit)
 
 

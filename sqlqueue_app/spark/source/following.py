@@ -23,8 +23,9 @@ from sqlqueue_app.spark.source.tables import QueueTable, find_table
 
 # One above the lowest bigint, whose digits alone would be none.
 _BEFORE_ALL = -(2**63) + 1
-# Spark asks a hundred times in a second whether there is something new.
-_SECONDS_BETWEEN_LOOKS = 0.2
+# Spark asks a hundred times in a second whether there is something new. Each look is a connection: fewer, the longer nothing comes.
+_LEAST_SECONDS_BETWEEN_LOOKS = 0.2
+_MOST_SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_BETWEEN_TRIES = 0.05
 Offset = dict[str, int]
 
@@ -37,7 +38,8 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._watermark = Watermark()
         self._last_row: int | None = None
-        self._looked_at = 0.0
+        self._look_again_at = 0.0
+        self._seconds_between_looks = _LEAST_SECONDS_BETWEEN_LOOKS
 
     def initialOffset(self) -> Offset:  # noqa: N802 -- Spark's names, here and below
         """Before the first row that is there."""
@@ -69,13 +71,15 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """The last settled row, or the one that is as many rows after the start as the limit allows."""
         before = _row_version(start)
-        if time.monotonic() - self._looked_at < _SECONDS_BETWEEN_LOOKS and self._last_row is None:
+        if time.monotonic() < self._look_again_at and self._last_row is None:
             return start
         with self._connected("look for new rows") as (connection, table):
             settled = self._settled(connection, table)
             if settled is None or settled <= before:
-                self._looked_at = time.monotonic()
+                self._look_again_at = time.monotonic() + self._seconds_between_looks
+                self._seconds_between_looks = min(self._seconds_between_looks * 2, _MOST_SECONDS_BETWEEN_LOOKS)
                 return start
+            self._seconds_between_looks = _LEAST_SECONDS_BETWEEN_LOOKS
             if isinstance(limit, ReadMaxRows):
                 settled = self._limited(connection, table, before, settled, limit.max_rows)
             return _offset(settled)

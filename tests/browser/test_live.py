@@ -26,10 +26,9 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
 
 
 def quick(window: Page) -> None:
-    """The page asks again every second."""
+    """The page waits a tenth of the time: it asks again every second."""
     window.add_init_script(
-        "document.addEventListener('DOMContentLoaded', () => {"
-        " const live = document.querySelector('[data-live]'); if (live) live.dataset.live = '1'; })"
+        "const wait = window.setTimeout; window.setTimeout = (work, ms, ...more) => wait(work, (ms ?? 0) / 10, ...more);"
     )
 
 
@@ -110,6 +109,7 @@ def test_the_progress_of_an_operation_is_followed_to_its_end(filled: QueueDataba
         id=uuid.uuid4(), kind="retry", state=OperationState.RUNNING, total=100, done=10, requested_at=now, started_at=now
     )
     window = site.window("viewer")
+    quick(window)
     window.goto(f"/admin/sqlqueue_app/operation/{operation.pk}/")
     Operation.objects.filter(pk=operation.pk).update(done=60)
     window.wait_for_selector("data[value='60']", timeout=SECONDS)

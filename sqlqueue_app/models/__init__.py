@@ -27,7 +27,7 @@ from sqlqueue_app.models.figures import (
     UsageDay,
 )
 from sqlqueue_app.models.handled import HandledMessage, TaskResult
-from sqlqueue_app.models.lake import BatchKind, CopyFate, LakeBatch, LakeCopy, LakeFile, PipelineRun, RunState
+from sqlqueue_app.models.lake import BatchKind, CopyFate, LakeBatch, LakeCopy, LakeFile, LakePosition, PipelineRun, RunState
 from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
 from sqlqueue_app.models.running import (
     Claim,
@@ -79,6 +79,7 @@ __all__ = [
     "LakeBatch",
     "LakeCopy",
     "LakeFile",
+    "LakePosition",
     "LakeSearch",
     "MessageFigures",
     "NotableKind",

@@ -129,6 +129,28 @@ class LakeFile(models.Model):
         return self.path
 
 
+class LakePosition(models.Model):
+    """Up to which row an audit queue was read into a lake and left as it is; moved in the transaction of each batch.
+
+    None where the rows are taken. `native_id` is that row's: in a table that was made anew its number belongs to another one.
+    """
+
+    lake_id = models.UUIDField("lake")
+    queue = models.CharField("audit queue", max_length=400)
+    row_version = models.BigIntegerField("row version")
+    native_id = models.CharField("row id", max_length=64, blank=True, default="")
+    moved_at = UtcInstantField("moved at")
+
+    class Meta:
+        verbose_name = "position in an audit queue"  # no page shows it
+        verbose_name_plural = "positions in audit queues"
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["lake_id", "queue"], name="sqlqueue_position_once")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} {self.row_version}"
+
+
 class CopyFate(models.TextChoices):
     """What has become of a failed message of which the lake has a copy."""
 

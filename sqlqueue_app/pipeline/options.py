@@ -55,10 +55,6 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
         raise ConfigurationError(
             'where the lake is was not said: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
         )
-    if chosen["peek_only"]:
-        raise ConfigurationError(
-            "--peek-only and PEEK_ONLY are not supported yet: remove them, and messages are taken from the queues"
-        )
     return PipelineOptions(**chosen)
 
 

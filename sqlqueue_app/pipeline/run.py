@@ -22,8 +22,10 @@ from sqlqueue_app.pipeline.fates import Fates
 from sqlqueue_app.pipeline.lake import check_local_lake, open_lake, open_storage
 from sqlqueue_app.pipeline.manifest import Manifest, Step, no_step
 from sqlqueue_app.pipeline.options import PipelineOptions, PipelineQueue, audit_queues, check_aliases, error_queues
+from sqlqueue_app.pipeline.peeking import PeekedQueue
 from sqlqueue_app.pipeline.reading import reader_of
 from sqlqueue_app.pipeline.runs import Heartbeats, begin_run, end_run
+from sqlqueue_app.pipeline.switching import delete_copied
 from sqlqueue_app.pipeline.taking import AuditQueue
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.receiving.stopping import StopSignal
@@ -59,7 +61,7 @@ class Done:
     """How many files there are fewer."""
     state: str = str(RunState.RUNNING)
     problems: list[str] = field(default_factory=list)
-    """Queues that cannot be read."""
+    """Queues that cannot be read, or not up to their end."""
 
 
 def run_pipeline(
@@ -70,7 +72,7 @@ def run_pipeline(
     progress: Progress = lambda _: None,
     step: Step = no_step,
 ) -> Done:
-    """Take what is in the audit queues, copy what is new in the error queues; again and again with `continuous`.
+    """Take what is in the audit queues (with `peek_only`: copy it), copy what is new in the error queues; once, or `continuous`.
 
     Ends between two batches when `stop` is set. `progress` is called after each batch, `step` at each step of one. Raises
     PipelineError and ConfigurationError, in words; what was not committed then is in the queues still.
@@ -123,6 +125,7 @@ class _Run:
         manifest = Manifest(alias, open_lake(storage), storage, run, step)
         self._tools = Tools(session, alias, storage, manifest, run, reader_of(session, alias), step)
         self._fates = Fates(self._tools)
+        self._peeked: dict[str, PeekedQueue] = {}
         self._lost = 0
         self._tidied_on: date | None = None
 
@@ -170,7 +173,7 @@ class _Run:
             logger.warning("%s", error, extra={"event": "pipeline_queue_missing", "queue": queue.name})
 
     def _take_all(self, queue: PipelineQueue) -> None:
-        audit = AuditQueue(self._tools, queue.table, queue.name)
+        audit = self._audit_queue(queue)
         while not self._stop.is_set():
             try:
                 taken = audit.take(self._options.batch_size)
@@ -179,20 +182,32 @@ class _Run:
                 continue
             self._lost = 0
             if taken is None:
-                return
+                break
             self._done.batches += 1
             self._done.messages += taken.rows - taken.unreadable
             self._done.unreadable += taken.unreadable
             self._done.bytes += taken.bytes
             self._progress(self._done)
             logger.info(
-                "took %s messages of %s into the lake",
+                "%s %s messages of %s into the lake",
+                "copied" if self._options.peek_only else "took",
                 taken.rows,
                 queue.name,
                 extra={"event": "pipeline_batch", "queue": queue.name},
             )
             if not taken.was_full:
-                return
+                break
+        if isinstance(audit, PeekedQueue) and audit.left is not None:
+            self._done.problems.append(audit.left)
+            logger.warning("%s", audit.left, extra={"event": "pipeline_unsettled", "queue": queue.name})
+
+    def _audit_queue(self, queue: PipelineQueue) -> AuditQueue | PeekedQueue:
+        if not self._options.peek_only:
+            delete_copied(self._tools, queue.table, queue.name, self._options.batch_size, self._stop)
+            return AuditQueue(self._tools, queue.table, queue.name)
+        if queue.name not in self._peeked:
+            self._peeked[queue.name] = PeekedQueue(self._tools, queue.table, queue.name, self._stop)
+        return self._peeked[queue.name]
 
     def _lose(self, error: SqlQueueError, queue: PipelineQueue) -> None:
         self._lost += 1

@@ -15,6 +15,7 @@ from sqlqueue_app.models import BatchKind, LakeBatch
 from sqlqueue_app.pipeline.batches import Made, Written, make_batch, write_parsed
 from sqlqueue_app.pipeline.errors import BatchLost
 from sqlqueue_app.pipeline.figures import add_figures
+from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.runs import count_in_run
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.transforms.messages import parse_messages
@@ -53,17 +54,11 @@ class AuditQueue:
         if highest is None:
             return None
         self._tools.step("chosen")
-        made = make_batch(self._tools, BatchKind.AUDIT, self._queue, lambda batch: self._write(batch, highest), self._remove)
-        return Taken(0, 0, 0, was_full) if made is None else Taken(made.rows, made.unreadable, made.bytes, was_full)
 
-    def _write(self, batch: uuid.UUID, highest: int) -> Written:
-        tools, taken_at = self._tools, database_now(self._tools.alias)
+        def write(batch: uuid.UUID) -> Written:
+            return write_messages(self._tools, self._table, self._queue, batch, None, highest)
 
-        def parsed(lowest: int | None, highest: int) -> DataFrame:
-            rows = tools.read(self._table, lowest, highest)
-            return parse_messages(rows, queue=self._queue, batch=str(batch), taken_at=taken_at)
-
-        return write_parsed(tools, batch, MESSAGES, self._queue, parsed, highest)
+        return brought(make_batch(self._tools, BatchKind.AUDIT, self._queue, write, self._remove), was_full=was_full)
 
     def _remove(self, _: LakeBatch, made: Made) -> None:
         commit = made.commit
@@ -74,15 +69,37 @@ class AuditQueue:
                 "the batch is rolled back"
             )
         self._tools.step("deleted")
-        add_figures(self._tools.alias, made.figures.collected)
-        count_in_run(
-            self._tools.alias,
-            self._tools.run,
-            batches=1,
-            messages=commit.rows - commit.unreadable,
-            unreadable=commit.unreadable,
-            bytes=commit.bytes,
-        )
+        count_messages(self._tools, made)
+
+
+def write_messages(tools: Tools, table: QueueTable, queue: str, batch: uuid.UUID, first: int | None, highest: int) -> Written:
+    """Write the rows of an audit queue from a RowVersion on, None for the first there is, up to another."""
+    taken_at = database_now(tools.alias)
+
+    def parsed(lowest: int | None, highest: int) -> DataFrame:
+        rows = tools.read(table, first if lowest is None else lowest, highest)
+        return parse_messages(rows, queue=queue, batch=str(batch), taken_at=taken_at)
+
+    return write_parsed(tools, batch, MESSAGES, queue, parsed, highest)
+
+
+def count_messages(tools: Tools, made: Made) -> None:
+    """Add a batch of messages to the figures and to the run, in the transaction of its commit."""
+    commit = made.commit
+    add_figures(tools.alias, made.figures.collected)
+    count_in_run(
+        tools.alias,
+        tools.run,
+        batches=1,
+        messages=commit.rows - commit.unreadable,
+        unreadable=commit.unreadable,
+        bytes=commit.bytes,
+    )
+
+
+def brought(commit: Commit | None, *, was_full: bool) -> Taken:
+    """What a batch has brought; None stands for one of no rows."""
+    return Taken(0, 0, 0, was_full) if commit is None else Taken(commit.rows, commit.unreadable, commit.bytes, was_full)
 
 
 def boundary(table: QueueTable, most: int) -> tuple[int | None, bool]:

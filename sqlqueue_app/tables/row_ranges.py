@@ -13,7 +13,8 @@ RANGES_PER_STATEMENT: Final = 1_000
 # SQL Server exchanges 5,000 locks of a statement for one of the table, for which senders would wait; others know no such thing.
 _ROWS_PER_STATEMENT: Final = {"sqlserver": 4_900}
 _IDS_PER_STATEMENT: Final = 50_000
-_BEFORE_ALL: Final = -(2**63)
+# One above the lowest bigint, whose digits alone would be none.
+BEFORE_ALL: Final = -(2**63) + 1
 
 
 class NumberRange(NamedTuple):
@@ -53,7 +54,7 @@ def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
     One statement for 50,000 rows, which are no snapshot together: what comes or goes meanwhile may be in it or not.
     """
     statement = table.dialect.statement("row_ids", table=table.qualified)
-    after = _BEFORE_ALL
+    after = BEFORE_ALL
     while True:
         with table.errors(f"list the rows of {table.qualified}"):
             rows = fetch_all(table.connection(), statement, after=after, limit=_IDS_PER_STATEMENT)
@@ -62,6 +63,31 @@ def row_ids(table: QueueTable) -> Iterator[tuple[int, str]]:
         if len(rows) < _IDS_PER_STATEMENT:
             return
         after = int(rows[-1][0])
+
+
+def row_id_at(table: QueueTable, number: int) -> str | None:
+    """The id of the row of that number, "" where it is NULL; None where no such row can be seen."""
+    statement = table.dialect.statement("row_ids", table=table.qualified)
+    with table.errors(f"look at a row of {table.qualified}"):
+        rows = fetch_all(table.connection(), statement, after=number - 1, limit=1)
+    return _id_text(rows[0][1]) if rows and int(rows[0][0]) == number else None
+
+
+def row_version_after(table: QueueTable, after: int, highest: int, place: int) -> int | None:
+    """The number of the n-th row after one number and up to another; None if there are fewer."""
+    texts = {"after": str(int(after)), "highest": str(int(highest)), "places": str(int(place) - 1)}
+    statement = table.dialect.statement("row_version_after", table=table.qualified, **texts)
+    with table.errors(f"look for rows of {table.qualified}"):
+        rows = fetch_all(table.connection(), statement)
+    return int(rows[0][0]) if rows else None
+
+
+def numbers_drawn(table: QueueTable) -> int | None:
+    """The highest number that a row of the table has had; None where the database does not tell."""
+    with table.errors(f"look up the numbers of {table.qualified}"):
+        statement = table.dialect.statement("numbers_drawn")
+        rows = fetch_all(table.connection(), statement, table=table.qualified, name=table.address.table)
+    return int(rows[0][0]) if rows and rows[0][0] is not None else None
 
 
 def _id_text(row_id: object) -> str:

@@ -9,7 +9,16 @@ from django.db import transaction
 
 from sqlqueue_app.tables import row_ranges
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.row_ranges import NumberRange, ranges_of, remove_ranges, row_ids
+from sqlqueue_app.tables.row_ranges import (
+    BEFORE_ALL,
+    NumberRange,
+    numbers_drawn,
+    ranges_of,
+    remove_ranges,
+    row_id_at,
+    row_ids,
+    row_version_after,
+)
 from tests.contract.tables import row, rows
 
 
@@ -89,3 +98,32 @@ def test_the_ids_of_all_rows_are_listed(queue: QueueTable, monkeypatch: pytest.M
     assert len({row_id for _, row_id in found}) == 9
     if queue.dialect.name != "postgresql":
         assert [row_id for _, row_id in found] == [each.id for each in sent]
+
+
+def test_rows_after_a_number(queue: QueueTable) -> None:
+    queue.send(rows(6))
+    there = numbers(queue)
+
+    assert row_version_after(queue, BEFORE_ALL, there[-1], 1) == there[0]
+    assert row_version_after(queue, there[1], there[-1], 3) == there[4]
+    assert row_version_after(queue, there[1], there[3], 3) is None
+
+
+def test_the_id_of_one_row(queue: QueueTable) -> None:
+    queue.send(rows(3))
+
+    for number, row_id in row_ids(queue):
+        assert row_id_at(queue, number) == row_id
+    remove_ranges(queue, ranges_of(numbers(queue)[1:2]))
+    assert row_id_at(queue, numbers(queue)[0] + 1) is None
+    assert row_id_at(queue, 2**62) is None
+
+
+def test_the_last_number_that_was_drawn_is_known_when_its_row_is_gone(queue: QueueTable) -> None:
+    before = numbers_drawn(queue)
+    queue.send(rows(3))
+    there = numbers(queue)
+    remove_ranges(queue, ranges_of(there))
+
+    assert before is None or before < there[0]
+    assert numbers_drawn(queue) == there[-1]

@@ -18,6 +18,7 @@ from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.chosen_rows import remove_rows
 from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.filling import install, message, row, table
+from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 STEPS = ["chosen", "written", "written unreadable", "computed", "synced", "deleted", "recorded", "committed",
          "published one file", "moved", "published"]  # fmt: skip
-
-
-class Broken(Exception):
-    """The run is broken off here."""
 
 
 @pytest.fixture
@@ -43,19 +40,6 @@ def audit(queue_database: QueueDatabase) -> QueueTable:
 def tools(queue_database: QueueDatabase, audit: QueueTable, spark: SparkSession, tmp_path: Path) -> Tools:
     del audit
     return tools_of(queue_database, spark, tmp_path)
-
-
-def in_the_lake(database: QueueDatabase, folder: Path) -> list[int]:
-    """The row versions, by the manifest; what is no file of it is not there."""
-    files = list(LakeFile.objects.using(database.alias).all())
-    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")} == {each.path for each in files}
-    found: list[int] = []
-    for each in files:
-        rows = pyarrow.parquet.read_table(folder / each.path, partitioning=None)
-        assert (rows.num_rows, (folder / each.path).stat().st_size) == (each.rows, each.bytes)
-        if each.table in ("messages", "unreadable"):
-            found += rows.column("row_version").to_pylist()
-    return sorted(found)
 
 
 @pytest.mark.parametrize("store", ["local", "hadoop"])
@@ -94,12 +78,8 @@ def test_a_batch_that_is_broken_off_is_taken_once_all_the_same(
     audit.send([message(), row("not json"), message()])
     numbers = audit.row_versions(10)
 
-    def break_off(name: str) -> None:
-        if name == broken_at:
-            raise Broken
-
     with pytest.raises(Broken):
-        AuditQueue(tools_of(queue_database, spark, tmp_path, step=break_off), audit, "audit").take(10)
+        AuditQueue(tools_of(queue_database, spark, tmp_path, step=breaking_at(broken_at)), audit, "audit").take(10)
     finished = tools.manifest.recover()
     left = audit.row_versions(10)
     is_committed = STEPS.index(broken_at) >= STEPS.index("committed")

@@ -61,7 +61,8 @@ class Command(SqlQueueCommand):
             "--peek-only",
             action="store_true",
             default=None,
-            help="leave the messages in the audit queues (not supported yet)",
+            help="copy the messages of the audit queues and leave them there, for somebody else to take (default: PEEK_ONLY of the "
+            "settings)",
         )
         parser.add_argument(
             "--keep-days",
@@ -106,7 +107,7 @@ class Command(SqlQueueCommand):
         finally:
             self._end_progress()
             remove_logging(handler)
-        self._say(done, options["format"])
+        self._say(done, "copied" if chosen.peek_only else "taken", options["format"])
 
     _is_shown = False
 
@@ -121,13 +122,13 @@ class Command(SqlQueueCommand):
             self.stderr.write("")
             self._is_shown = False
 
-    def _say(self, done: Any, form: str) -> None:
+    def _say(self, done: Any, word: str, form: str) -> None:
         if form == "json":
             self.write_json(asdict(done))
             return
         if done.finished:
             self.stdout.write(f"{done.finished:,} batches of a run before were finished")
-        self.stdout.write(f"{done.messages:,} messages taken, {done.failures:,} failures copied, in {done.batches:,} batches")
+        self.stdout.write(f"{done.messages:,} messages {word}, {done.failures:,} failures copied, in {done.batches:,} batches")
         if done.unreadable:
             self.stdout.write(
                 f"{done.unreadable:,} rows cannot be read: they are in the table `unreadable` of the lake as they were"

@@ -14,11 +14,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from sqlqueue_app.databases.dialect import RowRange, dialect
-from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout
+from sqlqueue_app.messages.errors import LockTimeout
 from sqlqueue_app.spark.source.connections import Connection, connected
+from sqlqueue_app.spark.source.looks import LooksAtTable
 from sqlqueue_app.spark.source.options import StreamOptions
 from sqlqueue_app.spark.source.reading import RowsOfTable, planned, read_rows
-from sqlqueue_app.spark.source.settling import Watermark, Writer
+from sqlqueue_app.spark.source.settling import Watermark
 from sqlqueue_app.spark.source.tables import QueueTable, find_table
 
 # One above the lowest bigint, whose digits alone would be none.
@@ -54,7 +55,7 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The last row of the run is the last that is there now. LockTimeout if others keep it from being settled for too long."""
         deadline = time.monotonic() + self._options.settle_seconds
         with self._connected("look for the last row") as (connection, table):
-            looks = _LooksAtTable(connection, self._options, table)
+            looks = self._looks(connection, table)
             self._last_row = looks.newest()
             if self._last_row is None:
                 self._last_row = _BEFORE_ALL
@@ -99,7 +100,10 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _settled(self, connection: Connection, table: QueueTable) -> int | None:
         if self._last_row is not None:
             return self._last_row
-        return self._watermark.look(_LooksAtTable(connection, self._options, table))
+        return self._watermark.look(self._looks(connection, table))
+
+    def _looks(self, connection: Connection, table: QueueTable) -> LooksAtTable:
+        return LooksAtTable(connection.fetch, dialect(self._options.read.database.dialect), table.qualified)
 
     def _limited(self, connection: Connection, table: QueueTable, after: int, highest: int, most: int) -> int:
         known = dialect(self._options.read.database.dialect)
@@ -129,34 +133,6 @@ class _Connected:
 
     def __exit__(self, *error: Any) -> bool | None:
         return self._stack.__exit__(*error)
-
-
-class _LooksAtTable:
-    """What the watermark asks."""
-
-    def __init__(self, connection: Connection, options: StreamOptions, table: QueueTable) -> None:
-        self._connection = connection
-        self._table = table.qualified
-        self._dialect = dialect(options.read.database.dialect)
-        if self._dialect.name == "postgresql":
-            ((drawn,),) = connection.fetch(self._dialect.statement("numbers_in_advance"), table=self._table)
-            if int(drawn) > 1:
-                raise ConfigurationError(
-                    f"the sequence of {self._table} draws {drawn} numbers at once for each session, so rows get lower numbers than "
-                    "rows before them and would be missed: ALTER SEQUENCE … CACHE 1"
-                )
-
-    def newest(self) -> int | None:
-        """The highest number that can be seen."""
-        ((_, last),) = self._connection.fetch(self._dialect.script("row_version_bounds", table=self._table))
-        return None if last is None else int(last)
-
-    def writers(self) -> frozenset[Writer]:
-        """Who may still insert a lower one. On SQLite nobody: there is one writer at a time."""
-        if self._dialect.name == "sqlite":
-            return frozenset()
-        found = self._connection.fetch(self._dialect.statement("writers"), table=self._table)
-        return frozenset(Writer(str(name), bool(is_prepared)) for name, is_prepared in found)
 
 
 def _offset(row_version: int) -> Offset:

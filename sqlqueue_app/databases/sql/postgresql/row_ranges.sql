@@ -6,6 +6,11 @@ DELETE FROM {table} AS queue
 USING (VALUES {ranges}) AS wanted (lowest, highest)
 WHERE queue.seq BETWEEN wanted.lowest AND wanted.highest;
 
+-- name: numbers_drawn
+-- The last number that was given to a row, also of one that is gone; NULL where nothing tells.
+SELECT CASE WHEN has_sequence_privilege(numbers.name, 'USAGE, SELECT') THEN pg_sequence_last_value(numbers.name) END
+FROM (SELECT CAST(pg_get_serial_sequence(CAST(:table AS text), 'seq') AS regclass) AS name) AS numbers;
+
 -- name: row_ids
 -- The numbers and ids of the first rows after a number.
 SELECT seq, id

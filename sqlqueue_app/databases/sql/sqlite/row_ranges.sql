@@ -10,6 +10,10 @@ WHERE RowVersion IN (
     WHERE queue.RowVersion BETWEEN wanted.lowest AND wanted.highest
 );
 
+-- name: numbers_drawn
+-- The last number that was given to a row, also of one that is gone; no row where nothing tells.
+SELECT seq FROM sqlite_sequence WHERE name = :name;
+
 -- name: row_ids
 -- The numbers and ids of the first rows after a number.
 SELECT RowVersion, CAST(Id AS blob)

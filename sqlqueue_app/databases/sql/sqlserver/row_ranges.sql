@@ -8,6 +8,10 @@ FROM {table} AS queue WITH (ROWLOCK)
 INNER JOIN (VALUES {ranges}) AS wanted (Lowest, Highest)
     ON queue.RowVersion BETWEEN wanted.Lowest AND wanted.Highest;
 
+-- name: numbers_drawn
+-- The last number that was given to a row, also of one that is gone; NULL where nothing tells.
+SELECT CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint);
+
 -- name: row_ids
 -- The numbers and ids of the first rows after a number, without those that somebody holds.
 SELECT TOP (CAST(:limit AS int))

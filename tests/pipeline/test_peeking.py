@@ -1,0 +1,284 @@
+"""A queue that somebody else takes from: each of its rows in the lake once, none deleted, whatever breaks off or comes late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
+from sqlqueue_app.models import LakeBatch, LakePosition, MessageFigures, PipelineRun
+from sqlqueue_app.pipeline.errors import BatchLost
+from sqlqueue_app.pipeline.manifest import Step, no_step
+from sqlqueue_app.pipeline.peeking import PeekedQueue
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.tables.queue import QueueTable
+from tests.operations.filling import install, message, row, table
+from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
+from tests.pipeline.workshop import tools_of
+from tests.support.databases import QueueDatabase
+from tests.support.waiting import join_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The other steps are those of a batch that is taken.
+STEPS = ["synced", "moved on", "committed", "published"]
+
+
+class Shop:
+    """An audit queue, and pipelines that peek at it."""
+
+    def __init__(self, database: QueueDatabase, spark: SparkSession, lake: Path) -> None:
+        install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+        self.audit = table(database, "audit")
+        self.database = database
+        self.lake = lake
+        self._spark = spark
+
+    def queue(self, step: Step = no_step, settle_seconds: float = 0) -> PeekedQueue:
+        """The queue as a new process of the pipeline has it, which has recovered."""
+        tools = tools_of(self.database, self._spark, self.lake, step=step)
+        tools.manifest.recover()
+        return PeekedQueue(tools, self.audit, "audit", StopSignal(), settle_seconds)
+
+    def numbers(self) -> list[int]:
+        """Of the rows in the queue."""
+        return self.audit.row_versions(1000)
+
+    def copied(self) -> list[int]:
+        """The numbers of the rows in the lake."""
+        return in_the_lake(self.database, self.lake)
+
+    def position(self) -> int:
+        """Up to where rows were copied."""
+        return LakePosition.objects.using(self.database.alias).get().row_version
+
+
+@pytest.fixture
+def shop(queue_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(queue_database, spark, tmp_path)
+
+
+@pytest.fixture
+def postgresql_shop(postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> Shop:
+    return Shop(postgresql_database, spark, tmp_path)
+
+
+@contextmanager
+def slow_sender(database: QueueDatabase, audit: QueueTable) -> Iterator[None]:
+    """A message is sent at the beginning of the context, and committed at its end."""
+    sent, commit = threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def send_slowly() -> None:
+        try:
+            with transaction.atomic(using=database.alias):
+                audit.send([message()])
+                sent.set()
+                commit.wait(60)
+        except Exception as error:  # noqa: BLE001 -- told to the test
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=send_slowly)
+    thread.start()
+    try:
+        assert sent.wait(60)
+        yield
+    finally:
+        commit.set()
+        join_all([thread])
+    assert errors == []
+
+
+def test_rows_are_copied_and_stay(shop: Shop) -> None:
+    shop.audit.send([*(message({"n": number}) for number in range(6)), row("not json"), message()])
+    numbers = shop.numbers()
+    queue = shop.queue()
+
+    first, last = queue.take(5), queue.take(5)
+
+    assert first is not None
+    assert last is not None
+    assert (first.rows, first.unreadable, first.was_full) == (5, 0, True)
+    assert (last.rows, last.unreadable, last.was_full) == (3, 1, False)
+    assert queue.take(5) is None
+    assert shop.queue().take(5) is None
+    assert queue.left is None
+    assert shop.numbers() == shop.copied() == numbers
+    assert shop.position() == numbers[-1]
+    alias = shop.database.alias
+    batches = LakeBatch.objects.using(alias).order_by("lowest")
+    assert [(each.kind, each.queue, each.lowest, each.highest) for each in batches] == [
+        ("peek", "audit", numbers[0], numbers[4]),
+        ("peek", "audit", numbers[5], numbers[7]),
+    ]
+    ran = PipelineRun.objects.using(alias).earliest("pk")
+    assert (ran.batches, ran.messages, ran.unreadable) == (2, 7, 1)
+    assert sum(MessageFigures.objects.using(alias).filter(seconds=86_400).values_list("processed", flat=True)) == 7
+    shop.audit.send([message()])
+    assert shop.queue().take(5) is not None
+    assert shop.copied() == shop.numbers()
+
+
+@pytest.mark.parametrize("broken_at", STEPS)
+def test_a_batch_that_is_broken_off_is_copied_once_all_the_same(shop: Shop, broken_at: str) -> None:
+    shop.audit.send([message(), row("not json"), message()])
+
+    with pytest.raises(Broken):
+        shop.queue(breaking_at(broken_at)).take(10)
+    after = shop.queue()
+    is_committed = STEPS.index(broken_at) >= STEPS.index("committed")
+    assert shop.copied() == (shop.numbers() if is_committed else [])
+    assert (after.take(10) is None) is is_committed
+
+    assert shop.copied() == shop.numbers()
+    assert len(shop.numbers()) == 3
+
+
+def test_what_somebody_else_takes_meanwhile_does_not_matter(shop: Shop) -> None:
+    shop.audit.send([message() for _ in range(5)])
+    numbers = shop.numbers()
+
+    def take_some(name: str) -> None:
+        if name == "chosen":
+            remove_rows(shop.audit, [numbers[1], numbers[4]])
+        elif name == "synced":
+            remove_rows(shop.audit, [numbers[2]])
+
+    shop.queue(take_some).take(10)
+    shop.audit.send([message()])
+    remove_rows(shop.audit, numbers)
+    shop.queue().take(10)
+
+    assert shop.copied() == [numbers[0], numbers[2], numbers[3], *shop.numbers()]
+
+
+def test_of_two_pipelines_one_copies_the_rows(shop: Shop) -> None:
+    shop.audit.send([message() for _ in range(5)])
+    steps: list[str] = []
+    other = shop.queue()
+
+    def another(name: str) -> None:
+        steps.append(name)
+        if name == "synced" and steps.count(name) == 1:
+            other.take(3)
+
+    queue = shop.queue(another)
+    with pytest.raises(BatchLost, match=r"another pipeline has copied rows of .*audit.* meanwhile: the batch is rolled back"):
+        queue.take(10)
+    queue.take(10)
+
+    assert shop.copied() == shop.numbers()
+
+
+def test_a_row_that_is_committed_below_others_is_waited_for(postgresql_shop: Shop) -> None:
+    shop = postgresql_shop
+    shop.audit.send([message()])
+    queue = shop.queue()
+    assert queue.take(10) is not None
+    with slow_sender(shop.database, shop.audit):
+        shop.audit.send([message()])
+        assert queue.take(10) is None
+        assert queue.left == (
+            f"1 transaction(s) have been writing to {shop.audit.qualified} for more than 0 seconds, and may commit rows below "
+            "those that are there: they are left for the next run"
+        )
+        assert shop.queue().take(10) is None
+        assert len(shop.copied()) == 1
+    assert queue.take(10) is not None
+
+    assert queue.left is None
+    assert len(shop.copied()) == 3
+    assert shop.copied() == shop.numbers()
+
+
+def test_a_run_waits_a_while_for_senders(postgresql_shop: Shop) -> None:
+    shop = postgresql_shop
+    queue = shop.queue(settle_seconds=60)
+
+    def copy() -> None:
+        try:
+            queue.take(10)
+        finally:
+            connections.close_all()
+
+    sender = slow_sender(shop.database, shop.audit)
+    sender.__enter__()
+    shop.audit.send([message()])
+    copier = threading.Thread(target=copy)
+    copier.start()
+    sender.__exit__(None, None, None)
+    join_all([copier])
+
+    assert shop.copied() == shop.numbers()
+    assert len(shop.numbers()) == 2
+
+
+def test_full_batches_are_copied_without_waiting(postgresql_shop: Shop) -> None:
+    shop = postgresql_shop
+    shop.audit.send([message() for _ in range(4)])
+    settled = shop.numbers()
+    queue = shop.queue(settle_seconds=60)
+    assert queue.take(2) is not None
+    with slow_sender(shop.database, shop.audit):
+        shop.audit.send([message()])
+        assert queue.take(2) is not None
+
+        assert shop.copied() == settled
+
+
+def test_numbers_that_are_drawn_in_advance_are_refused(postgresql_shop: Shop) -> None:
+    shop = postgresql_shop
+    with shop.database.connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_serial_sequence(%s, 'seq')", [shop.audit.qualified])
+        cursor.execute(f"ALTER SEQUENCE {cursor.fetchone()[0]} CACHE 20")
+
+    with pytest.raises(ConfigurationError, match="draws 20 numbers at once"):
+        shop.queue().take(10)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (2, 4)])
+def test_a_table_that_was_made_anew_is_copied_from_its_first_row_on(
+    shop: Shop, caplog: pytest.LogCaptureFixture, before: int, after: int
+) -> None:
+    shop.audit.send([message() for _ in range(before)])
+    shop.queue().take(10)
+    with shop.database.connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {shop.audit.qualified}")
+    with pytest.raises(QueueNotFound):
+        shop.queue().take(10)
+    install(shop.database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    shop.audit.send([message() for _ in range(after)])
+    with pytest.raises(Broken):
+        shop.queue(breaking_at("synced")).take(10)
+    shop.queue().take(10)
+
+    assert shop.copied() == sorted([*range(1, before + 1), *range(1, after + 1)])
+    assert shop.position() == after
+    told = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "pipeline_table_anew"]
+    assert told == [
+        f"{shop.audit.qualified} was made anew since it was copied up to row {before}: it is copied from its first row on"
+    ]
+
+
+def test_a_queue_that_is_empty_for_a_while_is_no_new_one(shop: Shop) -> None:
+    shop.audit.send([message() for _ in range(3)])
+    numbers = shop.numbers()
+    shop.queue().take(10)
+    remove_rows(shop.audit, numbers[1:])
+    assert shop.queue().take(10) is None
+    remove_rows(shop.audit, numbers)
+    assert shop.queue().take(10) is None
+    shop.audit.send([message()])
+    shop.queue().take(10)
+
+    assert shop.copied() == [*numbers, *shop.numbers()]

@@ -20,6 +20,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.spark.java import java_home
 from sqlqueue_app.spark.scratch import Scratch
 from sqlqueue_app.spark.shipping import pack, package_root
+from sqlqueue_app.spark.signals import JAVA_OPTION, kept_from_children
 from sqlqueue_app.spark.source import SqlQueueDataSource
 
 _SECONDS_TO_END = 60
@@ -132,7 +133,7 @@ def _started(master: str, wanted: dict[str, str]) -> SparkSession:
     atexit.register(lambda: stop_spark() if os.getpid() == pid and _scratch is scratch else None)
     settings = _settings(master, scratch.folder, wanted)
     try:
-        with _environment(master, home, scratch.folder, wanted):
+        with _environment(master, home, scratch.folder, wanted), kept_from_children():
             builder: Any = SparkSession.builder
             session: SparkSession = builder.master(master).appName("sqlqueue").config(map=settings).getOrCreate()
             session.dataSource.register(SqlQueueDataSource)
@@ -150,7 +151,7 @@ def _first_line(error: Exception) -> str:
 def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str, str]:
     """All settings of a new session."""
     # the last one: no files of its own in the folder for temporary files
-    java_options = [f"-Djava.io.tmpdir={scratch}", "-XX:-UsePerfData"]
+    java_options = [f"-Djava.io.tmpdir={scratch}", JAVA_OPTION, "-XX:-UsePerfData"]
     if "SPARK_CONF_DIR" not in os.environ:
         logging = scratch / "log4j2.properties"
         logging.write_text(_LOGGING, encoding="utf-8")

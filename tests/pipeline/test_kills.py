@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet
+import pytest
 
 from sqlqueue_app.models import LakeFile, MessageFigures, PipelineRun
 from tests.operations.filling import install, row, table
@@ -58,3 +59,31 @@ def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -
     assert sum(days.values_list("processed", flat=True)) == len(found)
     states = PipelineRun.objects.using(queue_database.alias).values_list("state", flat=True)
     assert Counter(states)["failed"] == len(kills)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes of a session in /proc")
+def test_a_sigterm_that_all_processes_get_ends_the_run_in_order(sqlite_database: QueueDatabase, tmp_path: Path) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
+    audit = table(sqlite_database, "audit")
+    audit.send([row({"NServiceBus.MessageId": f"m-{number}"}) for number in range(5)])
+    lake = tmp_path / "lake"
+    command = [sys.executable, "-m", "tests.pipeline.kill_app", str(lake), "written", "3", "terminate"]
+
+    ended = subprocess.run(
+        command,
+        env=sqlite_database.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        start_new_session=True,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    done = json.loads(ended.stdout.splitlines()[-1])
+    assert (done["state"], done["messages"]) == ("stopped", 3)
+    # itself, Java, and the Python that Java has started
+    assert done["terminated"] >= 3
+    assert sorted(ids_in_the_lake(sqlite_database, lake)) == ["m-0", "m-1", "m-2"]
+    assert audit.depth().waiting == 2

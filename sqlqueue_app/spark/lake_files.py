@@ -66,9 +66,9 @@ def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequenc
 
 def written_files(rows: DataFrame) -> list[WrittenFile]:
     """The files that these rows are in; `rows` comes from `read_files`."""
-    found = rows.groupBy("day", F.col("_metadata.file_name").alias("name")).agg(F.collect_list("row_version").alias("row_versions"))
-    columns = found.select("name", "day", "row_versions").toArrow().to_pydict()
-    return [WrittenFile(*each) for each in zip(columns["name"], columns["day"], columns["row_versions"], strict=True)]
+    each = rows.select(F.col("_metadata.file_name").alias("name"), "day", "row_version").toArrow()
+    found = each.group_by(["name", "day"], use_threads=False).aggregate([("row_version", "list")]).to_pydict()
+    return [WrittenFile(*each) for each in zip(found["name"], found["day"], found["row_version_list"], strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
-"""The whole pipeline beside a raw COPY of the same rows, on PostgreSQL: `python -m benchmarks.spark_pipeline [--messages 250000]`.
+"""The whole pipeline beside a raw COPY of the same rows, on PostgreSQL.
 
-Warm: a batch of as many messages goes before. Headers have about 600 bytes and bodies 1 KB, as in the other benchmarks. The memory
-is the resident one of this process and of Java, at its highest.
+    python -m benchmarks.spark_pipeline --messages 1000000 10000000
+
+Warm: a batch goes before. With several numbers of messages it is measured for each, in one run. Headers have about 600 bytes and
+bodies 1 KB, as in the other benchmarks. The memory is the resident one of this process and of Java, at its highest.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import django
@@ -24,16 +27,18 @@ MOST_OF_A_BATCH = 500_000
 
 def main() -> None:
     """Measure, and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=250_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, nargs="+", default=[500_000])
     given = parser.parse_args()
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
     django.setup()
-    sys.stdout.write(json.dumps(measure(given.messages), indent=2) + "\n")
+    for found in measure(given.messages):
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
 
 
-def measure(count: int) -> dict[str, object]:
-    """One run."""
+def measure(counts: Sequence[int]) -> Iterator[dict[str, object]]:
+    """One run, with a measurement for each number of messages, one after the other."""
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415 -- Django is set up now
     from sqlqueue_app.pipeline.options import options_of  # noqa: PLC0415
     from sqlqueue_app.pipeline.run import run_pipeline  # noqa: PLC0415
@@ -47,24 +52,25 @@ def measure(count: int) -> dict[str, object]:
         settings = get_settings()
         options = options_of(settings, lake=lake, master="local[2]", batch_size=MOST_OF_A_BATCH)
         with spark_running("local[2]") as session:
-            _fill(audit.qualified, database.connection, count)
-            run_pipeline(settings, options, StopSignal())
-            _fill(audit.qualified, database.connection, count)
-            copied = _seconds_of_copy(audit.qualified, database.connection)
-            begun = time.monotonic()
-            done = run_pipeline(settings, options, StopSignal())
-            seconds = time.monotonic() - begun
             java = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr,unused-ignore]
-            memory = {"driver_mb": _peak(os.getpid()), "java_mb": _peak(_youngest_child(java))}
-        assert done.messages == count
-        return {
-            "messages": count,
-            "pipeline_seconds": round(seconds, 2),
-            "pipeline_per_second": round(count / seconds),
-            "copy_seconds": round(copied, 2),
-            "ratio": round(copied / seconds, 3),
-            **memory,
-        }
+            _fill(audit.qualified, database.connection, min([*counts, MOST_OF_A_BATCH]))
+            run_pipeline(settings, options, StopSignal())
+            for count in counts:
+                _fill(audit.qualified, database.connection, count)
+                copied = _seconds_of_copy(audit.qualified, database.connection)
+                begun = time.monotonic()
+                done = run_pipeline(settings, options, StopSignal())
+                seconds = time.monotonic() - begun
+                assert done.messages == count
+                yield {
+                    "messages": count,
+                    "pipeline_seconds": round(seconds, 2),
+                    "microseconds_per_message": round(seconds / count * 1e6, 1),
+                    "copy_seconds": round(copied, 2),
+                    "ratio": round(copied / seconds, 3),
+                    "driver_mb": _peak(os.getpid()),
+                    "java_mb": _peak(_youngest_child(java)),
+                }
 
 
 def _fill(qualified: str, connection: object, count: int) -> None:

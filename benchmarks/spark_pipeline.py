@@ -45,7 +45,10 @@ def measure(counts: Sequence[int]) -> Iterator[dict[str, object]]:
     from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
     from sqlqueue_app.spark.session import spark_running  # noqa: PLC0415
     from tests.operations.filling import install, table  # noqa: PLC0415
+    from tests.support import directories  # noqa: PLC0415
 
+    # 10,000,000 rows are 20 GB, for which there is no room in memory
+    directories.MEMORY = Path(tempfile.gettempdir())
     with database_of("postgresql") as database, tempfile.TemporaryDirectory(prefix="sqlqueue-lake-") as lake:
         install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
         audit = table(database, "audit")

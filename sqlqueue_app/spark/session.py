@@ -26,6 +26,9 @@ from sqlqueue_app.spark.source import SqlQueueDataSource
 _SECONDS_TO_END = 60
 # Options of the driver's Java are added to ours; every other setting of the caller takes the place of ours.
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Java's own choice takes all memory that it may have. This one takes what large bodies need, and for others a third of it less:
+# `benchmarks/spark_pipeline.py`. Java starts with one collector alone, so a caller's own takes its place.
+_COLLECTOR = "-XX:+UseSerialGC -XX:NewSize=192m -XX:MaxNewSize=192m"
 # For the small Java that puts the command of the other one together.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _LOGGING = """\
@@ -152,6 +155,8 @@ def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str
     """All settings of a new session."""
     # the last one: no files of its own in the folder for temporary files
     java_options = [f"-Djava.io.tmpdir={scratch}", JAVA_OPTION, "-XX:-UsePerfData"]
+    if "GC" not in wanted.get(_JAVA_OPTIONS, ""):
+        java_options.append(_COLLECTOR)
     if "SPARK_CONF_DIR" not in os.environ:
         logging = scratch / "log4j2.properties"
         logging.write_text(_LOGGING, encoding="utf-8")

@@ -9,13 +9,15 @@ import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sqlqueue_app.lake.columns import UNREADABLE, LakeTable
 from sqlqueue_app.models import BatchKind, LakeBatch
 from sqlqueue_app.pipeline.computing import Figures, compute_figures
+from sqlqueue_app.pipeline.figures import add_figures
 from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.places import NewFile, inflight, queue_folder
+from sqlqueue_app.pipeline.runs import count_in_run
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.lake_files import write_readable, write_unreadable
 
@@ -92,6 +94,14 @@ def _make(
     tools.step("synced")
     tools.manifest.publish(tools.committed(commit, lambda recorded: work(recorded, made)))
     return commit
+
+
+def count_batch(tools: Tools, made: Made, readable: Literal["messages", "failures"]) -> None:
+    """Add a batch to the figures and to the run, which counts what can be read as `readable`; in the transaction of its commit."""
+    commit = made.commit
+    add_figures(tools.alias, made.figures.collected)
+    counts = {readable: commit.rows - commit.unreadable, "unreadable": commit.unreadable, "bytes": commit.bytes}
+    count_in_run(tools.alias, tools.run, batches=1, **counts)
 
 
 def write_parsed(

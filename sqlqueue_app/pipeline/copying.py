@@ -15,11 +15,9 @@ from sqlqueue_app.lake.columns import FAILURES, TABLES
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy
 from sqlqueue_app.operations.error_rows import without_nul
-from sqlqueue_app.pipeline.batches import Made, Written, make_batch, write_parsed
-from sqlqueue_app.pipeline.figures import add_figures
+from sqlqueue_app.pipeline.batches import Made, Written, count_batch, make_batch, write_parsed
 from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.places import queue_folder
-from sqlqueue_app.pipeline.runs import count_in_run
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.lake_files import CopiedRow, copied_rows, only_rows, without_text
 from sqlqueue_app.spark.transforms.failures import parse_failures
@@ -105,7 +103,7 @@ class ErrorQueue:
         ]
 
     def _record(self, batch: LakeBatch, made: Made, copied: Sequence[CopiedRow]) -> None:
-        tools, commit = self._tools, made.commit
+        tools = self._tools
         copies = [
             LakeCopy(
                 lake_id=tools.manifest.lake_id,
@@ -121,12 +119,4 @@ class ErrorQueue:
         ]
         LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_WRITTEN_AT_ONCE)
         tools.step("copied")
-        add_figures(tools.alias, made.figures.collected)
-        count_in_run(
-            tools.alias,
-            tools.run,
-            batches=1,
-            failures=commit.rows - commit.unreadable,
-            unreadable=commit.unreadable,
-            bytes=commit.bytes,
-        )
+        count_batch(tools, made, "failures")

@@ -14,9 +14,9 @@ from typing import Final
 from django.db.models import QuerySet
 
 from sqlqueue_app.models import BatchKind, LakeBatch, LakePosition
-from sqlqueue_app.pipeline.batches import Made, Written, make_batch
+from sqlqueue_app.pipeline.batches import Made, Written, count_batch, make_batch
 from sqlqueue_app.pipeline.errors import BatchLost
-from sqlqueue_app.pipeline.taking import Taken, brought, count_messages, write_messages
+from sqlqueue_app.pipeline.taking import Taken, brought, write_messages
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.spark.source.looks import LooksAtTable
@@ -75,7 +75,7 @@ class PeekedQueue:
 
         def work(batch: LakeBatch, made: Made) -> None:
             self._move(batch, position, highest, native_id)
-            count_messages(self._tools, made)
+            count_batch(self._tools, made, "messages")
 
         made = make_batch(self._tools, BatchKind.PEEK, self._queue, write, work)
         return brought(made, was_full=last is not None)

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from sqlqueue_app.lake.columns import MESSAGES
 from sqlqueue_app.models import BatchKind, LakeBatch
-from sqlqueue_app.pipeline.batches import Made, Written, make_batch, write_parsed
+from sqlqueue_app.pipeline.batches import Made, Written, count_batch, make_batch, write_parsed
 from sqlqueue_app.pipeline.errors import BatchLost
-from sqlqueue_app.pipeline.figures import add_figures
 from sqlqueue_app.pipeline.manifest import Commit
-from sqlqueue_app.pipeline.runs import count_in_run
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.transforms.messages import parse_messages
 from sqlqueue_app.tables.clock import database_now
@@ -69,7 +67,7 @@ class AuditQueue:
                 "the batch is rolled back"
             )
         self._tools.step("deleted")
-        count_messages(self._tools, made)
+        count_batch(self._tools, made, "messages")
 
 
 def write_messages(tools: Tools, table: QueueTable, queue: str, batch: uuid.UUID, first: int | None, highest: int) -> Written:
@@ -81,20 +79,6 @@ def write_messages(tools: Tools, table: QueueTable, queue: str, batch: uuid.UUID
         return parse_messages(rows, queue=queue, batch=str(batch), taken_at=taken_at)
 
     return write_parsed(tools, batch, MESSAGES, queue, parsed, highest)
-
-
-def count_messages(tools: Tools, made: Made) -> None:
-    """Add a batch of messages to the figures and to the run, in the transaction of its commit."""
-    commit = made.commit
-    add_figures(tools.alias, made.figures.collected)
-    count_in_run(
-        tools.alias,
-        tools.run,
-        batches=1,
-        messages=commit.rows - commit.unreadable,
-        unreadable=commit.unreadable,
-        bytes=commit.bytes,
-    )
 
 
 def brought(commit: Commit | None, *, was_full: bool) -> Taken:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import random
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from django.db import connections, transaction
 
 from sqlqueue_app.tables.queue import QueueTable
-from tests.operations.filling import row
+from tests.operations.filling import message, row
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
 
@@ -87,3 +89,31 @@ def truth(database: QueueDatabase) -> set[str]:
     with database.connection.cursor() as cursor:
         cursor.execute("SELECT id FROM truth")
         return {str(row[0]) for row in cursor.fetchall()}
+
+
+@contextmanager
+def slow_sender(database: QueueDatabase, audit: QueueTable) -> Iterator[None]:
+    """A message is sent at the beginning of the context, and committed at its end."""
+    sent, commit = threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def send_slowly() -> None:
+        try:
+            with transaction.atomic(using=database.alias):
+                audit.send([message()])
+                sent.set()
+                commit.wait(60)
+        except Exception as error:  # noqa: BLE001 -- told to the test
+            errors.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=send_slowly)
+    thread.start()
+    try:
+        assert sent.wait(60)
+        yield
+    finally:
+        commit.set()
+        join_all([thread])
+    assert errors == []

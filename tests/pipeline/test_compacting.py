@@ -21,15 +21,12 @@ from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.error_rows import failed
 from tests.operations.filling import install, message, row, table
+from tests.pipeline.lakes import Broken, breaking_at
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Broken(Exception):
-    """The run is broken off here."""
 
 
 @pytest.fixture
@@ -124,12 +121,7 @@ def test_small_files_become_one(tools: Tools, filled: list[int], tmp_path: Path)
 def test_a_compaction_that_is_broken_off_loses_nothing(
     sqlite_database: QueueDatabase, tools: Tools, filled: list[int], tmp_path: Path, spark: SparkSession, broken_at: str
 ) -> None:
-
-    def break_off(name: str) -> None:
-        if name == broken_at:
-            raise Broken
-
-    other = tools_of(sqlite_database, spark, tmp_path, step=break_off)
+    other = tools_of(sqlite_database, spark, tmp_path, step=breaking_at(broken_at))
     with pytest.raises(Broken):
         compact(other)
     tools.manifest.recover()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from django.db import connections, transaction
+from django.db import connections
 
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import LakeBatch, LakePosition, MessageFigures, PipelineRun
@@ -18,9 +16,9 @@ from sqlqueue_app.pipeline.manifest import Step, no_step
 from sqlqueue_app.pipeline.peeking import PeekedQueue
 from sqlqueue_app.receiving.stopping import StopSignal
 from sqlqueue_app.tables.chosen_rows import remove_rows
-from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
+from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -69,34 +67,6 @@ def shop(queue_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> 
 @pytest.fixture
 def postgresql_shop(postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(postgresql_database, spark, tmp_path)
-
-
-@contextmanager
-def slow_sender(database: QueueDatabase, audit: QueueTable) -> Iterator[None]:
-    """A message is sent at the beginning of the context, and committed at its end."""
-    sent, commit = threading.Event(), threading.Event()
-    errors: list[Exception] = []
-
-    def send_slowly() -> None:
-        try:
-            with transaction.atomic(using=database.alias):
-                audit.send([message()])
-                sent.set()
-                commit.wait(60)
-        except Exception as error:  # noqa: BLE001 -- told to the test
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    thread = threading.Thread(target=send_slowly)
-    thread.start()
-    try:
-        assert sent.wait(60)
-        yield
-    finally:
-        commit.set()
-        join_all([thread])
-    assert errors == []
 
 
 def test_rows_are_copied_and_stay(shop: Shop) -> None:

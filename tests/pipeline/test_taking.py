@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet
 import pytest
-from django.db import connections, transaction
 
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
@@ -19,9 +17,9 @@ from sqlqueue_app.tables.chosen_rows import remove_rows
 from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
+from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
-from tests.support.waiting import join_all
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,29 +157,10 @@ def test_rows_that_are_committed_late_come_with_the_next_batch(
 ) -> None:
     install(postgresql_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
     audit = table(postgresql_database, "audit")
-    sent, commit = threading.Event(), threading.Event()
-    errors: list[Exception] = []
-
-    def send_slowly() -> None:
-        try:
-            with transaction.atomic(using="postgresql"):
-                audit.send([message()])
-                sent.set()
-                commit.wait(60)
-        except Exception as error:  # noqa: BLE001 -- told to the test
-            errors.append(error)
-        finally:
-            connections.close_all()
-
-    late = threading.Thread(target=send_slowly)
-    late.start()
-    assert sent.wait(60)
-    audit.send([message()])
-    queue = AuditQueue(tools_of(postgresql_database, spark, tmp_path), audit, "audit")
-    first = queue.take(10)
-    commit.set()
-    join_all([late])
-    assert errors == []
+    with slow_sender(postgresql_database, audit):
+        audit.send([message()])
+        queue = AuditQueue(tools_of(postgresql_database, spark, tmp_path), audit, "audit")
+        first = queue.take(10)
     second = queue.take(10)
 
     assert first is not None

@@ -41,8 +41,8 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=10_000, help="groups by exception (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=40, help="how often each page is asked for (default %(default)s)")
     parser.add_argument("--browsers", type=int, default=10, help="that refresh beside a worker (default %(default)s)")
-    parser.add_argument("--received", type=int, default=20_000, help="messages of a turn beside them (default %(default)s)")
-    parser.add_argument("--turns", type=int, default=3, help="with and without browsers (default %(default)s)")
+    parser.add_argument("--received", type=int, default=60_000, help="messages of a turn beside them (default %(default)s)")
+    parser.add_argument("--turns", type=int, default=6, help="with and without browsers (default %(default)s)")
     options = parser.parse_args()
     # Each has a queue and a table of delayed messages; the rest belongs to others.
     endpoints = {"SQLQUEUE_BENCH_ENDPOINTS": str(options.tables // 3)}

@@ -23,6 +23,7 @@ from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
 from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
+from sqlqueue_app.receiving.allowed import allowed_destinations
 from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.calling import HandlerTable
@@ -107,13 +108,14 @@ class Endpoint:
         middleware = load_middleware(self.config.middleware, setting=setting)
         found = [*handlers_of(self.config.handlers), *task_handlers(settings, name)]
         handlers = around(found, middleware, setting=setting)
+        self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
         self._composer = Composer(settings, self.book, sender_identity(name, self.book))
         self.subscriptions = self._composer.subscribers.table
         self.handlers = HandlerTable(
             handlers,
             body_names=settings.body_names,
             serializer=settings.serializer,
-            subscriptions=SubscriptionMessages(self.subscriptions, self.book, own=name, allowed=settings.allowed_destinations),
+            subscriptions=SubscriptionMessages(self.subscriptions, self.book, own=name, allowed=self._allowed),
         )
         self.measures = Measures()
         self._duplicates: dict[str, Duplicates] = {}
@@ -315,7 +317,7 @@ class Endpoint:
             self.book,
             satellites=frozenset(self.config.legacy_satellite_names()),
             own=self.name,
-            allowed=self.settings.allowed_destinations,
+            allowed=self._allowed,
             announces=self.settings.announces,
         )
 
@@ -350,7 +352,7 @@ class Endpoint:
                 self._audit_address(),
                 self._composer,
                 acknowledges=self.config.acknowledge_retries,
-                allowed_destinations=self.settings.allowed_destinations,
+                allowed=self._allowed,
             ),
             address=own,
             forwarding=Forwarding(self.name, own, own_text, self._destinations(), self._error_queue_of),
@@ -365,7 +367,7 @@ class Endpoint:
             batch_size=self.batch_size,
             immediate_dispatcher=self._separate,
             discard_failures=self.config.on_failure_without_transaction == "discard",
-            allowed_destinations=self.settings.allowed_destinations,
+            allowed=self._allowed,
             in_work=in_work,
         )
 

@@ -8,11 +8,11 @@ from functools import cached_property
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import AddressError, ConfigurationError, QueueNotFound, TableMismatch
+from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
 from sqlqueue_app.models import Redirect
 from sqlqueue_app.operations.bulk.outcome import Reason, Why
 from sqlqueue_app.operations.known_queues import QueueKind, address_book_of, known_queues
-from sqlqueue_app.receiving.allowed import check_allowed
+from sqlqueue_app.receiving.allowed import allowed_destinations
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
@@ -34,6 +34,7 @@ class RetryTargets:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.book = address_book_of(settings)
+        self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
         self._found: dict[str, Target | Why] = {}
         self._tables: dict[str, QueueTable | None] = {}
 
@@ -80,11 +81,8 @@ class RetryTargets:
             return Reason.BAD_ADDRESS, str(error)
         if address in self._error_queues.values():
             return Reason.ERROR_QUEUE, canonical
-        try:
-            if redirect is None:
-                check_allowed(address, self._settings.allowed_destinations, message_id="", what="its retry")
-        except ConfigurationError:
-            return Reason.NOT_ALLOWED, address.table
+        if redirect is None and self._allowed is not None and not self._allowed.has(address):
+            return Reason.NOT_ALLOWED, self._allowed.shown(address)
         table = queue_table(self._settings.database, address)
         try:
             if not table.exists():

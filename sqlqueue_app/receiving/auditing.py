@@ -13,7 +13,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import VERSION, IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.times import format_time
-from sqlqueue_app.receiving.allowed import check_allowed
+from sqlqueue_app.receiving.allowed import AllowedDestinations
 from sqlqueue_app.receiving.reading import headers_of_copy
 from sqlqueue_app.sending.composer import Composer, utc_now
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -31,13 +31,13 @@ class Auditing:
         composer: Composer,
         *,
         acknowledges: bool = True,
-        allowed_destinations: tuple[str, ...] | None = None,
+        allowed: AllowedDestinations | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._queue = queue
         self._composer = composer
         self._acknowledges = acknowledges
-        self._allowed = allowed_destinations
+        self._allowed = allowed
         self._now = now
 
     @property
@@ -79,8 +79,8 @@ class Auditing:
     def _acknowledgement(self, incoming: IncomingMessage, retry: str, queue: str) -> OutgoingMessage:
         """Tells ServiceControl that the message it sent again was handled: five headers, no id and no body."""
         destination = self._composer.destination(queue)
-        what = "the acknowledgement of its retry"
-        check_allowed(destination, self._allowed, message_id=incoming.message_id, what=what)
+        if self._allowed is not None:
+            self._allowed.check(destination, message_id=incoming.message_id, what="the acknowledgement of its retry")
         now = format_time(self._now())
         headers: names.Headers = {
             names.RETRY_SUCCESSFUL: now,

@@ -12,7 +12,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, complete_headers
 from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import whole_number
-from sqlqueue_app.receiving.allowed import check_allowed
+from sqlqueue_app.receiving.allowed import AllowedDestinations
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.replies import return_code_headers, return_code_of
@@ -37,12 +37,12 @@ class MessageContext:
         composer: Composer,
         connection: BaseDatabaseWrapper | None,
         send_at_once: Callable[[Sequence[OutgoingMessage]], None],
-        allowed_destinations: tuple[str, ...] | None = None,
+        allowed: AllowedDestinations | None = None,
     ) -> None:
         self._incoming = incoming
         self._composer = composer
         self._send_at_once = send_at_once
-        self._allowed = allowed_destinations
+        self._allowed = allowed
         self._outgoing: list[OutgoingMessage] = []
         self.attempt = attempt
         """The number of this attempt, from 1."""
@@ -176,8 +176,7 @@ class MessageContext:
                 "(it is no endpoint and sets no SEND_AS)"
             )
         if self._allowed is not None:
-            destination = self._composer.destination(address)
-            check_allowed(destination, self._allowed, message_id=self.message_id, what="a reply")
+            self._allowed.check(self._composer.destination(address), message_id=self.message_id, what="a reply")
         if code is not None:
             told = return_code_headers(code, headers)
             outgoing = self._composer.control(address, told, incoming=self._incoming, intent=Intent.REPLY)

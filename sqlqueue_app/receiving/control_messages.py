@@ -11,6 +11,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, Intent
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, Unrecoverable
 from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.receiving.allowed import AllowedDestinations
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
@@ -30,7 +31,7 @@ def is_subscription_message(incoming: IncomingMessage) -> bool:
 class SubscriptionMessages:
     """Writes what such a message asks for into the subscription table, in the receive transaction. Shared by all threads."""
 
-    def __init__(self, table: SubscriptionTable, book: AddressBook, *, own: str, allowed: tuple[str, ...] | None) -> None:
+    def __init__(self, table: SubscriptionTable, book: AddressBook, *, own: str, allowed: AllowedDestinations | None) -> None:
         self._table = table
         self._book = book
         what = "the subscriber's address is"

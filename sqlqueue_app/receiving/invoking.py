@@ -48,7 +48,7 @@ class Invoker:
             composer=config.composer,
             connection=connection,
             send_at_once=self._send_at_once,
-            allowed_destinations=config.allowed_destinations,
+            allowed=config.allowed,
         )
         collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
         try:

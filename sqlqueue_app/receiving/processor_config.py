@@ -11,6 +11,7 @@ from sqlqueue_app.policies.failure_memory import FailureMemory
 from sqlqueue_app.policies.lower_bound import LowerBound
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, default_policy
 from sqlqueue_app.policies.transaction_mode import TransactionMode
+from sqlqueue_app.receiving.allowed import AllowedDestinations
 from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.duplicates import Duplicates
@@ -80,7 +81,7 @@ class ProcessorConfig:
     slow_handlers: SlowHandlers | None = None
     """Watches how long handlers run."""
     mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
-    allowed_destinations: tuple[str, ...] | None = None
+    allowed: AllowedDestinations | None = None
     immediate_dispatcher: Dispatcher | None = None
     """Writes immediate sends outside of the receive transaction; None where they must wait for its end (SQLite)."""
     discard_failures: bool = False

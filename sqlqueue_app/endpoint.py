@@ -125,10 +125,9 @@ class Endpoint:
         if self.config.recoverability is not None:
             self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
         # SQLite has one writer: a second connection would wait for the receive for ever, so sends commit with it (design 6.11).
-        is_sqlite = connection.vendor == "sqlite"
-        self._separate = (
-            None if is_sqlite else SeparateDispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
-        )
+        self._separate: SeparateDispatcher | None = None
+        if connection.vendor != "sqlite":
+            self._separate = SeparateDispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
         self._joined = Dispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
 
 from sqlqueue_app.conf.kinds import Kind, Refused, Scalar, refuse
-from sqlqueue_app.conf.problems import Code, Findings, KeyPath, Problem, listed, meant, shown
+from sqlqueue_app.conf.problems import Code, Findings, KeyPath, Problem, listed, meant, shown_at
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -140,7 +140,7 @@ def read_section(section: type[SectionType], value: object, at: KeyPath, finding
     """
     known = keys_of(section)
     if not isinstance(value, Mapping):
-        message = f"{at} is {shown(value)}, expected a dictionary"
+        message = f"{at} is {shown_at(value, at)}, expected a dictionary"
         findings.add(Problem(at, message, f"its keys are {listed(known, last='and')}", Code.WRONG_TYPE))
         return None
     for key in value:

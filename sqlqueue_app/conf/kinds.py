@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from sqlqueue_app.conf.crontab import cron_fault
-from sqlqueue_app.conf.problems import Code, KeyPath, Problem, listed, meant, shown
+from sqlqueue_app.conf.problems import Code, KeyPath, Problem, listed, meant, shown, shown_at
 from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.messages.identifiers import check_queue_name
 
@@ -53,7 +54,7 @@ def refuse(kind: Kind, value: object, at: KeyPath, code: Code, hint: str | None 
     return Refused(
         Problem(
             at,
-            f"{at} is {shown(value)}, expected {kind.expected}",
+            f"{at} is {shown_at(value, at)}, expected {kind.expected}",
             hint or "change the value, or remove the key to get the default",
             code,
         )
@@ -190,6 +191,27 @@ class Secret:
         if not value or any(character.isspace() or not character.isprintable() for character in value):
             raise Refused(Problem(at, f"{at} is blank or has blanks in it, expected {self.expected}", hint, Code.BAD_NAME))
         return value
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL holds a password, which would then stand in every row and message that names the URL."""
+    try:
+        return urlsplit(url).password is not None
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlace(Text):
+    """A folder, or a URL without a password."""
+
+    expected_text: str = "a folder, or a URL that Spark can write"
+
+    def read(self, value: object, at: KeyPath) -> object:
+        if isinstance(value, str) and has_password(value):
+            hint = "give the keys of the store to Spark, as spark.hadoop.fs.s3a.secret.key in SPARK, or by the environment"
+            raise Refused(Problem(at, f"{at} holds a password, expected {self.expected}", hint, Code.LAKE_WITH_KEYS))
+        return Text.read(self, value, at)
 
 
 @dataclass(frozen=True, slots=True)

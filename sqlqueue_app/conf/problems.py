@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 _SHOWN_CHARACTERS: Final = 120
+# What the keys of secrets have in them, also those of Spark and of databases.
+_SECRET: Final = re.compile(r"secret|token|passw|pwd|credential|signature|(access|account|api|private)[._-]?key", re.IGNORECASE)
 _NEAR_ENOUGH: Final = 0.7
 
 
@@ -41,6 +44,7 @@ class Code(StrEnum):
     DEDUPLICATION_WITHOUT_TRANSACTION = "sqlqueue.E023"
     BAD_NETWORK = "sqlqueue.E024"
     BAD_WEB_ADDRESS = "sqlqueue.E025"
+    LAKE_WITH_KEYS = "sqlqueue.E026"
     TASK_QUEUE = "sqlqueue.E040"
     TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"
@@ -102,6 +106,12 @@ def shown(value: object) -> str:
     """`repr(value)`, cut where it would drown the sentence around it."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def shown_at(value: object, at: KeyPath) -> str:
+    """As `shown`, but for a value that is a secret by its place, or holds one by its own keys: of that the type."""
+    hidden = any(_SECRET.search(str(key)) for key in at.keys[-1:]) or _SECRET.search(repr(value))
+    return f"a value of {type(value).__name__}" if hidden else shown(value)
 
 
 def near_miss(word: str, known: Iterable[str]) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlqueue_app.conf.containers import places_of, read_section
 from sqlqueue_app.conf.not_yet import NOT_YET, NotYet
-from sqlqueue_app.conf.problems import Code, Findings, KeyPath, Problem, listed, shown
+from sqlqueue_app.conf.problems import Code, Findings, KeyPath, Problem, listed, shown, shown_at
 from sqlqueue_app.conf.rules import ROOT, Facts, apply_rules
 from sqlqueue_app.conf.values import Settings
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -38,7 +38,7 @@ def read_settings(
     """The settings with defaults in place of what is wrong, and the problems; use them only if none is an error."""
     findings = Findings(places_of(Settings))
     if not isinstance(raw, Mapping):
-        message = f"{ROOT} is {shown(raw)}, expected a dictionary"
+        message = f"{ROOT} is {shown_at(raw, ROOT)}, expected a dictionary"
         problem = Problem(ROOT, message, "write SQLQUEUE = {} for the defaults, or remove it", Code.NOT_A_DICTIONARY)
         return Settings(), [problem]
     settings = read_section(Settings, raw, ROOT, findings) or Settings()

@@ -17,6 +17,7 @@ from sqlqueue_app.conf.kinds import (
     Flag,
     HostPattern,
     JsonObject,
+    LakePlace,
     Network,
     QueueName,
     QueuePattern,
@@ -177,7 +178,7 @@ class MetricsSettings:
 class PipelineSettings:
     """The Spark pipeline: from which queues, to which lake, how much at a time. Durations are seconds."""
 
-    lake: str | None = field(default=None, metadata=setting(Text("a folder, or a URL that Spark can write", none=True)))
+    lake: str | None = field(default=None, metadata=setting(LakePlace(none=True)))
     master: str = field(default="local[*]", metadata=setting(Text("the master of a Spark cluster")))
     audit_queues: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(_ADDRESS, none=True)))
     error_queues: tuple[str, ...] | None = field(default=None, metadata=setting(ListOf(_ADDRESS, none=True)))
@@ -187,7 +188,9 @@ class PipelineSettings:
     keep_days: int | None = field(default=None, metadata=setting(Whole(1, none=True)))
     peek_only: bool = field(default=False, metadata=setting(Flag()))
     spark: Mapping[str, str] = field(
-        default_factory=_empty, metadata=setting(MapOf(Text("a setting of Spark"), Text("a string that is not blank")))
+        default_factory=_empty,
+        repr=False,  # the keys of stores are here
+        metadata=setting(MapOf(Text("a setting of Spark"), Text("a string that is not blank"))),
     )
 
 

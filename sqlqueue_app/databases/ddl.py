@@ -9,6 +9,8 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
 
 LAYOUTS = ("classic", "modern")
+ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
+"""What a worker needs: on PostgreSQL, FOR UPDATE asks for UPDATE."""
 
 
 class TableKind(enum.Enum):
@@ -52,11 +54,11 @@ def drop_statement(dialect: Dialect, address: QueueAddress) -> str:
     return dialect.script("drop_table", table=dialect.qualified(address))
 
 
-def grant_statements(dialect: Dialect, kind: TableKind, address: QueueAddress, role: str) -> list[str]:
-    """What a role needs to send to and receive from the table; empty on SQLite, which has no roles."""
+def grant_statements(dialect: Dialect, kind: TableKind, address: QueueAddress, role: str, rights: str = ALL_RIGHTS) -> list[str]:
+    """Gives a role the rights on the table, by default what it needs to send and receive; empty on SQLite, which has no roles."""
     if dialect.name == "sqlite":
         return []
-    texts = {"table": dialect.qualified(address), "role": dialect.quote(role)}
+    texts = {"table": dialect.qualified(address), "role": dialect.quote(role), "rights": rights}
     grants = [dialect.script("grant", **texts)]
     if dialect.name == "sqlserver":
         return grants
@@ -64,19 +66,19 @@ def grant_statements(dialect: Dialect, kind: TableKind, address: QueueAddress, r
     if schema != dialect.default_schema:
         # Everybody may use `public`; any other schema is closed until somebody opens it.
         grants.insert(0, dialect.script("grant_schema", schema=dialect.quote(schema), role=texts["role"]))
-    if kind is TableKind.QUEUE:
+    if kind is TableKind.QUEUE and "INSERT" in rights:
         sequence = f"{dialect.quote(schema)}.{dialect.quote(address.table + '_seq_seq')}"
         grants.append(dialect.script("grant_sequence", sequence=sequence, role=texts["role"]))
     return grants
 
 
-def managed_grant_statements(dialect: Dialect, table: str, role: str) -> list[str]:
+def managed_grant_statements(dialect: Dialect, table: str, role: str, rights: str = ALL_RIGHTS) -> list[str]:
     """The grant for a table that `migrate` makes, skipped by the database while the table is missing."""
     if dialect.name == "sqlite":
         return []
     quoted = dialect.quote(table)
     literal = quoted.replace("'", "''")
-    return [dialect.script("grant_existing", table=quoted, literal=literal, role=dialect.quote(role))]
+    return [dialect.script("grant_existing", table=quoted, literal=literal, role=dialect.quote(role), rights=rights)]
 
 
 def installation_lock(dialect: Dialect, address: QueueAddress) -> str:

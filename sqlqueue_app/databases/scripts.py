@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sqlqueue_app.databases.ddl import TableKind, create_statements, grant_statements, managed_grant_statements
+from sqlqueue_app.databases.ddl import ALL_RIGHTS, TableKind, create_statements, grant_statements, managed_grant_statements
 from sqlqueue_app.databases.dialect import Dialect
 from sqlqueue_app.databases.wake_up import create_wake_up_function, create_wake_up_trigger, wake_up_function
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -20,33 +20,54 @@ class PlannedTable:
     address: QueueAddress
 
 
+def _all_rights(_table: object) -> str:
+    return ALL_RIGHTS
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What a script gives a role: the rights on each table, as SQL lists them, "" for none; by default all that a worker needs."""
+
+    role: str
+    on_table: Callable[[PlannedTable], str] = field(default=_all_rights)
+    on_managed: Callable[[str], str] = field(default=_all_rights)
+
+
 def installation_script(
     dialect: Dialect,
     tables: Iterable[PlannedTable],
     *,
     layout: str = "classic",
-    role: str | None = None,
+    grants: Grants | None = None,
     managed: Iterable[str] = (),
     woken: Iterable[PlannedTable] = (),
 ) -> str:
-    """A script that makes the tables that are missing, and grants a role what the worker needs; ends with a line break.
+    """A script that makes the tables that are missing, and gives a role its rights; ends with a line break.
 
-    Tables that exist are left as they are. `managed` are the tables that `migrate` makes: the role is granted their use too. The
+    Tables that exist are left as they are. `managed` are the tables that `migrate` makes: there are grants for them too. The
     tables `woken` (PostgreSQL) get the wake-up trigger, whether they are made by the script or were there.
     AddressError for a name with a line break, which no script can hold.
     """
-    blocks = [_block(dialect, table, layout, role) for table in tables]
+    blocks = [_block(dialect, table, layout, grants) for table in tables]
     blocks += [_wake_up_block(dialect, table.address) for table in woken]
-    grants = [grant for table in managed for grant in managed_grant_statements(dialect, table, role)] if role else []
-    if grants:
-        blocks.append("\n".join(["-- tables made by migrate", *_ended(dialect, grants)]) + "\n")
+    given = [] if grants is None else _managed_grants(dialect, managed, grants)
+    if given:
+        blocks.append("\n".join(["-- tables made by migrate", *_ended(dialect, given)]) + "\n")
     return "\n".join(blocks)
 
 
-def _block(dialect: Dialect, table: PlannedTable, layout: str, role: str | None) -> str:
+def _managed_grants(dialect: Dialect, tables: Iterable[str], grants: Grants) -> list[str]:
+    rights = {table: grants.on_managed(table) for table in tables}
+    return [
+        each for table in rights if rights[table] for each in managed_grant_statements(dialect, table, grants.role, rights[table])
+    ]
+
+
+def _block(dialect: Dialect, table: PlannedTable, layout: str, grants: Grants | None) -> str:
     qualified = _one_line(dialect.qualified(table.address))
     create = create_statements(dialect, table.kind, table.address, layout)
-    grants = grant_statements(dialect, table.kind, table.address, role) if role else []
+    rights = "" if grants is None else grants.on_table(table)
+    given = grant_statements(dialect, table.kind, table.address, grants.role, rights) if grants and rights else []
     lines = [f"-- {table.kind.value}: {qualified}"]
     if dialect.name == "sqlite":
         lines += [f"{_if_missing(statement)};" for statement in create]
@@ -54,7 +75,7 @@ def _block(dialect: Dialect, table: PlannedTable, layout: str, role: str | None)
         literal = qualified.replace("'", "''")
         body = "\n".join(f"{statement};" for statement in create)
         lines += _GUARDS[dialect.name](literal, body)
-    return "\n".join([*lines, *_ended(dialect, grants)]) + "\n"
+    return "\n".join([*lines, *_ended(dialect, given)]) + "\n"
 
 
 def _wake_up_block(dialect: Dialect, address: QueueAddress) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlqueue_app.conf import PipelineSettings, Settings
+from sqlqueue_app.conf.kinds import has_password
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.operations.known_queues import QueueKind, address_book_of, known_queues, name_of_queue
@@ -25,7 +26,7 @@ class PipelineOptions:
     compact: bool = False
     batch_size: int = 500_000
     every_seconds: float = 10.0
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def shown(self) -> dict[str, Any]:
         """What the row of the run keeps; no settings of Spark, for they hold keys."""
@@ -54,6 +55,11 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
     if not chosen["lake"]:
         raise ConfigurationError(
             'where the lake is was not said: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
+        )
+    if has_password(chosen["lake"]):
+        raise ConfigurationError(
+            "the URL of the lake holds a password, which would stand in the rows of all runs: give the keys of the store to Spark, "
+            'as spark.hadoop.fs.s3a.secret.key in SQLQUEUE["PIPELINE"]["SPARK"], or by the environment'
         )
     return PipelineOptions(**chosen)
 

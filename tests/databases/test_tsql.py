@@ -10,7 +10,7 @@ import pytest
 from sqlqueue_app.databases.ddl import TableKind, create_statements, drop_statement, grant_statements, managed_grant_statements
 from sqlqueue_app.databases.dialect import RowRange, dialect
 from sqlqueue_app.databases.layouts import QueueLayout, TableShape, layout_of
-from sqlqueue_app.databases.scripts import PlannedTable, installation_script
+from sqlqueue_app.databases.scripts import Grants, PlannedTable, installation_script
 from sqlqueue_app.messages.addresses import QueueAddress
 from tests.databases.tsql import Hints, NotAsItShouldBe, check, parse
 
@@ -253,7 +253,9 @@ def test_ddl_and_script(kind: TableKind, layout: str, address: QueueAddress) -> 
     parse(drop_statement(SQLSERVER, address))
     for statement in grant_statements(SQLSERVER, kind, address, "shop]'"):
         parse(statement)
-    script = installation_script(SQLSERVER, [PlannedTable(kind, address)], layout=layout, role="shop", managed=["instance"])
+    script = installation_script(
+        SQLSERVER, [PlannedTable(kind, address)], layout=layout, grants=Grants("shop"), managed=["instance"]
+    )
     batches = re.split(r"^GO$", script, flags=re.MULTILINE)
     assert len(batches) == 4
     for batch in batches:

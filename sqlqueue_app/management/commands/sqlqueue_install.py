@@ -15,6 +15,7 @@ from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_f
 from sqlqueue_app.management.migration_writer import write_queue_migration
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.models import managed_models
+from sqlqueue_app.operations.grants import Purpose, grants_for
 from sqlqueue_app.operations.installation_plan import planned_tables, wake_up_tables
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.inspection import current_catalog
@@ -35,6 +36,8 @@ examples:
                                                           with the callback queues of these machines
   manage.py sqlqueue_install --sql --dialect sqlserver --grant shop > queues.sql
                                                           a script for the DBA; reaches no server, needs no driver
+  manage.py sqlqueue_install --sql --grant looks --for reader
+                                                          with the rights of a role that only reads
   manage.py sqlqueue_install --check                      exit 1 if something is missing or different
   manage.py sqlqueue_install --wake-up                    on PostgreSQL: with the trigger that wakes idle workers
   manage.py sqlqueue_install --make-migration shop        write CreateQueue operations into an app
@@ -61,7 +64,13 @@ class Command(SqlQueueCommand):
         what.add_argument("--check", action="store_true", help="list what is missing or different, and change nothing")
         what.add_argument("--make-migration", metavar="APP", help="write the tables as operations into the app's next migration")
         parser.add_argument("--dialect", choices=DIALECTS, help="with --sql: for which database (default: that of the settings)")
-        parser.add_argument("--grant", metavar="ROLE", help="with --sql: also grant this role what the worker needs")
+        parser.add_argument("--grant", metavar="ROLE", help="with --sql: also grant this role what it needs, see --for")
+        parser.add_argument(
+            "--for",
+            dest="purpose",
+            choices=[each.value for each in Purpose],
+            help="with --grant: what the role is for (default: worker, which also serves the admin)",
+        )
         parser.add_argument(
             "--instance",
             action=Several,
@@ -81,6 +90,8 @@ class Command(SqlQueueCommand):
         for name in ("dialect", "grant"):
             if options[name] is not None and not options["sql"]:
                 raise self.usage_error(f"--{name} goes with --sql: add --sql, or leave it out")
+        if options["purpose"] is not None and options["grant"] is None:
+            raise self.usage_error("--for goes with --grant: name the role, or leave it out")
         for name in options["instance"] or ():
             if not name.strip() or "@" in name:
                 raise self.usage_error(f"--instance: expected the name of a machine, got {name!r}")
@@ -116,8 +127,10 @@ class Command(SqlQueueCommand):
         if not tables:
             self.stderr.write(_NO_ENDPOINTS)
         managed = [model._meta.db_table for model in managed_models()]
+        purpose = Purpose(options["purpose"] or Purpose.WORKER)
+        grants = None if role is None else grants_for(purpose, role, settings, known.name)
         woken = wake_up_tables(settings, known.name, options["instance"]) if options["wake_up"] else []
-        script = installation_script(known, tables, layout=settings.table_layout, role=role, managed=managed, woken=woken)
+        script = installation_script(known, tables, layout=settings.table_layout, grants=grants, managed=managed, woken=woken)
         self.stdout.write(script, ending="")
 
     def _make_migration(self, settings: Settings, options: dict[str, Any]) -> None:

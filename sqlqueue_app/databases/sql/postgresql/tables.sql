@@ -56,7 +56,7 @@ WHERE pg_index.indrelid = to_regclass(CAST(:table AS text)) AND pg_index.indisva
 
 -- name: grant
 -- FOR UPDATE needs UPDATE; senders draw from the sequence (transport reference 11.2).
-GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
+GRANT {rights} ON {table} TO {role};
 
 -- name: grant_sequence
 GRANT USAGE ON SEQUENCE {sequence} TO {role};
@@ -68,7 +68,7 @@ GRANT USAGE ON SCHEMA {schema} TO {role};
 -- A managed table, which `migrate` makes: it may not be there yet.
 DO $sqlqueue$ BEGIN
     IF to_regclass('{literal}') IS NOT NULL THEN
-        GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
+        GRANT {rights} ON {table} TO {role};
     END IF;
 END $sqlqueue$;
 

@@ -113,11 +113,11 @@ WHERE indexes.object_id = OBJECT_ID(CAST(:table AS nvarchar(800)), N'U');
 
 -- name: grant
 -- What a sender or receiver needs (transport reference 1.5).
-GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
+GRANT {rights} ON {table} TO {role};
 
 -- name: grant_existing
 -- A managed table, which `migrate` makes: it may not be there yet.
-IF OBJECT_ID(N'{literal}', N'U') IS NOT NULL GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};
+IF OBJECT_ID(N'{literal}', N'U') IS NOT NULL GRANT {rights} ON {table} TO {role};
 
 -- name: clock
 -- Whole seconds since 1970.

@@ -1,0 +1,47 @@
+"""The pipeline as a role with the rights of `sqlqueue_install --sql --grant ROLE --for pipeline`, on PostgreSQL."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from django.core.management import call_command
+
+from tests.operations.error_rows import failed
+from tests.operations.filling import install, message, row, table
+from tests.security.roles import refuses, role_for
+from tests.support.databases import QueueDatabase
+from tests.support.spark import CONF, MASTER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_it_takes_audited_messages_and_touches_nothing_else(
+    postgresql_database: QueueDatabase, spark: SparkSession, tmp_path: Path
+) -> None:
+    del spark
+    database = postgresql_database
+    pipeline = {"LAKE": str(tmp_path / "lake"), "MASTER": MASTER, "SPARK": CONF, "KEEP_DAYS": 30}
+    install(database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}}, PIPELINE=pipeline)
+    table(database, "audit").send([message(), message(), row("unreadable")])
+    table(database, "error").send([failed("m-1")])
+    table(database, "Sales").send([message()])
+    with database.as_role(role_for(database, "pipeline")):
+        out = io.StringIO()
+        call_command("run_sqlqueue_pipeline", "--format", "json", stdout=out)
+        said = json.loads(out.getvalue())
+        assert (said["messages"], said["unreadable"], said["failures"], said["problems"]) == (2, 1, 1, [])
+        refuses(
+            database,
+            'SELECT headers FROM "Sales"',
+            'DELETE FROM "error"',
+            "INSERT INTO \"audit\" (id, headers) VALUES (gen_random_uuid(), '')",
+            "DELETE FROM sqlqueue_app_failedmessage",
+            "SELECT * FROM auth_user",
+            "CREATE SCHEMA more",
+        )
+    assert table(database, "audit").depth().waiting == 0
+    assert table(database, "error").depth().waiting == 1

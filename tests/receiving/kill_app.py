@@ -6,8 +6,7 @@ KILL_AT names the point, KILL_ONCE a file that says it has happened. The traps s
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from sqlqueue_app.receiving.non_transactional import NonTransactionalProcessor
 from sqlqueue_app.receiving.processing import MessageProcessor
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+from tests.support.failpoints import die, trap
 
 MODULE = __name__
 KILL_AT = os.environ.get("KILL_AT", "")
@@ -30,21 +30,7 @@ def die_at(point: str) -> None:
     once = Path(os.environ["KILL_ONCE"])
     if not once.exists():
         once.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def trap(owner: type, name: str, point: str, *, before: bool = False) -> None:
-    method: Callable[..., Any] = getattr(owner, name)
-
-    def trapped(self: Any, *args: Any, **more: Any) -> Any:
-        if before:
-            die_at(point)
-        result = method(self, *args, **more)
-        if not before:
-            die_at(point)
-        return result
-
-    setattr(owner, name, trapped)
+        die()
 
 
 def trap_outgoing(dispatcher: type[Dispatcher]) -> None:
@@ -76,10 +62,10 @@ def work(message: Any, context: Any) -> None:
 
 
 if KILL_AT:
-    trap(MessageProcessor, "process", "after the receive", before=True)
-    trap(NonTransactionalProcessor, "process", "after the receive", before=True)
+    trap(MessageProcessor, "process", partial(die_at, "after the receive"), before=True)
+    trap(NonTransactionalProcessor, "process", partial(die_at, "after the receive"), before=True)
     for dispatcher in (Dispatcher, SeparateDispatcher):
         trap_outgoing(dispatcher)
-    trap(ErrorQueue, "move", "in the move to the error queue")
-    trap(ReceiveTransaction, "commit", "before the commit", before=True)
-    trap(ReceiveTransaction, "commit", "after the commit")
+    trap(ErrorQueue, "move", partial(die_at, "in the move to the error queue"))
+    trap(ReceiveTransaction, "commit", partial(die_at, "before the commit"), before=True)
+    trap(ReceiveTransaction, "commit", partial(die_at, "after the commit"))

@@ -1,0 +1,130 @@
+"""The accounting, by ids: what was sent in a committed transaction was handled once or stands in the error queue, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connections, transaction
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.headers import read_headers
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.well_known import delayed_address
+from tests.chaos.load import ENDPOINTS
+from tests.receiving.conftest import Bench
+
+_PORTION = 1_000
+
+
+@dataclass
+class Account:
+    """What became of the units of work. A unit is an effect that a message is to have once, named by its id."""
+
+    sent: dict[str, str]
+    """Message id → way, of those whose transaction was committed."""
+    handled: int = 0
+    in_error_queue: int = 0
+    lost: list[str] = field(default_factory=list)
+    """Neither an effect nor in the error queue."""
+    twice: list[str] = field(default_factory=list)
+    """More than one effect, or an effect and in the error queue, or there more than once."""
+    strangers: list[str] = field(default_factory=list)
+    """Effects or failed messages that nobody has sent: of a transaction that was rolled back."""
+    wrongly_handled: list[str] = field(default_factory=list)
+    """Messages whose handler never succeeds, handled all the same."""
+    waiting: int = 0
+    """Rows that are still in a queue or in a delayed table."""
+
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        """Everything that must not be; empty if all is well."""
+        found = {"lost": self.lost, "twice": self.twice, "strangers": self.strangers, "wrongly handled": self.wrongly_handled}
+        return {name: units for name, units in found.items() if units}
+
+
+def account(bench: Bench) -> Account:
+    """Compare what was sent with what came of it; when nothing is on its way any more."""
+    alias = bench.database.alias
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT id, way FROM sent")
+        found = Account({str(name): str(way) for name, way in cursor.fetchall()})
+        cursor.execute("SELECT id FROM effects")
+        effects = Counter(str(name) for (name,) in cursor.fetchall())
+    failed = Counter(failed_units(bench))
+    expected = {unit for name, way in found.sent.items() for unit in units_of(name, way)}
+    # Of a chain the second message is sent by the first, if that is handled.
+    expected -= {f"{name}/chain" for name, way in found.sent.items() if way == "chain" and name in failed}
+    ends = effects + failed
+    found.handled, found.in_error_queue = sum(effects.values()), sum(failed.values())
+    found.lost = sorted(expected - set(ends))
+    found.twice = sorted(unit for unit, count in ends.items() if count > 1)
+    found.strangers = sorted(set(ends) - expected)
+    found.wrongly_handled = sorted(name for name, way in found.sent.items() if way == "never" and name in effects)
+    found.waiting = waiting(bench)
+    return found
+
+
+def units_of(name: str, way: str) -> list[str]:
+    """The effects that a message is to have."""
+    if way == "event":
+        return [f"{name}@{endpoint}" for endpoint in ENDPOINTS]
+    return [name, f"{name}/chain"] if way == "chain" else [name]
+
+
+def failed_units(bench: Bench) -> list[str]:
+    """The units of the messages in the error queue."""
+    table, after = bench.table("error"), -1
+    found: list[str] = []
+    while rows := table.peek(_PORTION, after=after, body_limit=10_000):
+        found += [_unit_of(json.loads(row.body or b""), read_headers(row.headers)) for row in rows]
+        after = rows[-1].row_version
+    return found
+
+
+def _unit_of(body: dict[str, Any], headers: dict[str, Any]) -> str:
+    if headers[names.MESSAGE_INTENT] == "Publish":
+        return f"{body['id']}@{headers[names.PROCESSING_ENDPOINT]}"
+    return str(body["id"])
+
+
+def waiting(bench: Bench) -> int:
+    """How many messages are in the queues and delayed tables of all endpoints, at one moment."""
+    alias, book = bench.database.alias, get_settings().address_book(bench.database.vendor)
+    # One snapshot: between two looks a message may go from the table that is looked at second to the one that was first.
+    with transaction.atomic(using=alias):
+        if bench.database.vendor == "postgresql":
+            with connections[alias].cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        delayed = [DelayedTable(alias, delayed_address(book, name)) for name in (*ENDPOINTS, "Web")]
+        return sum(bench.table(name).depth().waiting for name in ENDPOINTS) + sum(each.count(1_000_000)[0] for each in delayed)
+
+
+def assert_accounted(bench: Bench) -> Account:
+    """Nothing is on its way, lost or done twice."""
+    found = account(bench)
+    assert found.waiting == 0
+    assert found.faults == {}
+    return found
+
+
+def assert_no_lock(bench: Bench) -> None:
+    """Nobody holds a lock on the database any more, nor a transaction that is prepared."""
+    with bench.database.connection.cursor() as cursor:
+        if bench.database.vendor == "sqlite":
+            # takes the only write lock there is, at once
+            cursor.execute("PRAGMA busy_timeout = 0")
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("ROLLBACK")
+            bench.database.connection.close()
+        elif bench.database.vendor == "postgresql":
+            cursor.execute(
+                "SELECT locktype, relation::regclass::text, mode, pid FROM pg_locks"
+                " WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid IS DISTINCT FROM pg_backend_pid()"
+            )
+            assert cursor.fetchall() == []
+            cursor.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+            assert cursor.fetchall() == []

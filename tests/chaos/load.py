@@ -1,0 +1,140 @@
+"""Mixed load: threads that send in transactions, some of them rolled back. What is committed stands in the table `sent`, too.
+
+A sender outlives an outage: what was not committed is not in `sent` either, and it goes on with other messages.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from datetime import timedelta
+from types import TracebackType
+
+from django.db import DatabaseError as DjangoDatabaseError
+from django.db import connections, transaction
+
+from sqlqueue_app import publish, send, send_many, subscribe
+from sqlqueue_app.messages.errors import DatabaseError
+from tests.chaos.app import EVENT, MODULE, TO_BILLING, TO_SALES
+from tests.receiving.conftest import FAST, Bench
+from tests.support.waiting import join_all
+
+ENDPOINTS = ("Sales", "Billing")
+ROLLED_BACK = 0.1
+# How often a way is taken, by turns of chance. "never" fails at each attempt, "again" at the first, "later" until it was delayed.
+WAYS = {"plain": 10, "chain": 4, "bill": 8, "delayed": 2, "event": 2, "again": 2, "later": 1, "never": 1}
+MOST_IN_A_TRANSACTION = 12
+LONGEST_DELAY_SECONDS = 0.5
+
+
+def prepare(bench: Bench, **endpoint: object) -> None:
+    """Sales, and Billing that takes batches, both subscribed to the event; the tables that the books are kept in."""
+    shared = {**FAST, "HANDLERS": [MODULE], "IMMEDIATE_RETRIES": 1, "DELAYED_RETRIES": 1, "DELAYED_RETRY_INCREASE": 1, **endpoint}
+    bench.database.configure(
+        ENDPOINTS={"Sales": shared, "Billing": {**shared, "BATCH_SIZE": 20}, "Web": {**FAST, "HANDLERS": []}},
+        ROUTES={"Chaos.*": "Sales", "Bill.*": "Billing"},
+        SEND_AS="Web",
+    )
+    bench.install()
+    for name in ENDPOINTS:
+        subscribe(EVENT, endpoint=name)
+    with bench.database.connection.cursor() as cursor:
+        # No key that could refuse what must not happen.
+        cursor.execute("CREATE TABLE effects (id varchar(60) NOT NULL, pid integer NOT NULL)")
+        cursor.execute("CREATE TABLE sent (id varchar(60) NOT NULL, way varchar(20) NOT NULL)")
+
+
+class Senders:
+    """Threads that send until `most` messages are committed, or `stop()`; or the end of the context, if that has an error."""
+
+    def __init__(self, bench: Bench, *, most: int, threads: int = 2, seed: int = 1, pause: float = 0.0) -> None:
+        """`pause`: seconds between the transactions of a thread, at most."""
+        self._bench = bench
+        self._left = most
+        self._pause = pause
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._errors: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=[f"{seed}.{number}"]) for number in range(threads)]
+        self.refused = 0
+        """How many transactions the database has refused or left unanswered."""
+        self.rolled_back: set[str] = set()
+        """The ids of messages whose transaction was rolled back on purpose."""
+
+    def __enter__(self) -> Senders:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.stop()
+        join_all(self._threads, 120)
+        assert self._errors == []
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stop.set()
+
+    @property
+    def left(self) -> int:
+        """How many messages are still to be sent."""
+        return max(0, self._left)
+
+    def _run(self, seed: str) -> None:
+        chance = random.Random(seed)
+        try:
+            while self._left > 0 and not self._stop.is_set():
+                try:
+                    self._transaction(chance)
+                except (DatabaseError, DjangoDatabaseError):
+                    with self._lock:
+                        self.refused += 1
+                    connections.close_all()
+                    self._stop.wait(0.05)
+                if self._pause:
+                    self._stop.wait(chance.uniform(0, self._pause))
+        except BaseException as error:  # noqa: BLE001 - told to the thread of the test
+            self._errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _transaction(self, chance: random.Random) -> None:
+        alias = self._bench.database.alias
+        ways = chance.choices(list(WAYS), list(WAYS.values()), k=chance.randint(1, MOST_IN_A_TRANSACTION))
+        sent = [(str(uuid.uuid4()), way) for way in ways]
+        rolled_back = chance.random() < ROLLED_BACK
+        with transaction.atomic(using=alias):
+            for name, way in sent:
+                send_one(chance, name, way)
+            if chance.random() < 0.2:
+                more = [(str(uuid.uuid4()), "plain") for _ in range(chance.randint(2, MOST_IN_A_TRANSACTION))]
+                send_many(TO_SALES, [{"id": name, "way": way} for name, way in more])
+                sent += more
+            note(alias, sent)
+            if rolled_back:
+                transaction.set_rollback(True, using=alias)
+        with self._lock:
+            if rolled_back:
+                self.rolled_back |= {name for name, _ in sent}
+            else:
+                self._left -= len(sent)
+
+
+def send_one(chance: random.Random, name: str, way: str) -> None:
+    """One message of the way, inside of the caller's transaction."""
+    if way == "event":
+        publish(EVENT, {"id": name})
+    elif way == "bill":
+        send(TO_BILLING, {"id": name})
+    elif way == "delayed":
+        send(TO_SALES, {"id": name, "way": way}, delay=timedelta(seconds=chance.uniform(0, LONGEST_DELAY_SECONDS)))
+    else:
+        send(TO_SALES, {"id": name, "way": way})
+
+
+def note(alias: str, sent: list[tuple[str, str]]) -> None:
+    """What the transaction sends, for the books."""
+    with connections[alias].cursor() as cursor:
+        cursor.executemany("INSERT INTO sent (id, way) VALUES (%s, %s)", sent)

@@ -1,0 +1,52 @@
+"""Worker processes that are killed: started with their output in a file, and how the last of them brings everything to its end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.chaos.books import waiting
+from tests.receiving.conftest import Bench
+from tests.receiving.processes import wait_until_given_back
+from tests.support.waiting import poll_until
+
+KILLED = -signal.SIGKILL
+
+
+@contextmanager
+def worker(bench: Bench, log: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`run_sqlqueue_worker` of all endpoints, by itself unless the arguments name `--processes`; killed at the end if it is there."""
+    if "--processes" not in arguments:
+        arguments = ("--processes", "0", *arguments)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", "--endpoint", "Sales", "Billing", *arguments],
+            env=bench.database.child_environment(**environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(60)
+
+
+def step_of(step: str, time: int = 1) -> dict[str, str]:
+    """The environment of a worker that kills itself when it has come to the step so many times."""
+    return {"CHAOS_STEP": step, "CHAOS_TIME": str(time)}
+
+
+def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
+    """Let a worker that nobody kills handle what is left, and stop it in order."""
+    wait_until_given_back(bench)
+    with worker(bench, log) as process:
+        poll_until(lambda: waiting(bench) == 0 or process.poll() is not None, deadline, what="nothing waits any more")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()[-4_000:]
+    wait_until_given_back(bench)

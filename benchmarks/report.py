@@ -25,7 +25,7 @@ def markdown(sections: Sequence[Section], verdicts: Sequence[Verdict], facts: di
     told = [f"- {name}: {_value(value)}" for name, value in facts.items()]
     lines = ["# Benchmark", "", *told, "", *grid(sections), "", *_notes(sections), "## Goals", ""]
     rows = [["goal", "measured", "met"], *([each.goal, each.measured, each.word] for each in verdicts)]
-    return "\n".join([*lines, *_aligned(rows), ""])
+    return "\n".join([*lines, *aligned(rows), ""])
 
 
 def grid(sections: Sequence[Section]) -> list[str]:
@@ -40,7 +40,7 @@ def grid(sections: Sequence[Section]) -> list[str]:
         for each in (named[key] for key in keys):
             cells = [_cell(found.get(database), each.key) for database in databases]
             rows.append([f"{each.name}, {each.unit}", *cells])
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _cell(section: Section | None, key: str) -> str:
@@ -77,7 +77,8 @@ def _notes(sections: Sequence[Section]) -> list[str]:
     return [*sorted(found), ""]
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, its first row the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     rule = ["-" * width for width in widths]

@@ -14,7 +14,7 @@ from sqlqueue_app.messages import headers as names
 from tests.chaos import failpoints
 
 MODULE = __name__
-TO_SALES, TO_BILLING, EVENT = "Chaos.Work", "Bill.Work", "Chaos.Happened"
+TO_SALES, TO_BILLING, EVENT, ANSWER = "Chaos.Work", "Bill.Work", "Chaos.Happened", "Chaos.Answer"
 
 
 def effect(context: Any, unit: str) -> None:
@@ -32,7 +32,7 @@ def work(message: Any, context: Any) -> None:
     if way == "chain":
         context.send(TO_BILLING, {"id": f"{message['id']}/chain"})
     elif way == "ask":
-        context.reply({"id": message["id"]})
+        context.reply(ANSWER, {"id": message["id"]})
     elif way == "never":
         raise LookupError("never")
     elif way == "again" and context.attempt == 1:

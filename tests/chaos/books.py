@@ -18,6 +18,7 @@ from tests.chaos.load import ENDPOINTS
 from tests.receiving.conftest import Bench
 
 _PORTION = 1_000
+UUID_LENGTH = 36
 
 
 @dataclass
@@ -28,6 +29,10 @@ class Account:
     """Message id → way, of those whose transaction was committed."""
     handled: int = 0
     in_error_queue: int = 0
+    failed: frozenset[str] = frozenset()
+    """The units in the error queue."""
+    why_failed: Counter[str] = field(default_factory=Counter)
+    """The ways of the messages in the error queue, and the kinds of their errors; the second message of a chain is of its way."""
     lost: list[str] = field(default_factory=list)
     """Neither an effect nor in the error queue."""
     twice: list[str] = field(default_factory=list)
@@ -54,12 +59,15 @@ def account(bench: Bench) -> Account:
         found = Account({str(name): str(way) for name, way in cursor.fetchall()})
         cursor.execute("SELECT id FROM effects")
         effects = Counter(str(name) for (name,) in cursor.fetchall())
-    failed = Counter(failed_units(bench))
+    errors = failed_units(bench)
+    failed = Counter(unit for unit, _ in errors)
     expected = {unit for name, way in found.sent.items() for unit in units_of(name, way)}
     # Of a chain the second message is sent by the first, if that is handled.
     expected -= {f"{name}/chain" for name, way in found.sent.items() if way == "chain" and name in failed}
     ends = effects + failed
     found.handled, found.in_error_queue = sum(effects.values()), sum(failed.values())
+    found.failed = frozenset(failed)
+    found.why_failed = Counter(f"{found.sent.get(unit[:UUID_LENGTH], '?')}, {why}" for unit, why in errors)
     found.lost = sorted(expected - set(ends))
     found.twice = sorted(unit for unit, count in ends.items() if count > 1)
     found.strangers = sorted(set(ends) - expected)
@@ -75,12 +83,15 @@ def units_of(name: str, way: str) -> list[str]:
     return [name, f"{name}/chain"] if way == "chain" else [name]
 
 
-def failed_units(bench: Bench) -> list[str]:
-    """The units of the messages in the error queue."""
+def failed_units(bench: Bench) -> list[tuple[str, str]]:
+    """The units of the messages in the error queue, each with the kind of its error."""
     table, after = bench.table("error"), -1
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     while rows := table.peek(_PORTION, after=after, body_limit=10_000):
-        found += [_unit_of(json.loads(row.body or b""), read_headers(row.headers)) for row in rows]
+        for row in rows:
+            headers = read_headers(row.headers)
+            why = str(headers[names.EXCEPTION_TYPE]).rpartition(".")[2]
+            found.append((_unit_of(json.loads(row.body or b""), headers), why))
         after = rows[-1].row_version
     return found
 

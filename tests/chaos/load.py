@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 import uuid
 from datetime import timedelta
 from types import TracebackType
@@ -28,11 +29,11 @@ MOST_IN_A_TRANSACTION = 12
 LONGEST_DELAY_SECONDS = 0.5
 
 
-def prepare(bench: Bench, **endpoint: object) -> None:
-    """Sales, and Billing that takes batches, both subscribed to the event; the tables that the books are kept in."""
+def prepare(bench: Bench, *, web: dict[str, object] | None = None, **endpoint: object) -> None:
+    """Sales, and Billing that takes batches, both subscribed to the event; Web, which sends; the tables of the books."""
     shared = {**FAST, "HANDLERS": [MODULE], "IMMEDIATE_RETRIES": 1, "DELAYED_RETRIES": 1, "DELAYED_RETRY_INCREASE": 1, **endpoint}
     bench.database.configure(
-        ENDPOINTS={"Sales": shared, "Billing": {**shared, "BATCH_SIZE": 20}, "Web": {**FAST, "HANDLERS": []}},
+        ENDPOINTS={"Sales": shared, "Billing": {**shared, "BATCH_SIZE": 20}, "Web": {**FAST, "HANDLERS": [], **(web or {})}},
         ROUTES={"Chaos.*": "Sales", "Bill.*": "Billing"},
         SEND_AS="Web",
     )
@@ -48,11 +49,13 @@ def prepare(bench: Bench, **endpoint: object) -> None:
 class Senders:
     """Threads that send until `most` messages are committed, or `stop()`; or the end of the context, if that has an error."""
 
-    def __init__(self, bench: Bench, *, most: int, threads: int = 2, seed: int = 1, pause: float = 0.0) -> None:
-        """`pause`: seconds between the transactions of a thread, at most."""
+    def __init__(self, bench: Bench, *, most: int, a_second: float, threads: int = 2, seed: int = 1) -> None:
+        """`a_second`: messages of all threads, at most."""
         self._bench = bench
-        self._left = most
-        self._pause = pause
+        self._most = most
+        self._a_second = a_second
+        self.committed = 0
+        """How many messages were sent in a committed transaction."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
@@ -77,15 +80,11 @@ class Senders:
         """Send no more."""
         self._stop.set()
 
-    @property
-    def left(self) -> int:
-        """How many messages are still to be sent."""
-        return max(0, self._left)
-
     def _run(self, seed: str) -> None:
         chance = random.Random(seed)
+        begun = time.monotonic()
         try:
-            while self._left > 0 and not self._stop.is_set():
+            while self.committed < self._most and not self._stop.is_set():
                 try:
                     self._transaction(chance)
                 except (DatabaseError, DjangoDatabaseError):
@@ -93,8 +92,7 @@ class Senders:
                         self.refused += 1
                     connections.close_all()
                     self._stop.wait(0.05)
-                if self._pause:
-                    self._stop.wait(chance.uniform(0, self._pause))
+                self._stop.wait(max(0.0, begun + self.committed / self._a_second - time.monotonic()))
         except BaseException as error:  # noqa: BLE001 - told to the thread of the test
             self._errors.append(error)
         finally:
@@ -119,7 +117,7 @@ class Senders:
             if rolled_back:
                 self.rolled_back |= {name for name, _ in sent}
             else:
-                self._left -= len(sent)
+                self.committed += len(sent)
 
 
 def send_one(chance: random.Random, name: str, way: str) -> None:

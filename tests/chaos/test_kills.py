@@ -17,12 +17,14 @@ from tests.support.processes import children_of
 from tests.support.waiting import poll_until
 
 SIDE_BY_SIDE = 2
+# Fewer than workers handle, so that little waits in the end.
+A_SECOND = 100.0
 
 
 def test_a_kill_at_every_step(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     log = tmp_path / "workers.log"
-    with Senders(bench, most=100_000, pause=0.1) as senders:
+    with Senders(bench, most=100_000, a_second=A_SECOND) as senders:
         for first in range(0, len(STEPS), SIDE_BY_SIDE):
             with ExitStack() as stack:
                 steps = STEPS[first : first + SIDE_BY_SIDE]
@@ -39,7 +41,7 @@ def test_a_kill_at_every_step(bench: Bench, tmp_path: Path) -> None:
 def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     log, chance = tmp_path / "workers.log", random.Random(1)
-    with Senders(bench, most=100_000, pause=0.1) as senders:
+    with Senders(bench, most=100_000, a_second=A_SECOND) as senders:
         with worker(bench, log, "--processes", "2") as supervisor:
             for kills in range(1, 3):
                 handled_more(bench, chance.randint(1, 40))

@@ -1,0 +1,205 @@
+"""Mixed load for as long as asked, with kills, and ids compared at the end: `python -m benchmarks.soak --help`.
+
+Two senders commit and roll back transactions of plain, delayed, failing and published messages, a requester asks and waits for
+replies. A supervisor with two worker processes and a worker of its own, which takes batches, handle them. Workers are killed with
+`kill -9` at random moments and at named steps, their supervisor too, and on PostgreSQL the server's first process. Every message
+writes one row in its receive transaction. The load and the books are those of tests/chaos.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import django
+
+from benchmarks.report import aligned, machine
+from benchmarks.spark_kills import database_of
+
+if TYPE_CHECKING:
+    from tests.chaos.books import Account
+    from tests.receiving.conftest import Bench
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SECONDS_BETWEEN_LINES = 30.0
+SECONDS_TO_DRAIN = 600.0
+
+
+@dataclass
+class Played:
+    """What a run did, and what came of it."""
+
+    kills: dict[str, int]
+    account: Account
+    rolled_back: int
+    refused: int
+    asked: int
+    unanswered: list[str]
+    left_behind: list[str]
+    messages_when_killed: int
+    seconds: float
+
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        """Everything that must not be."""
+        found = dict(self.account.faults)
+        if self.unanswered:
+            found["without a reply"] = self.unanswered
+        if self.left_behind:
+            found["left behind"] = self.left_behind
+        if self.account.waiting:
+            found["still waiting"] = [str(self.account.waiting)]
+        return found
+
+
+def play(given: argparse.Namespace, directory: Path) -> Played:
+    """The whole run on a database of its own."""
+    from benchmarks.soak_parts import Asker, Killer, Workers, left_behind  # noqa: PLC0415
+    from tests.chaos.books import account  # noqa: PLC0415
+    from tests.chaos.load import Senders, prepare  # noqa: PLC0415
+    from tests.chaos.workers import finish  # noqa: PLC0415
+    from tests.receiving.conftest import Bench  # noqa: PLC0415
+
+    chance = random.Random(given.seed)
+    with database_of(given.database) as database:
+        bench = Bench(database)
+        prepare(bench, web={"CALLBACKS": True, "INSTANCE": "soak", "CALLBACK_QUEUES": 1})
+        seconds = given.minutes * 60
+        senders = Senders(bench, most=given.messages, a_second=given.messages / seconds, seed=given.seed)
+        with ExitStack() as stack:
+            workers = Workers(bench, directory / "workers.log", stack)
+            stack.enter_context(Progress(bench, senders, workers))
+            begun = time.monotonic()
+            with Asker(bench) as asker, senders:
+                Killer(workers, chance, kills=given.kills, server_kills=given.server_kills, seconds=seconds).run()
+                killed_at = senders.committed
+                asker.stop()
+            workers.stop()
+        finish(bench, directory / "workers.log", SECONDS_TO_DRAIN)
+        taken = time.monotonic() - begun
+        found = account(bench)
+        # A request whose sending broke off may have been sent all the same.
+        found.strangers = [unit for unit in found.strangers if unit not in asker.doubtful]
+        unanswered = sorted(asker.unanswered - set(found.failed))
+        return Played(
+            kills=dict(workers.kills), account=found, rolled_back=len(senders.rolled_back), refused=senders.refused,
+            asked=asker.answered, unanswered=unanswered, left_behind=left_behind(bench), messages_when_killed=killed_at, seconds=taken,
+        )  # fmt: skip
+
+
+class Progress:
+    """A line every half minute: what was sent, handled and killed so far."""
+
+    def __init__(self, bench: Bench, senders: Any, workers: Any) -> None:
+        self._bench, self._senders, self._workers = bench, senders, workers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        while not self._stop.wait(SECONDS_BETWEEN_LINES):
+            minutes = (time.monotonic() - begun) / 60
+            kills = sum(self._workers.kills.values())
+            say(f"{minutes:5.1f} min: {self._senders.committed:,} sent, {kills} kills")
+
+
+def say(line: str) -> None:
+    """What is known already."""
+    print(f"  {line}", file=sys.stderr, flush=True)
+
+
+def as_json(given: argparse.Namespace, played: Played, facts: dict[str, Any]) -> dict[str, Any]:
+    """Everything that was found."""
+    account = played.account
+    return {
+        "machine": facts,
+        "asked for": {name: value for name, value in vars(given).items() if name != "results"},
+        "seconds": round(played.seconds),
+        "messages sent": len(account.sent),
+        "messages rolled back": played.rolled_back,
+        "transactions refused or unanswered": played.refused,
+        "requests answered": played.asked,
+        "effects": account.handled,
+        "in the error queue": dict(account.why_failed),
+        "kills": played.kills,
+        "faults": played.faults,
+    }
+
+
+def markdown(told: dict[str, Any]) -> str:
+    """The report for people."""
+    facts = [f"- {name}: {value}" for name, value in told["machine"].items()]
+    asked = ", ".join(f"{name} {value}" for name, value in told["asked for"].items())
+    rows = [["what", "how many"]]
+    rows += [[name, f"{told[name]:,}"] for name in told if isinstance(told[name], int)]
+    rows += [[f"in the error queue: {why}", f"{count:,}"] for why, count in sorted(told["in the error queue"].items())]
+    rows.append(["kills", str(sum(told["kills"].values()))])
+    rows += [[f"killed: {where}", str(count)] for where, count in sorted(told["kills"].items())]
+    faults = ("lost", "twice", "strangers", "wrongly handled", "without a reply", "left behind", "still waiting")
+    rows += [[f"**{name}**", str(len(told["faults"].get(name, [])))] for name in faults]
+    named = [f"- {name}: {', '.join(units[:20])}" for name, units in told["faults"].items()]
+    return "\n".join(["# Soak", "", f"- asked for: {asked}", *facts, "", *aligned(rows), "", *named]).rstrip() + "\n"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long messages are sent and workers killed (default 30)")
+    parser.add_argument("--kills", type=int, default=60, help="of workers and supervisors (default 60)")
+    parser.add_argument("--server-kills", type=int, default=3, help="of the server, on PostgreSQL (default 3)")
+    parser.add_argument("--messages", type=int, default=110_000, help="at least so many, spread over the time (default 110000)")
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: benchmarks/results)")
+    given = parser.parse_args(arguments)
+    if given.minutes <= 0 or given.messages < 1 or min(given.kills, given.server_kills) < 0:
+        parser.error("--minutes and --messages must be above 0, --kills and --server-kills 0 or more")
+    if given.database == "sqlite":
+        given.server_kills = 0
+    return given
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play, print, write the files; 1 where a message is lost, there twice, or something is left behind."""
+    given = parse(arguments)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+    facts = machine()
+    with tempfile.TemporaryDirectory(prefix="sqlq-soak-") as directory:
+        played = play(given, Path(directory))
+        log = (Path(directory) / "workers.log").read_text(errors="replace")
+    facts["load after"] = os.getloadavg()
+    told = as_json(given, played, facts)
+    text = markdown(told)
+    given.results.mkdir(parents=True, exist_ok=True)
+    name = given.results / f"{datetime.now(UTC):%Y-%m-%d}-soak-{given.database}"
+    name.with_suffix(".md").write_text(text, encoding="utf-8")
+    name.with_suffix(".json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    print(text)
+    say(f"written to {name}.md and .json")
+    if played.faults:
+        (given.results / f"{name.name}.log").write_text(log, encoding="utf-8")
+    return 1 if played.faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

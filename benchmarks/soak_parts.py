@@ -1,0 +1,234 @@
+"""The parts of a soak: the workers that are killed, who kills them and when, who asks and waits for replies."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections import Counter
+from concurrent.futures import CancelledError
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from django.db import DatabaseError as DjangoDatabaseError
+from django.db import connections, transaction
+
+from sqlqueue_app import request
+from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app.messages.errors import SqlQueueError
+from sqlqueue_app.sending.pending import Request
+from tests.chaos.app import TO_SALES
+from tests.chaos.books import assert_no_lock
+from tests.chaos.failpoints import STEPS
+from tests.chaos.load import note
+from tests.chaos.servers import kill_server
+from tests.chaos.workers import KILLED, step_of, worker
+from tests.receiving.conftest import Bench
+from tests.support.postgresql import ThrowAwayServer
+from tests.support.processes import children_of, is_gone
+from tests.support.provisioning import PostgresqlProvider
+from tests.support.waiting import join_all, poll_until
+
+SECONDS_FOR_A_STEP = 60.0
+SECONDS_FOR_A_REPLY = 120.0
+SECONDS_BETWEEN_QUESTIONS = 0.5
+
+
+class Workers:
+    """A supervisor with two worker processes, and a worker by itself that takes batches; each killed one is started again."""
+
+    def __init__(self, bench: Bench, log: Path, stack: ExitStack) -> None:
+        self.bench = bench
+        self._log = log
+        self._stack = stack
+        self.kills: Counter[str] = Counter()
+        self._supervisor = self._start_supervisor()
+        self._alone = self._start_alone()
+
+    def _start_supervisor(self) -> subprocess.Popen[bytes]:
+        return self._stack.enter_context(worker(self.bench, self._log, "--processes", "2", "--log-level", "error"))
+
+    def _start_alone(self, **environment: str) -> subprocess.Popen[bytes]:
+        arguments = ("--batch-size", "auto", "--log-level", "error")
+        return self._stack.enter_context(worker(self.bench, self._log, *arguments, **environment))
+
+    def kill_child(self, chance: random.Random) -> None:
+        """One of the supervised, which its supervisor starts again."""
+        children = poll_until(lambda: children_of(self._supervisor.pid), what="the supervisor has children")
+        os.kill(chance.choice(children), signal.SIGKILL)
+        self.kills["supervised worker, at random"] += 1
+
+    def kill_supervisor(self) -> None:
+        """The supervisor, with which its children end."""
+        children = children_of(self._supervisor.pid)
+        self._supervisor.kill()
+        self._supervisor.wait(60)
+        poll_until(lambda: all(is_gone(child) for child in children), what="the children of the supervisor are gone")
+        self.kills["supervisor"] += 1
+        self._supervisor = self._start_supervisor()
+
+    def kill_alone(self) -> None:
+        """The one that takes batches."""
+        self._alone.kill()
+        self._alone.wait(60)
+        self.kills["worker alone, at random"] += 1
+        self._alone = self._start_alone()
+
+    def kill_at(self, step: str, time: int) -> None:
+        """One that kills itself at a step, in the place of the worker alone, which is stopped in order."""
+        self._end(self._alone)
+        self._alone = self._start_alone(**step_of(step, time))
+        try:
+            code = self._alone.wait(SECONDS_FOR_A_STEP)
+        except subprocess.TimeoutExpired:
+            self._alone.kill()
+            code = self._alone.wait(60)
+            step = f"before {step}"
+        assert code == KILLED, f"a worker ended by itself with {code}:\n{self._log.read_text()[-4_000:]}"
+        self.kills[step] += 1
+        self._alone = self._start_alone()
+
+    def kill_server(self) -> None:
+        """The first process of the PostgreSQL server, which is started again."""
+        provider = self.bench.database.provider
+        assert isinstance(provider, PostgresqlProvider)
+        assert isinstance(provider.server, ThrowAwayServer), "a server that is given is not ours to kill"
+        kill_server(provider.server)
+        provider.server.start()
+        connections.close_all()
+        self.kills["server"] += 1
+
+    def stop(self) -> None:
+        """Both in order."""
+        for process in (self._alone, self._supervisor):
+            self._end(process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.send_signal(signal.SIGTERM)
+        code = process.wait(60)
+        # It may have been told before it could listen.
+        assert code in (0, -signal.SIGTERM), f"a worker that was stopped ended with {code}:\n{self._log.read_text()[-4_000:]}"
+
+
+class Killer:
+    """Spreads the kills over the time, at random moments: half of them at the named steps by turns."""
+
+    def __init__(self, workers: Workers, chance: random.Random, *, kills: int, server_kills: int, seconds: float) -> None:
+        self._workers = workers
+        self._chance = chance
+        self._seconds = seconds
+        self._order = ["server"] * server_kills
+        self._order += [STEPS[number // 2 % len(STEPS)] if number % 2 else "random" for number in range(kills)]
+        chance.shuffle(self._order)
+
+    def run(self) -> None:
+        """Kill until the time is over, in the calling thread."""
+        begun = time.monotonic()
+        pause = threading.Event()
+        moments = sorted(self._chance.uniform(0, self._seconds * 0.95) for _ in self._order)
+        for moment, what in zip(moments, self._order, strict=True):
+            pause.wait(max(0.0, begun + moment - time.monotonic()))
+            self._kill(what)
+        pause.wait(max(0.0, begun + self._seconds - time.monotonic()))
+
+    def _kill(self, what: str) -> None:
+        if what == "server":
+            self._workers.kill_server()
+        elif what == "random":
+            self._kill_at_random()
+        else:
+            self._workers.kill_at(what, self._chance.randint(1, 3))
+
+    def _kill_at_random(self) -> None:
+        draw = self._chance.random()
+        if draw < 0.15:
+            self._workers.kill_supervisor()
+        elif draw < 0.5:
+            self._workers.kill_alone()
+        else:
+            self._workers.kill_child(self._chance)
+
+
+class Asker:
+    """A thread that asks, and waits for each reply before it asks again."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._alias = bench.database.alias
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._errors: list[BaseException] = []
+        self._asked: Request[Any] | None = None
+        self.answered = 0
+        self.unanswered: set[str] = set()
+        """Sent for sure, without a reply."""
+        self.doubtful: set[str] = set()
+        """The database did not say whether they were sent."""
+
+    def __enter__(self) -> Asker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.stop()
+        if kind is not None and self._asked is not None:
+            self._asked.cancel()
+        join_all([self._thread], 2 * SECONDS_FOR_A_REPLY)
+        close_callbacks()
+        assert self._errors == []
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(SECONDS_BETWEEN_QUESTIONS):
+                self._ask(str(uuid.uuid4()))
+        except BaseException as error:  # noqa: BLE001 - told to the thread that waits
+            self._errors.append(error)
+        finally:
+            connections.close_all()
+
+    def _ask(self, name: str) -> None:
+        try:
+            asked = self._asked = request(TO_SALES, {"id": name, "way": "ask"})
+        except (SqlQueueError, DjangoDatabaseError):
+            self.doubtful.add(name)
+            connections.close_all()
+            return
+        self._note(name)
+        try:
+            assert asked.result(SECONDS_FOR_A_REPLY) == {"id": name}
+            self.answered += 1
+        except (TimeoutError, CancelledError, SqlQueueError):
+            self.unanswered.add(name)
+
+    def _note(self, name: str) -> None:
+        """In the books, as often as it takes: the server may be away."""
+        while True:
+            try:
+                with transaction.atomic(using=self._alias):
+                    with connections[self._alias].cursor() as cursor:
+                        cursor.execute("SELECT count(*) FROM sent WHERE id = %s", [name])
+                        if cursor.fetchone()[0]:
+                            return
+                    note(self._alias, [(name, "ask")])
+                return
+            except DjangoDatabaseError:
+                connections.close_all()
+                self._stop.wait(0.1)
+
+
+def left_behind(bench: Bench) -> list[str]:
+    """Threads, locks, prepared transactions and sessions that are there when nobody works any more. The database is gone then."""
+    found = [f"thread {thread.name}" for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    try:
+        assert_no_lock(bench)
+    except AssertionError as error:
+        found.append(f"lock: {error}")
+    return found + bench.database.provider.discard()

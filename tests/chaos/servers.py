@@ -1,0 +1,21 @@
+"""A PostgreSQL server that is killed as the system's killer does it: its first process, without a word to the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tests.support.postgresql import ThrowAwayServer
+from tests.support.processes import children_of, is_gone
+from tests.support.waiting import poll_until
+
+
+def kill_server(server: ThrowAwayServer) -> None:
+    """`kill -9` of the first process; returns when the sessions' processes have noticed and are gone, so that it can start again."""
+    first = int((server.data / "postmaster.pid").read_text().splitlines()[0])
+    others = children_of(first)
+    os.kill(first, signal.SIGKILL)
+    poll_until(lambda: all(is_gone(pid) for pid in (first, *others)), what="all processes of the server are gone")
+    # Where nobody asks for its exit code the dead process keeps its number, and the next one would take it for alive.
+    for lock in (server.data / "postmaster.pid", *server.directory.glob(".s.PGSQL.*.lock")):
+        lock.unlink(missing_ok=True)

@@ -48,7 +48,6 @@ class Played:
     asked: int
     unanswered: list[str]
     left_behind: list[str]
-    messages_when_killed: int
     seconds: float
 
     @property
@@ -84,7 +83,6 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
             begun = time.monotonic()
             with Asker(bench) as asker, senders:
                 Killer(workers, chance, kills=given.kills, server_kills=given.server_kills, seconds=seconds).run()
-                killed_at = senders.committed
                 asker.stop()
             workers.stop()
         finish(bench, directory / "workers.log", SECONDS_TO_DRAIN)
@@ -95,7 +93,7 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
         unanswered = sorted(asker.unanswered - set(found.failed))
         return Played(
             kills=dict(workers.kills), account=found, rolled_back=len(senders.rolled_back), refused=senders.refused,
-            asked=asker.answered, unanswered=unanswered, left_behind=left_behind(bench), messages_when_killed=killed_at, seconds=taken,
+            asked=asker.answered, unanswered=unanswered, left_behind=left_behind(bench), seconds=taken,
         )  # fmt: skip
 
 
@@ -169,7 +167,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=110_000, help="at least so many, spread over the time (default 110000)")
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: benchmarks/results)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: results)"
+    )
     given = parser.parse_args(arguments)
     if given.minutes <= 0 or given.messages < 1 or min(given.kills, given.server_kills) < 0:
         parser.error("--minutes and --messages must be above 0, --kills and --server-kills 0 or more")

@@ -226,7 +226,8 @@ class Asker:
 
 def left_behind(bench: Bench) -> list[str]:
     """Threads, locks, prepared transactions and sessions that are there when nobody works any more. The database is gone then."""
-    found = [f"thread {thread.name}" for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
+    others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
+    found = [f"thread {thread.name}" for thread in others if not thread.daemon]
     try:
         assert_no_lock(bench)
     except AssertionError as error:

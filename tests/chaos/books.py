@@ -1,4 +1,4 @@
-"""The accounting, by ids: what was sent in a committed transaction was handled once or stands in the error queue, and nothing else."""
+"""The accounting, by ids: what was sent in a committed transaction was handled once or is in the error queue, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.well_known import delayed_address
 from tests.chaos.load import ENDPOINTS
 from tests.receiving.conftest import Bench
+from tests.support.waiting import poll_until
 
 _PORTION = 1_000
 UUID_LENGTH = 36
@@ -114,6 +115,18 @@ def waiting(bench: Bench) -> int:
         return sum(bench.table(name).depth().waiting for name in ENDPOINTS) + sum(each.count(1_000_000)[0] for each in delayed)
 
 
+def handled_more(bench: Bench, messages: int) -> None:
+    """Wait until so many more messages are handled than now."""
+
+    def handled() -> int:
+        with bench.database.connection.cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM effects")
+            return int(cursor.fetchone()[0])
+
+    before = handled()
+    poll_until(lambda: handled() >= before + messages, what=f"{messages} more are handled")
+
+
 def assert_accounted(bench: Bench) -> Account:
     """Nothing is on its way, lost or done twice."""
     found = account(bench)
@@ -133,8 +146,8 @@ def assert_no_lock(bench: Bench) -> None:
             bench.database.connection.close()
         elif bench.database.vendor == "postgresql":
             cursor.execute(
-                "SELECT locktype, relation::regclass::text, mode, pid FROM pg_locks"
-                " WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND pid IS DISTINCT FROM pg_backend_pid()"
+                "SELECT locktype, relation::regclass::text, mode, pid FROM pg_locks WHERE pid IS DISTINCT FROM pg_backend_pid()"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             )
             assert cursor.fetchall() == []
             cursor.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")

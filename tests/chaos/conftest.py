@@ -1,4 +1,4 @@
-"""What the chaos has: a bench on each database, with no handlers of other tests."""
+"""What these tests have: a bench on each database, with no handlers of other tests."""
 
 from __future__ import annotations
 

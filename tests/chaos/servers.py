@@ -11,7 +11,7 @@ from tests.support.waiting import poll_until
 
 
 def kill_server(server: ThrowAwayServer) -> None:
-    """`kill -9` of the first process; returns when the sessions' processes have noticed and are gone, so that it can start again."""
+    """`kill -9` of the first process; returns when all others have noticed and are gone, so that the server can start again."""
     first = int((server.data / "postmaster.pid").read_text().splitlines()[0])
     others = children_of(first)
     os.kill(first, signal.SIGKILL)

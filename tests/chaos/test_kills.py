@@ -8,7 +8,7 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.chaos.books import assert_accounted, assert_no_lock
+from tests.chaos.books import assert_accounted, assert_no_lock, handled_more
 from tests.chaos.failpoints import STEPS
 from tests.chaos.load import Senders, prepare
 from tests.chaos.workers import KILLED, finish, step_of, worker
@@ -53,18 +53,6 @@ def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_
     finish(bench, log)
     assert_accounted(bench)
     assert_no_lock(bench)
-
-
-def handled_more(bench: Bench, messages: int) -> None:
-    """Wait until so many more messages are handled than now."""
-
-    def handled() -> int:
-        with bench.database.connection.cursor() as cursor:
-            cursor.execute("SELECT count(*) FROM effects")
-            return int(cursor.fetchone()[0])
-
-    before = handled()
-    poll_until(lambda: handled() >= before + messages, what=f"{messages} more are handled")
 
 
 def living_children(pid: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from tests.chaos.books import waiting
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import wait_until_given_back
+from tests.support.postgresql import ThrowAwayServer
+from tests.support.proxy import Proxy
 from tests.support.waiting import poll_until
 
 KILLED = -signal.SIGKILL
@@ -19,7 +22,7 @@ KILLED = -signal.SIGKILL
 
 @contextmanager
 def worker(bench: Bench, log: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`run_sqlqueue_worker` of all endpoints, by itself unless the arguments name `--processes`; killed at the end if it is there."""
+    """`run_sqlqueue_worker`, by itself unless the arguments name `--processes`; killed at the end if it is still there."""
     if "--processes" not in arguments:
         arguments = ("--processes", "0", *arguments)
     with log.open("ab") as output:
@@ -42,9 +45,18 @@ def step_of(step: str, time: int = 1) -> dict[str, str]:
     return {"CHAOS_STEP": step, "CHAOS_TIME": str(time)}
 
 
+def through(line: Proxy, server: ThrowAwayServer, bench: Bench) -> dict[str, str]:
+    """The environment of a worker that reaches the server by this line."""
+    told = json.loads(bench.database.child_environment()["SQLQUEUE_TEST_CHILD"])
+    told["DATABASES"][bench.database.alias].update(HOST="127.0.0.1", PORT=str(line.port), PASSWORD=server.password)
+    return {"SQLQUEUE_TEST_CHILD": json.dumps(told)}
+
+
 def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
-    """Let a worker that nobody kills handle what is left, and stop it in order."""
+    """Let a worker that nobody kills handle what is left, if something is, and stop it in order."""
     wait_until_given_back(bench)
+    if not waiting(bench):
+        return
     with worker(bench, log) as process:
         poll_until(lambda: waiting(bench) == 0 or process.poll() is not None, deadline, what="nothing waits any more")
         process.send_signal(signal.SIGTERM)

@@ -13,6 +13,7 @@ import pytest
 ONCE = (
     "tests/benchmarks/",
     "tests/browser/",
+    "tests/chaos/",
     "tests/databases/",
     "tests/demo/test_demo.py",
     "tests/packaging/",

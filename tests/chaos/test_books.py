@@ -1,0 +1,44 @@
+"""The accounting finds what it is there for: a message that is lost, one that is handled twice, one that nobody has sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlqueue_app import send
+from tests.chaos.app import TO_SALES
+from tests.chaos.books import Account, account
+from tests.chaos.load import Senders, note, prepare
+from tests.chaos.workers import finish
+from tests.receiving.conftest import Bench
+
+
+def handled(bench: Bench, log: Path) -> Account:
+    """Some messages, handled; one of them fails."""
+    prepare(bench, DELAYED_RETRIES=0)
+    send(TO_SALES, {"id": "a-failed-one", "way": "never"})
+    note(bench.database.alias, [("a-failed-one", "never")])
+    with Senders(bench, most=40, a_second=1_000_000):
+        pass
+    finish(bench, log)
+    return account(bench)
+
+
+def change(bench: Bench, statement: str) -> Account:
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute(statement)
+    return account(bench)
+
+
+def test_what_is_wrong_is_found(sqlite_bench: Bench, tmp_path: Path) -> None:
+    bench = sqlite_bench
+    found = handled(bench, tmp_path / "worker.log")
+    assert found.faults == {}
+    assert found.why_failed["never, LookupError"] >= 1
+    assert "a-failed-one" in found.failed
+
+    assert len(change(bench, "INSERT INTO effects SELECT * FROM effects LIMIT 1").twice) == 1
+    change(bench, "DELETE FROM effects WHERE rowid = (SELECT max(rowid) FROM effects)")
+    assert len(change(bench, "DELETE FROM effects WHERE rowid = 1").lost) == 1
+    assert change(bench, "INSERT INTO effects VALUES ('of-a-rollback', 1)").strangers == ["of-a-rollback"]
+    assert change(bench, "INSERT INTO effects VALUES ('a-failed-one', 1)").wrongly_handled == ["a-failed-one"]
+    assert "a-failed-one" in account(bench).twice

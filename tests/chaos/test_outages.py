@@ -1,0 +1,78 @@
+"""The server is killed under load, lines to it are cut and stalled: nothing is lost, nothing is done twice.
+
+SQLite has neither: its database is a file, and who holds a lock on it is a process that is killed (test_kills.py).
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from django.db import connections
+
+from tests.chaos.books import assert_accounted, assert_no_lock, handled_more, waiting
+from tests.chaos.load import Senders, prepare
+from tests.chaos.servers import kill_server
+from tests.chaos.workers import finish, through, worker
+from tests.receiving.conftest import Bench
+from tests.support.postgresql import ThrowAwayServer
+from tests.support.proxy import Proxy
+from tests.support.waiting import poll_until
+
+A_SECOND = 100.0
+
+
+def test_the_server_is_killed_and_stopped_under_load(
+    postgresql_bench: Bench, postgresql_server: ThrowAwayServer, tmp_path: Path
+) -> None:
+    bench, log = postgresql_bench, tmp_path / "workers.log"
+    prepare(bench)
+    with worker(bench, log, "--processes", "1") as process, Senders(bench, most=100_000, a_second=A_SECOND) as senders:
+        for end in (kill_server, ThrowAwayServer.stop):
+            handled_more(bench, 20)
+            connections.close_all()
+            end(postgresql_server)
+            postgresql_server.start()
+        handled_more(bench, 20)
+        senders.stop()
+        # the process that was there all the time does the rest
+        poll_until(lambda: waiting(bench) == 0, what="nothing waits any more")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finish(bench, log)
+    assert_accounted(bench)
+    assert_no_lock(bench)
+
+
+def test_lines_are_cut_and_stalled_and_answers_to_commits_are_lost(
+    postgresql_bench: Bench, postgresql_server: ThrowAwayServer, tmp_path: Path
+) -> None:
+    bench, log = postgresql_bench, tmp_path / "workers.log"
+    prepare(bench)
+    with (
+        Proxy("127.0.0.1", postgresql_server.port) as line,
+        worker(bench, log, **through(line, postgresql_server, bench)) as process,
+        Senders(bench, most=100_000, a_second=A_SECOND) as senders,
+    ):
+        for _ in range(2):
+            handled_more(bench, 20)
+            line.cut()
+            handled_more(bench, 20)
+            # whether that was committed the worker cannot know
+            line.lose_answer_to(b"COMMIT")
+            poll_until(lambda: line.answers_lost, what="an answer was lost")
+            handled_more(bench, 20)
+            line.stall()
+            line.resume()
+        handled_more(bench, 20)
+        line.stall()
+        line.cut()
+        line.resume()
+        handled_more(bench, 20)
+        senders.stop()
+        poll_until(lambda: waiting(bench) == 0, what="nothing waits any more")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finish(bench, log)
+    assert_accounted(bench)
+    assert_no_lock(bench)

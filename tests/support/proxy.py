@@ -1,0 +1,153 @@
+"""A line that a test may cut, stall, or make lose an answer: a small TCP proxy in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final
+
+_PORTION: Final = 65_536
+# On one machine a send that waits so long will wait for ever.
+_SECONDS_TO_SEND: Final = 30.0
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """Passes on what clients of `port` and a server say to each other. A context manager; its methods may be called from any thread."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self.port: int = self._listener.getsockname()[1]
+        self.answers_lost = 0
+        """How many answers were lost since `lose_answer_to`."""
+        self._peers: dict[socket.socket, socket.socket] = {}
+        self._clients: set[socket.socket] = set()
+        self._losing: set[socket.socket] = set()
+        self._question = b""
+        self._stalled = self._ended = False
+        self._selector = selectors.DefaultSelector()
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._bell, self._ear = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="proxy")
+
+    def __enter__(self) -> Proxy:
+        for each in (self._listener, self._ear):
+            self._selector.register(each, selectors.EVENT_READ)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._order(self._end)
+        self._thread.join(60)
+        for each in (self._listener, self._bell, self._ear):
+            each.close()
+        self._selector.close()
+
+    def cut(self) -> None:
+        """Break every connection, without a word to either side; new ones may come."""
+        self._order(self._cut)
+
+    def stall(self) -> None:
+        """Pass nothing on until `resume`, and take no new connection; what is said meanwhile waits."""
+        self._order(lambda: self._stall(True))
+
+    def resume(self) -> None:
+        """Pass everything on again."""
+        self._order(lambda: self._stall(False))
+
+    def lose_answer_to(self, question: bytes) -> None:
+        """Let the next message of a client with these bytes through, and break its connection when the server answers."""
+
+        def lose() -> None:
+            self.answers_lost, self._question = 0, question
+
+        self._order(lose)
+
+    def _order(self, what: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def do() -> None:
+            what()
+            done.set()
+
+        self._orders.put(do)
+        self._bell.send(b"!")
+        assert done.wait(60), "the proxy does not answer"
+
+    def _run(self) -> None:
+        while not self._ended:
+            for key, _ in self._selector.select():
+                self._serve(key.fileobj)  # type: ignore[arg-type]
+
+    def _serve(self, ready: socket.socket) -> None:
+        if ready is self._ear:
+            ready.recv(1)
+            self._orders.get_nowait()()
+        elif ready is self._listener:
+            self._accept()
+        elif ready in self._peers and not self._stalled:
+            # what an order has closed meanwhile is in the list of those that are ready, too
+            self._pass_on(ready)
+
+    def _accept(self) -> None:
+        client = self._listener.accept()[0]
+        try:
+            server = socket.create_connection(self._server, _SECONDS_TO_SEND)
+        except OSError:
+            client.close()
+            return
+        self._clients.add(client)
+        for one, other in ((client, server), (server, client)):
+            one.settimeout(_SECONDS_TO_SEND)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._peers[one] = other
+            self._selector.register(one, selectors.EVENT_READ)
+
+    def _pass_on(self, source: socket.socket) -> None:
+        try:
+            said = source.recv(_PORTION)
+            if not said or source in self._losing:
+                self.answers_lost += bool(said)
+                self._break(source)
+                return
+            if source in self._clients and self._question and self._question in said:
+                self._question = b""
+                self._losing.add(self._peers[source])
+            self._peers[source].sendall(said)
+        except OSError:
+            self._break(source)
+
+    def _break(self, one: socket.socket) -> None:
+        """Both ends: reset, not closed in order."""
+        for each in (one, self._peers[one]):
+            del self._peers[each]
+            self._clients.discard(each)
+            self._losing.discard(each)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(each)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            each.close()
+
+    def _cut(self) -> None:
+        while self._peers:
+            self._break(next(iter(self._peers)))
+
+    def _stall(self, stalled: bool) -> None:
+        if stalled is self._stalled:
+            return
+        self._stalled = stalled
+        for each in (self._listener, *self._peers):
+            if stalled:
+                self._selector.unregister(each)
+            else:
+                self._selector.register(each, selectors.EVENT_READ)
+
+    def _end(self) -> None:
+        self._ended = True
+        self._cut()

@@ -167,9 +167,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--messages", type=int, default=110_000, help="at least so many, spread over the time (default 110000)")
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: results)"
-    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="where the files go (default: results)")
     given = parser.parse_args(arguments)
     if given.minutes <= 0 or given.messages < 1 or min(given.kills, given.server_kills) < 0:
         parser.error("--minutes and --messages must be above 0, --kills and --server-kills 0 or more")

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def trap(owner: type, name: str, then: Callable[[], None], *, before: bool = False, if_found: bool = False) -> None:
-    """Have `then` called before or after each call of a method; not after one that raised, nor with `if_found` one without a result."""
+    """Call `then` before or after each call of a method: not after one that raised, nor with `if_found` one without result."""
     method: Callable[..., Any] = getattr(owner, name)
 
     def trapped(self: Any, *args: Any, **more: Any) -> Any:

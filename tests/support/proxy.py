@@ -18,7 +18,7 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes on what clients of `port` and a server say to each other. A context manager; its methods may be called from any thread."""
+    """Passes on what clients of `port` and a server say to each other. A context manager, for any thread."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)

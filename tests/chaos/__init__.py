@@ -1,0 +1,3 @@
+"""Things break under load, and then ids are compared; README.md says which fault is tried where."""
+
+from __future__ import annotations

@@ -94,3 +94,34 @@ def test_a_delayed_message(waiting: Bench, calls: Calls, column: str) -> None:
     assert len(calls.seen) == 3
     assert waiting.rows("Sales") == []
     assert len(waiting.rows("error")) == 1
+
+
+@pytest.mark.parametrize(
+    "value", ["''", "'!'", "'0'", "'1999-13-45'", "5", "-1e300", "5.5", "x'00'", "'infinity'", "'2026-01-01T00:00:00Z'"]
+)
+def test_a_due_time_that_is_none_holds_up_nobody(sqlite_bench: Bench, calls: Calls, value: str) -> None:
+    """The text is what the index sorts by: what comes first was taken for a table without messages, or for one never empty."""
+
+    @handles("Column")
+    def looks(message: object, context: object) -> None:
+        calls.add(message)
+
+    told = '{"NServiceBus.EnclosedMessageTypes": "Column"}'
+    with sqlite_bench.database.connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{told}', x'7b7d', {value})")
+        sooner = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 seconds')"
+        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{told}', x'7b226e223a317d', {sooner})")
+    sqlite_bench.run()
+    assert {"n": 1} in calls.seen
+    with sqlite_bench.database.connection.cursor() as cursor:
+        cursor.execute('SELECT count(*) FROM "Sales.Delayed"')
+        (left,) = cursor.fetchone()
+    assert len(calls.seen) + left == 2, "the other was handled too, or waits"
+
+
+def test_a_due_time_in_the_form_of_others_does_not_keep_a_worker_from_its_end(sqlite_bench: Bench) -> None:
+    """An hour ago, by its time; by its text it comes after everything of today."""
+    with sqlite_bench.database.connection.cursor() as cursor:
+        due = "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')"
+        cursor.execute(f"INSERT INTO \"Sales.Delayed\" (Headers, Body, Due) VALUES ('{{}}', x'', {due})")
+    sqlite_bench.run()

@@ -13,7 +13,14 @@ VALUES {rows};
 
 -- name: next_due
 -- Seconds until the earliest is due, negative since then, NULL for none: the first entry of the index.
-SELECT (julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('now')) * 86400.0;
+-- Due may be text that is no time: what `take_due` would take is due, or the rows behind it would wait for ever; of the rest, which has
+-- to wait whatever it says, nobody knows for how long.
+SELECT CASE
+    WHEN Due <= strftime('%Y-%m-%d %H:%M:%f', 'now') THEN min(coalesce((julianday(Due) - julianday('now')) * 86400.0, 0.0), 0.0)
+    WHEN julianday(Due) > julianday('now') THEN (julianday(Due) - julianday('now')) * 86400.0
+END
+FROM (SELECT 1 AS one)
+LEFT JOIN (SELECT Due FROM {table} ORDER BY Due LIMIT 1) ON one = 1;
 
 -- name: count_delayed
 -- How many wait, and how many of them are due; neither beyond the limit.

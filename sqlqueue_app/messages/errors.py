@@ -13,6 +13,7 @@ SqlQueueError
 ├── ReplyLost                   a request will get no reply: its process lost the callback queue
 ├── Unrecoverable               raised by handlers: do not retry, move to the error queue at once
 ├── ProcessDied                 never raised: the reason of a message in the error queue at which processes died
+├── WorkerFailed                a worker has stopped because something of ours broke
 └── DatabaseError               what the database said, told apart by error code, never by text
     ├── QueueNotFound           the table of a queue does not exist
     ├── TableMismatch           the table exists but is in no known layout
@@ -78,6 +79,10 @@ class ReplyLost(SqlQueueError):
 
 class ProcessDied(SqlQueueError):
     """Processes died while they handled the message: stands in the error queue as its reason, and is never raised."""
+
+
+class WorkerFailed(SqlQueueError):
+    """A worker has stopped because something of ours broke; started again it may work."""
 
 
 class DatabaseError(SqlQueueError):

@@ -14,7 +14,7 @@ from sqlqueue_app.callbacks.home import WorkerHomes
 from sqlqueue_app.conf import ConcurrencyModel, Settings, instance_name
 from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
-from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.messages.errors import TransientError, WorkerFailed
 from sqlqueue_app.operations.bulk.job import bulk_operations_job
 from sqlqueue_app.operations.failure_index import FailureIndexing
 from sqlqueue_app.operations.installation_plan import planned_tables
@@ -76,7 +76,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
     """Receive until the stop signal is set, or until nothing is left; returns how many messages were received.
 
     `in_work` is told which rows are being handled; a worker without a supervisor tells nobody.
-    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables.
+    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables;
+    WorkerFailed, when everything has ended in order, if it ended because a thread died of an error of ours.
     """
     endpoints = endpoints_of(
         settings,
@@ -119,8 +120,14 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         for _, lease in leases:
             lease.release_at_the_end(logger)
         connections.close_all()
-    logger.info("stopped, %s messages received", count.received, extra={"event": "worker_stopped"})
-    return count.received
+    return _ended(count.received, stop)
+
+
+def _ended(received: int, stop: StopSignal) -> int:
+    logger.info("stopped, %s messages received", received, extra={"event": "worker_stopped"})
+    if stop.has_failed:
+        raise WorkerFailed("a thread of the worker died of an error that the log tells (event thread_died): start the worker again")
+    return received
 
 
 def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], stop: StopSignal) -> list[BackgroundJob]:

@@ -73,6 +73,7 @@ class MonitorReceiver(Receiver):
             self._monitor(poller)
         except BaseException:
             logger.critical("the monitor of %s died", self.queue, extra={"event": "thread_died"}, exc_info=True)
+            self._stop.fail()
             raise
         finally:
             # The pool ends with its monitor, whatever ended that.

@@ -130,6 +130,7 @@ class Receiver(ABC):
         self._pollers: set[Poller] = set()
         self._gate = PauseGate(stop)
         self._sitting_out = 0
+        self._threads_refused = False
         self._numbers = itertools.count(1)
         self._outage = Outage(queue, circuit_breaker_seconds=circuit_breaker_seconds, clock=clock)
 
@@ -229,11 +230,34 @@ class Receiver(ABC):
             # Threads that have ended are forgotten here, and not by themselves: a thread still closes its connection then.
             self._threads = {other for other in self._threads if other.is_alive()} | {thread}
             live = self._budget.live
-            thread.start()
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:
+                self._not_started(number, thread, error)
+                return False
+            self._threads_refused = False
         logger.debug(
             "receive thread %s started (%s), %s live", number, reason, live, extra={"event": "thread_started", "queue": self.queue}
         )
         return True
+
+    def _not_started(self, number: int, thread: threading.Thread, error: Exception) -> None:
+        """The system has no thread for us now: those that are there go on. Raises `error` where there is none. Under the lock."""
+        self._threads.discard(thread)
+        self._ended(number)
+        if not self._budget.live:
+            raise error
+        # Once, and not at each message that asks for one more.
+        refused, self._threads_refused = self._threads_refused, True
+        if refused:
+            return
+        logger.warning(
+            "another receive thread of %s cannot be started, %s go on: %s",
+            self.queue,
+            self._budget.live,
+            error,
+            extra={"event": "thread_not_started", "queue": self.queue},
+        )
 
     def _run(self, number: int) -> None:
         poller = self._new_poller()
@@ -245,7 +269,7 @@ class Receiver(ABC):
             with self._lock:
                 self._ended(number)
             logger.critical("receive thread %s of %s died", number, self.queue, extra={"event": "thread_died"}, exc_info=True)
-            self._stop.set()
+            self._stop.fail()
             raise
         finally:
             with self._lock:

@@ -16,6 +16,7 @@ class StopSignal:
         self._event = threading.Event()
         self._lock = threading.Lock()
         self._subscribers: list[Callable[[], None]] = []
+        self._failed = False
 
     def set(self) -> None:
         """Stop fetching; messages that are being handled are finished."""
@@ -24,6 +25,16 @@ class StopSignal:
             subscribers = list(self._subscribers)
         for told in subscribers:
             told()
+
+    def fail(self) -> None:
+        """As `set`, because something of ours broke: whoever runs the worker finds `has_failed`. After a `set` that alone."""
+        self._failed = self._failed or not self.is_set()
+        self.set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the stop came by `fail`."""
+        return self._failed
 
     def subscribe(self, told: Callable[[], None]) -> None:
         """Have `told` called at each `set`, in the thread that sets, or at once if it is set: it must be quick and never raise.
@@ -57,6 +68,11 @@ class PartOfStop(StopSignal):
         """Stop everything, unless this part has ended before."""
         if not self.is_set():
             self._whole.set()
+
+    def fail(self) -> None:
+        """Stop everything by `fail`, unless this part has ended before."""
+        if not self.is_set():
+            self._whole.fail()
 
     def retire(self) -> None:
         """Stop this part."""

@@ -202,7 +202,7 @@ class WakeUpListener:
             pass
         except BaseException:
             logger.critical("the thread that listens for new messages died", extra={"event": "thread_died"}, exc_info=True)
-            self._stop.set()
+            self._stop.fail()
             raise
         finally:
             self._cover(frozenset())

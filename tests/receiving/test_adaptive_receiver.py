@@ -139,8 +139,44 @@ def test_a_programming_error_stops_the_worker_loudly(caplog: pytest.LogCaptureFi
             made.start()
             done_within(made.join, what="the receiver ends")
         assert stop.is_set()
+        assert stop.has_failed
         assert script.closed == 1
     assert "thread_died" in [getattr(record, "event", None) for record in caplog.records]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_where_no_thread_can_be_started_those_that_are_there_go_on(
+    error: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a limit of threads or of memory; asked for again at the next message."""
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def start_one(thread: threading.Thread) -> None:
+        if thread.name.startswith("sqlqueue-test") and thread.name != "sqlqueue-test-1" and len(refused) < 3:
+            refused.append(thread.name)
+            raise error
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_one)
+    with receiver(lambda: True) as (made, stop, _):
+        made.start()
+        poll_until(lambda: made.live_threads == 4, deadline=60, what="there are as many as there may be in the end")
+        assert not stop.has_failed
+    assert len(refused) == 3
+    assert [getattr(record, "event", None) for record in caplog.records].count("thread_not_started") == 1
+
+
+def test_where_the_first_thread_cannot_be_started_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with receiver(lambda: True) as (made, _, _):
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread"):
+                made.start()
+        assert made.live_threads == 0
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.models import Instance
+from tests.receiving.break_app import MODULE as BREAKING
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import (
     address,
@@ -85,6 +86,24 @@ def test_a_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int
         assert process.wait(60) == 128 + signal.SIGTERM
     wait_until_given_back(bench)
     assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+
+
+def test_a_process_of_which_a_thread_died_is_started_again(sqlite_bench: Bench, tmp_path: Path) -> None:
+    """It ends in order, with nothing in its hand; but its queue is not empty."""
+    bench = sqlite_bench
+    prepare(bench, HANDLERS=[BREAKING])
+    send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
+    once = tmp_path / "once"
+    with worker_process(bench, "--until-empty", BREAK_ONCE=str(once)) as process:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 3
+    assert "start the worker again" in said
+    once.unlink()
+    with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(once)) as process:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert "died by exit code 3" in said
+    assert [number for number, _ in handled(bench)] == [1]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

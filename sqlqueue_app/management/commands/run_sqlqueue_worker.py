@@ -6,11 +6,12 @@ import argparse
 import logging
 from typing import Any, get_args
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.logs import configure_logging, remove_logging
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
+from sqlqueue_app.messages.errors import WorkerFailed
 from sqlqueue_app.operations.run import RunOptions, run_worker
 from sqlqueue_app.operations.signals import stop_on_signals
 from sqlqueue_app.operations.supervised import SupervisedProcess
@@ -26,6 +27,7 @@ exit codes:
   0  stopped in order, or nothing left with --until-empty
   1  the database refused, or a queue table is missing (run sqlqueue_install, or start with --install)
   2  a wrong argument or setting
+  3  a thread died of an error of its own, and the worker stopped in order: start it again (a supervisor does)
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
 
 examples:
@@ -35,6 +37,10 @@ examples:
   manage.py run_sqlqueue_worker --until-empty --log-format json
   manage.py run_sqlqueue_worker --processes 0
 """
+
+
+# None of those that a supervisor takes for final.
+EXIT_FAILED = 3
 
 
 def _batch_size(text: str) -> int | str:
@@ -121,6 +127,8 @@ class Command(SqlQueueCommand):
                 stop = StopSignal()
                 with stop_on_signals(stop):
                     run_worker(settings, chosen, stop)
+        except WorkerFailed as error:
+            raise CommandError(str(error), returncode=EXIT_FAILED) from error
         finally:
             remove_logging(handler)
 

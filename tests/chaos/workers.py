@@ -6,11 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.books import waiting
+from tests.chaos.load import ENDPOINTS
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import wait_until_given_back
 from tests.support.postgresql import ThrowAwayServer
@@ -21,13 +22,15 @@ KILLED = -signal.SIGKILL
 
 
 @contextmanager
-def worker(bench: Bench, log: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(
+    bench: Bench, log: Path, *arguments: str, endpoints: Sequence[str] = ENDPOINTS, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """`run_sqlqueue_worker`, by itself unless the arguments name `--processes`; killed at the end if it is still there."""
     if "--processes" not in arguments:
         arguments = ("--processes", "0", *arguments)
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", "--endpoint", "Sales", "Billing", *arguments],
+            [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", "--endpoint", *endpoints, *arguments],
             env=bench.database.child_environment(**environment),
             stdin=subprocess.DEVNULL,
             stdout=output,

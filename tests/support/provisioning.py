@@ -137,6 +137,7 @@ class PostgresqlProvider:
 
     def end(self) -> None:
         connections[self.alias].close()
+        self._reconnect()
         self._execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.template)
         self._admin.close()
         self.server.close()

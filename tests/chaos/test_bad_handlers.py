@@ -1,0 +1,72 @@
+"""Handlers that run out of memory, leak connections and threads, close the connection, hang: beside good ones.
+
+The want of memory may hit any thread of the process, also one that has no handler at hand: its supervisor starts it again then.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from sqlqueue_app import send_many
+from tests.chaos.bad_app import MODULE
+from tests.chaos.books import assert_no_lock, failed_units
+from tests.chaos.workers import worker
+from tests.receiving.conftest import Bench
+from tests.receiving.processes import address, wait_until_given_back
+from tests.support.waiting import poll_until
+
+
+def prepare(bench: Bench) -> None:
+    bench.configure(HANDLERS=[MODULE], MAX_CONCURRENCY=4, IMMEDIATE_RETRIES=1)
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE effects (id varchar(60) NOT NULL, pid integer NOT NULL)")
+
+
+def send_bad(bench: Bench, kind: str, count: int, released: Path) -> list[str]:
+    """So many messages of the kind; their ids."""
+    ids = [f"{kind}-{number}" for number in range(count)]
+    send_many(f"Bad.{kind}", [{"id": each, "released": str(released)} for each in ids], to=address(bench, "Sales"))
+    return ids
+
+
+def effects(bench: Bench) -> list[str]:
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM effects ORDER BY id")
+        return [str(name) for (name,) in cursor.fetchall()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of its process")
+def test_they_harm_nobody_else(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench)
+    log, released = tmp_path / "worker.log", tmp_path / "released"
+    good = send_bad(bench, "Nothing", 20, released)
+    with worker(bench, log, "--processes", "1", endpoints=("Sales",)) as process:
+        poll_until(lambda: effects(bench) == sorted(good), what="the good ones are handled")
+        failing = send_bad(bench, "Memory", 3, released) + send_bad(bench, "Close", 3, released)
+        others = good + send_bad(bench, "Leak", 5, released) + send_bad(bench, "Beside", 30, released)
+        poll_until(lambda: not bench.rows("Sales"), what="the bad ones are at their end")
+        failed = [unit for unit, _ in failed_units(bench)]
+        # Who asks for memory while another one holds it all fails too, and may do so twice.
+        assert set(failing) <= set(failed)
+        assert sorted(failed + effects(bench)) == sorted(failing + others)
+        done = effects(bench)
+        hanging = send_bad(bench, "Hang", 1, released)
+        poll_until(lambda: "hanging\n" in log.read_text(), what="a handler hangs")
+        drained = log.read_text().count("worker_draining")
+        process.send_signal(signal.SIGTERM)
+        poll_until(lambda: log.read_text().count("worker_draining") > drained, what="the stop has come")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    wait_until_given_back(bench)
+    assert_no_lock(bench)
+    assert effects(bench) == done
+    released.touch()
+    with worker(bench, log, "--until-empty", endpoints=("Sales",)) as process:
+        assert process.wait(60) == 0, log.read_text()[-4_000:]
+    assert effects(bench) == sorted(done + hanging)
+    wait_until_given_back(bench)
+    assert_no_lock(bench)

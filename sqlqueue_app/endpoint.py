@@ -28,6 +28,7 @@ from sqlqueue_app.receiving.auditing import Auditing
 from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.calling import HandlerTable
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
+from sqlqueue_app.receiving.distributed import name_coordinator, others_of, transaction_log
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.failures import Processor
@@ -40,6 +41,7 @@ from sqlqueue_app.receiving.middleware import around, load_middleware
 from sqlqueue_app.receiving.monitor import MonitorReceiver
 from sqlqueue_app.receiving.poller import NewProcessor, QueuePoller
 from sqlqueue_app.receiving.processor_config import ProcessorConfig, SharedFailures
+from sqlqueue_app.receiving.purging import purge_expired
 from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.routes_of_satellites import Destinations
@@ -128,6 +130,7 @@ class Endpoint:
         self._separate: SeparateDispatcher | None = None
         if connection.vendor != "sqlite":
             self._separate = SeparateDispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
+        self._log = transaction_log(self.alias)
         self._joined = Dispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
@@ -235,7 +238,9 @@ class Endpoint:
         if not every:
             return []
         return [
-            BackgroundJob(f"purge expired of {queue.name}", every, lambda table=queue.table: self._purge_expired(table))  # type: ignore[misc]
+            BackgroundJob(
+                f"purge expired of {queue.name}", every, partial(purge_expired, queue.table, self.config.purge_expired_batch)
+            )
             for queue in queues
         ]
 
@@ -263,24 +268,14 @@ class Endpoint:
                 logger.info("%s; to change it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
             elif finding not in stopping:
                 logger.warning("%s; to add it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
+        if self.mode is TransactionMode.TRANSACTION_SCOPE:
+            name_coordinator(self._log)
         for queue in queues:
             if (duplicates := self._duplicates_of(queue)) is not None:
                 duplicates.check()
         if stopping:
             told = "; ".join(finding.text for finding in stopping)
             raise QueueNotFound(f"endpoint {self.name!r} cannot receive: {told}; run sqlqueue_install, or start with --install")
-
-    def _purge_expired(self, table: QueueTable) -> None:
-        batch = self.config.purge_expired_batch
-        purged = 0
-        while True:
-            deleted = table.purge_expired(batch)
-            purged += deleted
-            if deleted < batch:
-                break
-        if purged:
-            name = table.address.table
-            logger.info("%s expired messages purged from %s", purged, name, extra={"event": "expired_purged", "queue": name})
 
     def _table(self, name: str) -> QueueTable:
         return queue_table(self.alias, self.book.of_queue(name))
@@ -367,6 +362,7 @@ class Endpoint:
             immediate_dispatcher=self._separate,
             discard_failures=self.config.on_failure_without_transaction == "discard",
             allowed=self._allowed,
+            others=partial(others_of, self._log, self.mode, queue.name),
             in_work=in_work,
         )
 

@@ -51,7 +51,7 @@ def register() -> None:
 
 def check_names(**_: Any) -> list[checks.CheckMessage]:
     """Report tables whose names the database could not hold, derived names such as callback queues among them."""
-    settings = _usable_settings()
+    settings = usable_settings()
     if settings is None:
         return []
     hint = "choose a shorter name; for a callback queue set INSTANCE, which stands in for the name of the machine"
@@ -61,7 +61,7 @@ def check_names(**_: Any) -> list[checks.CheckMessage]:
 
 def check_router(**_: Any) -> list[checks.CheckMessage]:
     """Warn where the queues are not in `default` and the managed tables would be made beside them in a database of their own."""
-    settings = _usable_settings()
+    settings = usable_settings()
     if settings is None or router.db_for_read(apps.get_model("sqlqueue_app", "Instance")) == settings.database:
         return []
     message = (
@@ -74,7 +74,7 @@ def check_router(**_: Any) -> list[checks.CheckMessage]:
 
 def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
     """Report endpoints that remember handled messages where the managed tables are not in the database of the queues."""
-    settings = _usable_settings()
+    settings = usable_settings()
     if settings is None:
         return []
     alias = router.db_for_write(apps.get_model("sqlqueue_app", "HandledMessage"))
@@ -93,7 +93,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
 
     Looks only if the alias of the queues is among `databases`. A database that cannot be reached is a warning.
     """
-    settings = _usable_settings()
+    settings = usable_settings()
     if settings is None or settings.database not in (databases or ()):
         return []
     alias = settings.database
@@ -135,7 +135,7 @@ def _message(finding: Finding) -> checks.CheckMessage:
     return kind(finding.text, hint=hint, id=check_id)
 
 
-def _usable_settings() -> Settings | None:
+def usable_settings() -> Settings | None:
     """The settings, unless there are none or they are wrong, which the checks of the settings report."""
     if not is_configured() or any(problem.is_error for problem in current_problems()):
         return None

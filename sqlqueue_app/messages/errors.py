@@ -4,7 +4,8 @@ SqlQueueError
 ├── ConfigurationError          settings or code are wrong: change them
 │   ├── AddressError            a queue address or name cannot be used (also a ValueError)
 │   ├── MessageTypeError        a message type is unknown, doubled, or has no route
-│   └── HandlerError            a handler cannot be registered
+│   ├── HandlerError            a handler cannot be registered
+│   └── CannotPrepare           a database that was written to cannot take part in the transaction of the message
 ├── WireFormatError             a row or body is not what the wire says (also a ValueError)
 │   ├── PoisonMessage           the headers of a row cannot be read: the row goes to the error queue as it is
 │   │   └── NullHeaders         the headers are the JSON text null
@@ -47,6 +48,10 @@ class MessageTypeError(ConfigurationError):
 
 class HandlerError(ConfigurationError):
     """A handler cannot be registered."""
+
+
+class CannotPrepare(ConfigurationError):
+    """A handler has written to another database, which cannot prepare a transaction: trying again cannot help."""
 
 
 class WireFormatError(SqlQueueError, ValueError):

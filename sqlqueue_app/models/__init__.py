@@ -39,6 +39,7 @@ from sqlqueue_app.models.running import (
     Schedule,
     ScheduleTick,
 )
+from sqlqueue_app.models.two_phase import DistributedTransaction, TwoPhaseCoordinator
 from sqlqueue_app.models.watching import (
     CheckResult,
     DeliveryState,
@@ -63,6 +64,7 @@ __all__ = [
     "Dashboard",
     "DelayedMessage",
     "DeliveryState",
+    "DistributedTransaction",
     "Endpoint",
     "EndpointExpectation",
     "EndpointSample",
@@ -102,6 +104,7 @@ __all__ = [
     "Severity",
     "Subscription",
     "TaskResult",
+    "TwoPhaseCoordinator",
     "UsageDay",
     "managed_models",
     "queue_model",

@@ -17,6 +17,7 @@ from sqlqueue_app.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.messages.errors import TransientError, WorkerFailed
 from sqlqueue_app.operations.bulk.job import bulk_operations_job
 from sqlqueue_app.operations.failure_index import FailureIndexing
+from sqlqueue_app.operations.in_doubt import InDoubt
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.measuring import Measuring
 from sqlqueue_app.operations.notifications.job import Notifications
@@ -135,7 +136,9 @@ def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], stop: StopSigna
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
-    return [*of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
+    in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
+    in_doubt = InDoubt(settings.database).jobs() if in_scope else []
+    return [*in_doubt, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
 
 
 def _connections_needed(endpoints: list[Endpoint], queues: dict[str, list[ReceivingQueue]]) -> int:

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.errors import CannotPrepare, HandlerError, MessageBodyError, MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.times import format_time
 
 # Cut as core 5.2.26 and 6.0 on do.
 MESSAGE_CHARACTERS = 16_384
 # The text of an error stands in the trace several times, and may be as long as the message that it is about.
 TRACE_CHARACTERS = 100_000
+# Trying again cannot help: the body, the type or the settings will be the same.
+UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
 _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
 
 

@@ -149,7 +149,9 @@ class QueuePoller:
         # Made here and not in the constructor: on SQL Server it looks at the table, which may be away like everything else.
         if self._processor is None:
             with self._table.errors(f"look at {self._table.qualified}"):
-                self._processor = self._new_processor(self._config, receive_transaction(self._table, self._config.bound))
+                opened = receive_transaction(self._table, self._config.bound)
+                opened.others = self._config.others()
+                self._processor = self._new_processor(self._config, opened)
                 self._processor.may_receive_ahead = self._may_receive_ahead
         return self._processor
 

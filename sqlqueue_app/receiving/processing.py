@@ -20,31 +20,25 @@ from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import (
     DatabaseError,
     DoomedTransaction,
-    HandlerError,
-    MessageBodyError,
-    MessageTypeError,
     NullHeaders,
     PoisonMessage,
     TransientError,
-    Unrecoverable,
 )
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.batch_size import BatchSize
 from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryNow
 from sqlqueue_app.receiving.control_messages import is_subscription_message
-from sqlqueue_app.receiving.failures import Failure, failure_of
+from sqlqueue_app.receiving.failures import UNRECOVERABLE, Failure, failure_of
 from sqlqueue_app.receiving.invoking import Invoker
 from sqlqueue_app.receiving.measures import Done, done
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.receiving.reading import NullBody, read_message
 from sqlqueue_app.receiving.recovering import Recovery
-from sqlqueue_app.tables.receive_transaction import Hooks, ReceiveTransaction
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
+from sqlqueue_app.tables.watched_connection import Hooks
 
 logger = logging.getLogger("sqlqueue.receive")
-
-# Trying again cannot help: the body or the type will be the same.
-UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError)
 
 
 class Outcome(enum.Enum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +25,7 @@ from sqlqueue_app.receiving.rate_limiting import RateLimit
 from sqlqueue_app.receiving.slow_handlers import SlowHandlers
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
+from sqlqueue_app.tables.other_aliases import NoOtherAliases
 from sqlqueue_app.tables.rows import ReceivedRow
 
 
@@ -92,5 +94,7 @@ class ProcessorConfig:
     """Where the next receive looks, shared by the threads of the queue."""
     measures: Measures = field(default_factory=Measures)
     """Counts what becomes of messages, for the whole endpoint."""
+    others: Callable[[], NoOtherAliases] = NoOtherAliases
+    """The other databases that take part in the receive transactions of a thread."""
     in_work: InWork = UNWATCHED
     """Is told which row is being handled, so that a message that kills its process is not received for ever (design 6.13)."""

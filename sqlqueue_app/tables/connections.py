@@ -21,6 +21,11 @@ def connection_of(alias: str) -> BaseDatabaseWrapper:
     return connections[alias]
 
 
+def aliases_beside(alias: str) -> list[str]:
+    """The other aliases of DATABASES."""
+    return [other for other in connections if other != alias]
+
+
 def dialect_of_connection(connection: BaseDatabaseWrapper) -> Dialect:
     """The dialect of a connection; ConfigurationError for a database that cannot hold queues. Does not connect."""
     return dialect_of_vendor(connection.vendor)

@@ -23,8 +23,9 @@ from psycopg import errors, generators, pq
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
 from sqlqueue_app.policies.lower_bound import LowerBound
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.receive_transaction import SAVEPOINT, ReceiveTransaction, Savepoint
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, Savepoint
 from sqlqueue_app.tables.rows import ReceivedRow
+from sqlqueue_app.tables.watched_connection import SAVEPOINT
 
 _IN_TRANSACTION = pq.TransactionStatus.INTRANS
 _ROWS = pq.ExecStatus.TUPLES_OK
@@ -247,6 +248,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         return raw is not None and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
 
     def abandon(self) -> None:
+        self.others.abandon()
         if not self._begun or self._ahead:
             return
         self._begun = False

@@ -11,19 +11,16 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable
-from typing import Any
 
 from django.db import Error as DjangoDatabaseError
 from django.db.transaction import Atomic
 
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
 from sqlqueue_app.policies.lower_bound import LowerBound
+from sqlqueue_app.tables.other_aliases import NO_OTHERS, NoOtherAliases
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
-from sqlqueue_app.tables.watched_connection import WatchedConnection, watch
-
-SAVEPOINT = "sqlqueue"
-Hooks = list[Callable[[], Any]]
+from sqlqueue_app.tables.watched_connection import SAVEPOINT, Hooks, WatchedConnection, watch
 
 
 class Savepoint(enum.Enum):
@@ -50,6 +47,8 @@ class ReceiveTransaction:
         self._statements: dict[int, str] = {}
         self._receiving = table.errors(f"receive from {table.qualified}")
         self._committing = table.errors(f"commit a receive from {table.qualified}")
+        self.others: NoOtherAliases = NO_OTHERS
+        """The other databases that take part; set before the first receive."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -127,12 +126,14 @@ class ReceiveTransaction:
         connection = self.connection
         self._first_hook = len(connection.run_on_commit)
         connection.on_first_use = self._before_use
+        self.others.begin_message()
 
     def end_message(self) -> None:
         """The message is done but for the commit: what follows is not undone with it."""
         self.connection.on_first_use = None
         if self._savepoint is Savepoint.USED:
             self._savepoint = Savepoint.STALE
+        self.others.end_message()
 
     def _before_use(self) -> None:
         before, self._savepoint = self._savepoint, Savepoint.USED
@@ -173,6 +174,7 @@ class ReceiveTransaction:
                 self._rollback_to_savepoint()
             self._savepoint = Savepoint.FRESH
         connection.on_first_use = self._before_use
+        self.others.undo_message()
 
     def check_usable(self) -> None:
         """DoomedTransaction if a commit would not commit, because an error was swallowed on the way."""
@@ -186,6 +188,7 @@ class ReceiveTransaction:
                 "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() "
                 "block, or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
             )
+        self.others.check_usable()
 
     def _is_broken(self) -> bool:
         return self._has_transaction() is not True
@@ -208,19 +211,25 @@ class ReceiveTransaction:
         Where there are none and the database allows it, at most `then_receive()` rows are received in the same round trip, for the
         next `receive_many`; whoever asks for that receives again, or calls `give_back`.
         """
-        atomic, self._atomic = self._atomic, None
-        if atomic is None:
+        if self._atomic is None:
             return []
+        # While everything can be undone still: an error of another database is one of the message.
+        prepared = self.others.prepare()
+        atomic, self._atomic = self._atomic, None
         connection = self.connection
         connection.on_first_use = None
         hooks: Hooks = [entry[1] for entry in connection.run_on_commit]
         connection.run_on_commit = []
-        with self._committing:
-            if then_receive is not None and not hooks:
-                self._commit_and_receive(atomic, then_receive)
-            else:
-                self._commit(atomic)
-        return hooks
+        try:
+            with self._committing:
+                if then_receive is not None and not hooks and not prepared:
+                    self._commit_and_receive(atomic, then_receive)
+                else:
+                    self._commit(atomic)
+        except BaseException:
+            self.others.ask_log()
+            raise
+        return hooks + self.others.commit()
 
     def _commit(self, atomic: Atomic) -> None:
         atomic.__exit__(None, None, None)
@@ -233,6 +242,7 @@ class ReceiveTransaction:
 
     def abandon(self) -> None:
         """Roll everything back, the receive too; the rows are there again. Does nothing without a transaction; never raises."""
+        self.others.abandon()
         atomic, self._atomic = self._atomic, None
         if atomic is None:
             return

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+SAVEPOINT: Final = "sqlqueue"
+"""The name of the savepoint before the work of a message."""
+
+Hooks = list[Callable[[], Any]]
+"""What waits for a commit, in its order."""
 
 
 class Watched:

@@ -9,8 +9,9 @@ from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.messages.errors import DoomedTransaction
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.receive_transaction import Hooks, ReceiveTransaction
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
+from sqlqueue_app.tables.watched_connection import Hooks
 
 # libpq's number for an open transaction that has not failed, in both versions of psycopg.
 _IN_TRANSACTION = 2

@@ -12,8 +12,9 @@ from sqlqueue_app.receiving.non_transactional import NonTransactionalProcessor
 from sqlqueue_app.receiving.processing import MessageProcessor, Outcome
 from sqlqueue_app.receiving.processor_config import ProcessorConfig
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.receive_transaction import Hooks, ReceiveTransaction, receive_transaction
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
 from sqlqueue_app.tables.rows import ReceivedRow
+from sqlqueue_app.tables.watched_connection import Hooks
 from sqlqueue_app.testing.messages import SentMessage
 from sqlqueue_app.testing.nested_receive import NestedReceiveTransaction
 

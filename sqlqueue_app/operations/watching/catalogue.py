@@ -130,8 +130,17 @@ POOLS: Final = CheckKind(
     gettext_lazy('Raise "max_size" of "pool" in the OPTIONS of the database %(alias)s, or receive with fewer threads.'),
 )
 
+BRANCHES: Final = CheckKind(
+    f"{OWN_PREFIX}branches",
+    USUAL,
+    gettext_lazy("Branches in doubt"),
+    gettext_lazy("A transaction has been prepared in the database %(alias)s since %(prepared)s and keeps its locks: %(subject)s."),
+    gettext_lazy("Workers commit it or roll it back as the log says: see in their logs why they cannot, as branch_in_doubt."),
+    is_critical=True,
+)
+
 BUILT_IN: Final[Mapping[str, CheckKind]] = {
-    each.name: each for each in (INSTANCES, MINIMUMS, RECEIVERS, MOVER, PURGING, SCHEDULES, TABLES, CLOCKS, POOLS)
+    each.name: each for each in (INSTANCES, MINIMUMS, RECEIVERS, MOVER, PURGING, SCHEDULES, TABLES, CLOCKS, POOLS, BRANCHES)
 }
 
 

@@ -19,6 +19,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.databases.ddl import TableKind
 from sqlqueue_app.instances import DEAD_AFTER_SECONDS
 from sqlqueue_app.models import EndpointExpectation, QueueSample
+from sqlqueue_app.operations.in_doubt import InDoubt
 from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances
 from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind, known_queues
@@ -182,6 +183,14 @@ def _tables(look: Look) -> _Found:
         yield dialect.qualified(table.address), {"text": wrong[0].text, "sql": wrong[0].sql} if wrong else None
 
 
+def _branches(look: Look) -> _Found:
+    """Branches that outlive the looks of the workers, which end what is in doubt every few seconds."""
+    for each in InDoubt(look.settings.database).prepared():
+        at = each.prepared_at.astimezone(look.zone)
+        is_old = each.prepared_at < look.now - RECENT
+        yield str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None
+
+
 CHECKS: Final[Mapping[str, Callable[[Look], _Found]]] = {
     catalogue.INSTANCES.name: _instances,
     catalogue.MINIMUMS.name: _minimums,
@@ -190,4 +199,5 @@ CHECKS: Final[Mapping[str, Callable[[Look], _Found]]] = {
     catalogue.PURGING.name: _purging,
     catalogue.SCHEDULES.name: _schedules,
     catalogue.TABLES.name: _tables,
+    catalogue.BRANCHES.name: _branches,
 }

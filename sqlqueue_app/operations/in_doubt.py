@@ -1,0 +1,120 @@
+"""Branches of two-phase commit that were left in doubt: who has prepared them died, or lost the database, before phase two.
+
+The log in the database of the queues says how they end, so that any worker can do it, and several at once do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from django.db import connections
+
+from sqlqueue_app.databases.two_phase import CAN_PREPARE
+from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.receiving.distributed import transaction_log
+from sqlqueue_app.scheduler import BackgroundJob
+from sqlqueue_app.tables.branches import PreparedBranch, end_in_doubt, prepared_branches
+from sqlqueue_app.tables.connections import aliases_beside, connection_of, database_errors, dialect_of_connection
+
+logger = logging.getLogger("sqlqueue.background")
+
+# Branches keep their locks: the next attempt at the message may wait for them.
+LOOK_SECONDS: Final = 5.0
+# What was decided and has ended is forgotten in portions, so that no statement is long.
+_FORGOTTEN_AT_ONCE: Final = 500
+_LOOKED_AT: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What one look has done: branches that were committed and rolled back, and those of a transaction that is still open."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    open: int = 0
+
+
+class InDoubt:
+    """Ends branches in doubt. One object serves one thread at a time; others may look at the same moment."""
+
+    def __init__(self, alias: str) -> None:
+        """`alias` is that of the queues."""
+        self._alias = alias
+        self._others = [other for other in aliases_beside(alias) if connections[other].vendor in CAN_PREPARE]
+        self._log = transaction_log(alias)
+        self._away: set[str] = set()
+
+    def jobs(self) -> list[BackgroundJob]:
+        """`look` as a background job; none where no other database can have branches."""
+        return [BackgroundJob("branches in doubt", LOOK_SECONDS, self._run)] if self._can_have_branches else []
+
+    @property
+    def _can_have_branches(self) -> bool:
+        return bool(self._others) and self._log.is_here
+
+    def _run(self) -> None:
+        self.look()
+
+    def look(self) -> Resolved:
+        """End what is in doubt, and forget what has ended. Databases that are away are logged once, and asked the next time.
+
+        DatabaseError if the database of the queues cannot be asked. Not inside of a transaction.
+        """
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "read the log of distributed transactions"):
+            recorded = list(self._recorded())
+        # After the log was read: a transaction of it that has no branch now will never have one again.
+        prepared = self._prepared_by_alias({alias for _, aliases in recorded for alias in aliases})
+        done = self._resolve([branch for branches in prepared.values() for branch in branches])
+        self._forget(recorded, prepared)
+        return done
+
+    def prepared(self) -> list[PreparedBranch]:
+        """The branches that are prepared now, in the databases that answer; some of them belong to a message at work."""
+        return [branch for branches in self._prepared_by_alias().values() for branch in branches]
+
+    def _prepared_by_alias(self, known: Collection[str] = ()) -> dict[str, list[PreparedBranch]]:
+        if not self._can_have_branches:
+            return {}
+        return {alias: branches for alias in self._others if (branches := self._prepared(alias, known)) is not None}
+
+    def _recorded(self) -> Iterator[tuple[uuid.UUID, list[str]]]:
+        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at").values_list("id", "branches")
+        return rows[:_LOOKED_AT].iterator()
+
+    def _prepared(self, alias: str, known: Collection[str]) -> list[PreparedBranch] | None:
+        try:
+            found = prepared_branches(alias, self._log.coordinator())
+        except DatabaseError as error:
+            if alias not in self._away:
+                self._away.add(alias)
+                text = "whether branches of transactions are in doubt on %r is not known, the database cannot be asked: %s"
+                # Few handlers use every database of the settings: a warning is for one that the log knows.
+                level = logging.WARNING if alias in known else logging.INFO
+                logger.log(level, text, alias, error, extra={"event": "branches_not_seen"})
+            connections[alias].close()
+            return None
+        self._away.discard(alias)
+        return found
+
+    def _resolve(self, branches: list[PreparedBranch]) -> Resolved:
+        decided = {branch.id.transaction: self._log.is_committed(branch.id.transaction) for branch in branches}
+        committed = rolled_back = still_open = 0
+        for branch in branches:
+            is_committed = decided[branch.id.transaction]
+            if is_committed is None:
+                still_open += 1
+            elif end_in_doubt(branch, committed=is_committed):
+                committed += is_committed
+                rolled_back += not is_committed
+        return Resolved(committed, rolled_back, still_open)
+
+    def _forget(self, recorded: list[tuple[uuid.UUID, list[str]]], prepared: dict[str, list[PreparedBranch]]) -> None:
+        waiting = {branch.id.transaction for branches in prepared.values() for branch in branches}
+        ended = [id_ for id_, aliases in recorded if id_ not in waiting and all(alias in prepared for alias in aliases)]
+        for first in range(0, len(ended), _FORGOTTEN_AT_ONCE):
+            DistributedTransaction.objects.using(self._alias).filter(id__in=ended[first : first + _FORGOTTEN_AT_ONCE]).delete()

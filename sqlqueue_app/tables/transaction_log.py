@@ -1,0 +1,145 @@
+"""The coordinator's log of two-phase commit, in the database of the queues: what is in it is committed, wherever its branches are.
+
+A transaction records itself before it prepares its first branch, in the receive transaction. So who sees a prepared branch can have
+the database decide: to insert the same id waits while that transaction is open, fails if it was committed, and succeeds if it never
+will be. No clock and no time limit decides anything.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.messages.errors import ConfigurationError, ConstraintViolation, DatabaseError, LockTimeout
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run
+from sqlqueue_app.tables.writing import all_or_none
+
+# A transaction that records itself is about to commit: who asks waits so long for its end, at most.
+_DECISION_MILLISECONDS: Final = "1000"
+
+
+class _NotRecorded(Exception):
+    """Ends the transaction that has asked, so that it leaves nothing."""
+
+
+class TransactionLog:
+    """A description, not a connection: each call uses the calling thread's Django connection. Shared by threads.
+
+    `table` and `coordinators` are the names of the managed tables, `kept_in` the alias where the routers keep them.
+    """
+
+    def __init__(self, alias: str, table: str, coordinators: str, *, kept_in: str) -> None:
+        self.alias = alias
+        self._kept_in = kept_in
+        self._dialect = dialect_of_connection(connection_of(alias))
+        self._record = self._dialect.statement("record_transaction", table=self._dialect.quote(table))
+        self._look = self._dialect.statement("recorded_transaction", table=self._dialect.quote(table))
+        self._coordinators = self._dialect.quote(coordinators)
+        self._coordinator: uuid.UUID | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the log is in the database of the queues, as it must be."""
+        return self._kept_in == self.alias
+
+    def coordinator(self) -> uuid.UUID:
+        """What names this database in the ids of branches; made by a worker at its start.
+
+        ConfigurationError where the log is kept in another database; DatabaseError if the database cannot be asked, or if there is
+        no name yet inside of a transaction.
+        """
+        if not self.is_here:
+            raise ConfigurationError(recorded_elsewhere(self._kept_in, self.alias))
+        with self._lock:
+            if self._coordinator is not None:
+                return self._coordinator
+        with database_errors(self._dialect, "look who coordinates two-phase commit"):
+            found = self._known() or self._made(connection_of(self.alias))
+        with self._lock:
+            self._coordinator = found
+        return found
+
+    def _known(self) -> uuid.UUID | None:
+        rows = fetch_all(connection_of(self.alias), self._dialect.statement("coordinator", table=self._coordinators))
+        return uuid.UUID(str(rows[0][0])) if rows else None
+
+    def _made(self, connection: BaseDatabaseWrapper) -> uuid.UUID:
+        if connection.in_atomic_block:
+            # Rolled back with the transaction, the name would be unknown, and the branches under it nobody's.
+            raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which makes it")
+        made = self._dialect.statement("make_coordinator", table=self._coordinators)
+        with all_or_none(self.alias):
+            run(connection, made, id=self._written(uuid.uuid4()))
+        if (found := self._known()) is None:
+            raise DatabaseError("the row of the coordinator is gone as soon as it is made")
+        return found
+
+    def record(self, transaction_id: uuid.UUID, queue: str, branches: Sequence[str]) -> None:
+        """Record the transaction in the one that is open, with the aliases of its branches.
+
+        ConstraintViolation if it is recorded; waits while another transaction that has recorded it is open.
+        """
+        with database_errors(self._dialect, "record a distributed transaction"):
+            values = {"id": self._written(transaction_id), "queue": queue, "branches": json.dumps(list(branches))}
+            run(connection_of(self.alias), self._record, **values)
+
+    def is_committed(self, transaction_id: uuid.UUID) -> bool | None:
+        """Whether a transaction that has prepared branches is committed; None while it is open. Not inside of a transaction.
+
+        False is for ever: its process has lost the transaction. DatabaseError if the database cannot be asked.
+        """
+        try:
+            with transaction.atomic(using=self.alias, durable=True), self._limited_wait():
+                self.record(transaction_id, "", ())
+                raise _NotRecorded
+        except _NotRecorded:
+            return False
+        except ConstraintViolation:
+            return True
+        except LockTimeout:
+            return None
+
+    @property
+    def has_one_writer(self) -> bool:
+        """Whether a transaction that has begun to write is the only one that does: any other in which branches were prepared has
+        ended then.
+        """
+        return self._dialect.name == "sqlite"
+
+    def knows(self, transaction_id: uuid.UUID) -> bool:
+        """Whether the transaction is recorded, as far as the one that is open can see."""
+        with database_errors(self._dialect, "read the log of distributed transactions"):
+            return bool(fetch_all(connection_of(self.alias), self._look, id=self._written(transaction_id)))
+
+    @contextmanager
+    def _limited_wait(self) -> Iterator[None]:
+        # SQLite waits as long as its settings say: the transaction that is asked about is then the only one that writes.
+        statements = self._dialect.statements
+        connection = connection_of(self.alias)
+        if "limit_lock_wait" in statements:
+            run(connection, self._dialect.statement("limit_lock_wait", milliseconds=_DECISION_MILLISECONDS))
+        try:
+            yield
+        finally:
+            if "unlimit_lock_wait" in statements:
+                run(connection, self._dialect.statement("unlimit_lock_wait"))
+
+    def _written(self, value: uuid.UUID) -> str:
+        # Django keeps a UUID as its digits on SQLite, where there is no type for it.
+        return value.hex if self._dialect.name == "sqlite" else str(value)
+
+
+def recorded_elsewhere(kept_in: str, alias: str) -> str:
+    """What is wrong where distributed transactions would be recorded in another database than that of the queues."""
+    return (
+        f"a transaction that several databases take part in is recorded in that of the queues, {alias!r}, but the routers keep the "
+        f"tables of sqlqueue_app in {kept_in!r}"
+    )

@@ -1,0 +1,71 @@
+"""A handler that writes to three databases, in worker processes that kill themselves at one step of two-phase commit, once.
+
+KILL_AT names the step, KILL_ONCE a file that says it has happened. The traps stand around the product's own methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from django.db import connections
+
+from sqlqueue_app import handles
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.tables import branches, other_aliases
+from sqlqueue_app.tables.joined_alias import JoinedAlias
+from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+from sqlqueue_app.tables.transaction_log import TransactionLog
+from tests.receiving.kill_app import KILL_AT, die_at
+from tests.support.failpoints import trap
+
+MODULE: Final = __name__
+STEPS: Final = (
+    "second written",
+    "recorded",
+    "second prepared",
+    "third prepared",
+    "decided",
+    "second committed",
+    "third committed",
+)
+# Steps of whoever ends what the death at another step has left.
+RESOLVING: Final = ("asked", "second resolved")
+
+
+def _trap_by_alias(owner: Any, name: str, what: str) -> None:
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def trapped(first: Any, *arguments: Any) -> Any:
+        result = method(first, *arguments)
+        die_at(f"{first if isinstance(first, str) else first.alias} {what}")
+        return result
+
+    setattr(owner, name, trapped)
+
+
+def _write(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        cursor.execute("INSERT INTO effects (name) VALUES (%s)", ["effect"])
+
+
+@handles("Kill.Spread")
+def spread(message: Any, context: Any) -> None:
+    """A row in each database."""
+    _write(get_settings().database)
+    _write("second")
+    die_at("second written")
+    _write("third")
+
+
+if KILL_AT:
+    trap(TransactionLog, "record", partial(die_at, "recorded"))
+    _trap_by_alias(JoinedAlias, "prepare", "prepared")
+    trap(PostgresReceiveTransaction, "_commit", partial(die_at, "decided"))
+    trap(ReceiveTransaction, "_commit", partial(die_at, "decided"))
+    _trap_by_alias(other_aliases, "commit_prepared", "committed")
+    trap(TransactionLog, "is_committed", partial(die_at, "asked"))
+    _trap_by_alias(branches, "commit_prepared", "resolved")
+    _trap_by_alias(branches, "rollback_prepared", "resolved")

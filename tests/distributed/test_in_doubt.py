@@ -1,0 +1,164 @@
+"""Branches in doubt: who ends them, who leaves them alone, and who is told."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app import handles
+from sqlqueue_app.checks.two_phase import check_other_databases, check_prepared_transactions
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.databases.two_phase import BranchId
+from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.operations.in_doubt import InDoubt, Resolved
+from sqlqueue_app.operations.watching.catalogue import BRANCHES
+from sqlqueue_app.operations.watching.looks import Look, run
+from sqlqueue_app.receiving.distributed import transaction_log
+from sqlqueue_app.tables.branches import prepare
+from sqlqueue_app.tables.clock import database_now
+from tests.distributed.conftest import OtherDatabase, other_database
+from tests.receiving.conftest import Bench
+from tests.support import postgresql, postgresql_programs
+from tests.support.provisioning import PostgresqlProvider
+
+
+class _Dies(Exception):
+    """The transaction of the coordinator is lost here."""
+
+
+def leave_branch(bench: Bench, other: OtherDatabase, *, committed: bool = False, coordinator: uuid.UUID | None = None) -> BranchId:
+    """A branch as a process leaves it that dies before or after its decision."""
+    log = transaction_log(bench.database.alias)
+    branch = BranchId(coordinator or log.coordinator(), uuid.uuid4(), 0)
+    with suppress(_Dies), transaction.atomic(using=bench.database.alias):
+        log.record(branch.transaction, "Sales", [other.alias])
+        connection = connections[other.alias]
+        with suppress(_Dies), transaction.atomic(using=other.alias):
+            other.write(f"of {branch}")
+            prepare(connection, branch)
+            raise _Dies
+        if not committed:
+            raise _Dies
+    return branch
+
+
+def recorded(bench: Bench) -> list[uuid.UUID]:
+    return list(DistributedTransaction.objects.using(bench.database.alias).values_list("id", flat=True))
+
+
+def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: Callable[[], list[str]]) -> None:
+    decided = leave_branch(bench, second, committed=True)
+    lost = leave_branch(bench, second)
+    assert second.prepared() == [str(decided), str(lost)]
+    assert InDoubt(bench.database.alias).look() == Resolved(committed=1, rolled_back=1)
+    assert (second.effects(), second.prepared()) == ([f"of {decided}"], [])
+    assert events().count("branch_resolved") == 2
+    # What was read of the log was read before: it is forgotten the next time.
+    assert recorded(bench) == [decided.transaction]
+    assert InDoubt(bench.database.alias).look() == Resolved()
+    assert recorded(bench) == []
+
+
+def test_those_of_others_are_left_alone(bench: Bench, second: OtherDatabase) -> None:
+    foreign = leave_branch(bench, second, coordinator=uuid.uuid4())
+    with connections["second"].cursor() as cursor:
+        cursor.execute("BEGIN; INSERT INTO effects VALUES ('of somebody'); PREPARE TRANSACTION 'sqlqueue-of-somebody'")
+    assert InDoubt(bench.database.alias).look() == Resolved()
+    assert second.prepared() == [str(foreign), "sqlqueue-of-somebody"]
+    with connections["second"].cursor() as cursor:
+        for gid in second.prepared():
+            cursor.execute(f"ROLLBACK PREPARED '{gid}'")
+
+
+def test_one_whose_transaction_is_open_is_left_alone(bench: Bench, second: OtherDatabase) -> None:
+    if bench.database.vendor != "postgresql":
+        pytest.skip("one writer: who asks waits for it")
+    log = transaction_log(bench.database.alias)
+    branch = BranchId(log.coordinator(), uuid.uuid4(), 0)
+    outside = connections.create_connection(bench.database.alias)
+    with outside.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(
+            "INSERT INTO sqlqueue_app_distributedtransaction (id, queue, branches, decided_at) VALUES (%s, 'Sales', '[]', now())",
+            [branch.transaction],
+        )
+        with suppress(_Dies), transaction.atomic(using="second"):
+            second.write("there")
+            prepare(connections["second"], branch)
+            raise _Dies
+        assert InDoubt(bench.database.alias).look() == Resolved(open=1)
+        assert second.prepared() == [str(branch)]
+        cursor.execute("COMMIT")
+    outside.close()
+    assert InDoubt(bench.database.alias).look() == Resolved(committed=1)
+    assert second.effects() == ["there"]
+
+
+def test_a_database_that_is_away_is_told_once_and_its_transactions_are_kept(
+    bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    branch = leave_branch(bench, second, committed=True)
+    name = connections.settings["second"]["NAME"]
+    connections["second"].close()
+    connections.settings["second"]["NAME"] = "not there"
+    looking = InDoubt(bench.database.alias)
+    assert [looking.look(), looking.look()] == [Resolved()] * 2
+    told = [
+        record for record in caplog.records if getattr(record, "event", "") == "branches_not_seen" and "'second'" in record.message
+    ]
+    assert ([record.levelname for record in told], recorded(bench)) == (["WARNING"], [branch.transaction])
+    connections.settings["second"]["NAME"] = name
+    assert looking.look() == Resolved(committed=1)
+
+
+def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: OtherDatabase) -> None:
+    branch = leave_branch(bench, second)
+    now = database_now(bench.database.alias)
+    fresh = run(BRANCHES, Look(get_settings(), bench.database.alias, now))
+    assert (list(fresh.failing), list(fresh.passing)) == ([], [str(branch)])
+    report = run(BRANCHES, Look(get_settings(), bench.database.alias, now + timedelta(minutes=2)))
+    assert report.failing[str(branch)]["alias"] == "second"
+    InDoubt(bench.database.alias).look()
+
+
+def test_settings_that_let_handlers_only_read_are_told(bench: Bench) -> None:
+    bench.configure()
+    told = check_other_databases()
+    others = {"sqlite": [], "postgresql": ["default"]}[bench.database.vendor]
+    assert [(message.id, f"the database {alias!r}" in message.msg) for message, alias in zip(told, others, strict=True)] == [
+        ("sqlqueue.I032", True) for _ in others
+    ]
+    bench.configure(TRANSACTION_MODE="sends_atomic_with_receive")
+    assert check_other_databases() == []
+
+
+@pytest.mark.once
+def test_a_server_that_keeps_no_prepared_transactions(bench: Bench) -> None:
+    """What such a server is asked to keep fails its message, and nothing else; a check has said so before."""
+    server = postgresql.ThrowAwayServer(postgresql_programs.find_or_install(), [*postgresql.OPTIONS, "max_prepared_transactions=0"])
+    provider = PostgresqlProvider(server)
+    try:
+        with other_database(provider, "second") as second:
+            (warning,) = check_prepared_transactions(databases=["second"])
+            assert warning.id == "sqlqueue.W037"
+            assert check_prepared_transactions(databases=[bench.database.alias]) == []
+
+            @handles("Test.Message")
+            def handler(message: Any, context: Any) -> None:
+                second.write("there")
+
+            bench.configure(IMMEDIATE_RETRIES=3)
+            bench.put_message("Test.Message")
+            bench.run()
+            (headers,) = bench.headers("error")
+            assert "keeps no prepared transactions" in headers["NServiceBus.ExceptionInfo.Message"]
+            assert (second.effects(), recorded(bench)) == ([], [])
+    finally:
+        provider._admin.close()
+        server.close()

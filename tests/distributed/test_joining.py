@@ -1,0 +1,303 @@
+"""Other databases in the receive transaction: what handlers do there commits with the message, or not at all (design 6.5)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connections, transaction
+
+from sqlqueue_app import handles
+from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.operations.in_doubt import InDoubt
+from sqlqueue_app.tables.joined_alias import JoinedAlias
+from tests.distributed.conftest import OtherDatabase
+from tests.receiving.conftest import Bench, Calls
+from tests.receiving.test_processing import write_instance, written
+
+
+def recorded(bench: Bench) -> list[list[str]]:
+    """The aliases of the transactions in the log."""
+    return list(DistributedTransaction.objects.using(bench.database.alias).values_list("branches", flat=True))
+
+
+def reasons(bench: Bench) -> list[str]:
+    return [headers["NServiceBus.ExceptionInfo.Message"] for headers in bench.headers("error")]
+
+
+def test_the_work_commits_with_the_message(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, "here")
+        second.write("there")
+        connection = connections["second"]
+        transaction.on_commit(lambda: calls.add(("committed", second.effects())), using="second")
+        calls.add((connection.in_atomic_block, second.effects()))
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (written(bench), second.effects()) == (["here"], ["there"])
+    assert calls.seen == [(True, []), ("committed", ["there"])]
+    assert bench.rows("Sales") == bench.rows("error") == []
+
+
+def test_two_databases_beside_that_of_the_queues(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        third.write("three")
+        second.write("two")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (second.effects(), third.effects()) == (["two"], ["three"])
+
+
+def test_what_has_ended_is_forgotten(bench: Bench, second: OtherDatabase) -> None:
+    handles("Test.Message")(lambda message, context: second.write("there"))
+    bench.put_message("Test.Message")
+    bench.run()
+    InDoubt(bench.database.alias).look()
+    assert recorded(bench) == []
+
+
+def test_a_failure_undoes_both_and_a_retry_does_both_once(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    bench.configure(IMMEDIATE_RETRIES=2)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, f"attempt {context.attempt}")
+        second.write(f"attempt {context.attempt}")
+        transaction.on_commit(lambda: calls.add(context.attempt), using="second")
+        if context.attempt < 3:
+            raise ValueError("not yet")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (written(bench), second.effects(), calls.seen) == (["attempt 3"], ["attempt 3"], [3])
+
+
+def test_a_message_that_fails_for_good_leaves_nothing_there(bench: Bench, second: OtherDatabase) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        second.write("there")
+        raise ValueError("always")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (second.effects(), reasons(bench)) == ([], ["always"])
+
+
+def test_who_only_reads_there_prepares_nothing(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        transaction.on_commit(lambda: calls.add("hook"), using="second")
+        with transaction.atomic(using="second"):
+            calls.add(second.count())
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (calls.seen, recorded(bench)) == ([0, "hook"], [])
+
+
+def test_a_database_that_is_not_asked_for_anything_is_not_connected_to(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        transaction.on_commit(lambda: calls.add("hook"), using="second")
+        calls.add(second.sessions())
+
+    bench.put_message("Test.Message")
+    second.cut()
+    bench.run()
+    # One is of the background job that looks for branches in doubt, if that was quicker.
+    assert calls.seen in ([0, "hook"], [1, "hook"])
+
+
+def test_nested_blocks_are_savepoints_there(bench: Bench, second: OtherDatabase) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        with transaction.atomic(using="second"):
+            second.write("outer")
+            with contextlib.suppress(LookupError), transaction.atomic(using="second"):
+                second.write("inner")
+                raise LookupError
+        with transaction.atomic(using="second", savepoint=False):
+            second.write("merged")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert second.effects() == ["merged", "outer"]
+
+
+def test_of_a_batch_only_what_fails_is_undone(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    bench.configure(BATCH_SIZE=4)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        transaction.on_commit(lambda: calls.add(message["n"]), using="second")
+        if message["n"] == 1:
+            return
+        second.write(f"effect {message['n']}")
+        if message["n"] == 3:
+            raise ValueError("the third")
+
+    for number in (1, 2, 3, 4):
+        bench.put_message_of(number, "Test.Message", {"n": number})
+    bench.run(max_concurrency=1)
+    assert second.effects() == ["effect 2", "effect 4"]
+    assert (sorted(calls.seen), len(recorded(bench)), reasons(bench)) == ([1, 2, 4], 1, ["the third"])
+
+
+def test_an_error_that_was_swallowed_there_fails_the_message(bench: Bench, second: OtherDatabase) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, "here")
+        try:
+            second.write(None)  # type: ignore[arg-type]
+        except IntegrityError:
+            pass
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert written(bench) == []
+    assert "the transaction on 'second' cannot be committed" in reasons(bench)[0]
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (lambda: transaction.Atomic("second", True, False).__enter__(), "left an atomic() on 'second' open"),
+        (lambda: transaction.set_rollback(True, using="second"), "the transaction on 'second' cannot be committed"),
+        (lambda: connections["second"].close(), "the transaction on 'second' cannot be committed"),
+    ],
+)
+def test_what_a_handler_leaves_there_fails_the_message(
+    bench: Bench, second: OtherDatabase, left: Callable[[], object], said: str
+) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        second.write("there")
+        left()
+
+    handles("Test.After")(lambda message, context: second.write("after"))
+    bench.put_message_of(1, "Test.Message")
+    bench.put_message_of(2, "Test.After")
+    bench.run(max_concurrency=1)
+    assert (len(reasons(bench)), second.effects()) == (1, ["after"])
+    assert said in reasons(bench)[0]
+
+
+def test_what_cannot_be_prepared_fails_the_message_before_anything_commits(bench: Bench, second: OtherDatabase) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, "here")
+        with connections["second"].cursor() as cursor:
+            cursor.execute("CREATE TEMPORARY TABLE own (n integer)")
+            cursor.execute("INSERT INTO own VALUES (1)")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (written(bench), recorded(bench)) == ([], [])
+    assert "temporary objects" in reasons(bench)[0]
+
+
+def test_the_second_of_two_that_fails_takes_the_first_with_it(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, "here")
+        second.write("there")
+        third.write("same")
+        # A deferred constraint: it is looked at by the prepare.
+        third.write("same")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (written(bench), second.effects(), third.effects(), second.prepared()) == ([], [], [], [])
+    assert "effects_name_key" in reasons(bench)[0]
+
+
+def test_a_commit_of_the_receive_that_fails_rolls_the_branches_back(bench: Bench, second: OtherDatabase) -> None:
+    if bench.database.vendor != "postgresql":
+        pytest.skip("a constraint that is looked at by the commit")
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE own (n integer UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        second.write("there")
+        with bench.database.connection.cursor() as cursor:
+            cursor.execute("INSERT INTO own VALUES (1), (1)")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (second.effects(), second.prepared(), len(reasons(bench))) == ([], [], 1)
+
+
+def test_a_branch_whose_database_is_lost_after_the_decision_is_committed_later(
+    bench: Bench, second: OtherDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare = JoinedAlias.prepare
+
+    def prepare_and_be_cut(self: JoinedAlias, *arguments: Any) -> Any:
+        hooks = prepare(self, *arguments)
+        second.cut()
+        return hooks
+
+    caplog.set_level(logging.INFO, logger="sqlqueue")
+    monkeypatch.setattr(JoinedAlias, "prepare", prepare_and_be_cut)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        write_instance(bench, "here")
+        second.write("there")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert written(bench) == ["here"]
+    connections["second"].close()
+    InDoubt(bench.database.alias).look()
+    assert (second.effects(), second.prepared(), bench.rows("error")) == (["there"], [], [])
+    assert "branch_in_doubt" in {getattr(record, "event", "") for record in caplog.records}
+
+
+def test_in_the_other_modes_it_commits_on_its_own(bench: Bench, second: OtherDatabase, calls: Calls) -> None:
+    bench.configure(TRANSACTION_MODE="sends_atomic_with_receive")
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        second.write("there")
+        calls.add((connections["second"].in_atomic_block, second.effects()))
+        raise ValueError("too late")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert (calls.seen, second.effects()) == ([(False, ["there"])], ["there"])
+
+
+def test_a_database_that_cannot_prepare_is_read_and_never_written(postgresql_bench: Bench, calls: Calls) -> None:
+    bench = postgresql_bench
+    with connections["default"].cursor() as cursor:
+        cursor.execute("CREATE TABLE effects (name text)")
+
+    @handles("Test.Read")
+    def read(message: Any, context: Any) -> None:
+        with transaction.atomic(using="default"), connections["default"].cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM effects WHERE name <> 'INSERT INTO'")
+            calls.add(cursor.fetchone()[0])
+
+    @handles("Test.Write")
+    def write(message: Any, context: Any) -> None:
+        write_instance(bench, "here")
+        with connections["default"].cursor() as cursor:
+            cursor.execute("INSERT INTO effects VALUES ('there')")
+
+    bench.put_message_of(1, "Test.Read")
+    bench.put_message_of(2, "Test.Write")
+    bench.put_message_of(3, "Test.Read")
+    bench.run(max_concurrency=1)
+    assert (calls.seen, written(bench), bench.rows("Sales")) == ([0, 0], [], [])
+    (reason,) = reasons(bench)
+    assert "'default' (SQLite) cannot prepare a transaction" in reason
+    assert "sends_atomic_with_receive" in reason

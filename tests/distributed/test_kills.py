@@ -1,0 +1,67 @@
+"""`kill -9` at every step of two-phase commit: all databases agree afterwards, and each effect is there once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from sqlqueue_app import handles, send
+from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.operations.in_doubt import InDoubt
+from tests.distributed import kill_app
+from tests.distributed.conftest import OtherDatabase
+from tests.receiving.conftest import Bench
+from tests.receiving.processes import address, wait_until_given_back, worker_process
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def spreading(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> Bench:
+    bench.configure(HANDLERS=[kill_app.MODULE], TRANSACTION_MODE="transaction_scope")
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE effects (name varchar(20) NOT NULL)")
+    send("Kill.Spread", {}, to=address(bench, "Sales"))
+    return bench
+
+
+def here(bench: Bench) -> list[str]:
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM effects")
+        return [str(row[0]) for row in cursor.fetchall()]
+
+
+def die(bench: Bench, step: str, once: Path) -> None:
+    with worker_process(bench, "--until-empty", KILL_AT=step, KILL_ONCE=str(once)) as process:
+        assert process.wait(60) == -signal.SIGKILL, process.communicate()
+    wait_until_given_back(bench)
+
+
+def all_agree(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> None:
+    handles("Kill.Spread")(kill_app.spread)
+    bench.run()
+    InDoubt(bench.database.alias).look()
+    assert (here(bench), second.effects(), third.effects()) == (["effect"], ["effect"], ["effect"])
+    assert (second.prepared(), third.prepared(), bench.rows("Sales"), bench.rows("error")) == ([], [], [], [])
+    assert not DistributedTransaction.objects.using(bench.database.alias).exists()
+
+
+@pytest.mark.parametrize("step", kill_app.STEPS)
+def test_all_databases_agree_after_a_kill(
+    spreading: Bench, second: OtherDatabase, third: OtherDatabase, tmp_path: Path, step: str
+) -> None:
+    die(spreading, step, tmp_path / "killed")
+    all_agree(spreading, second, third)
+
+
+@pytest.mark.parametrize("left_at", ["third prepared", "decided"])
+@pytest.mark.parametrize("step", kill_app.RESOLVING)
+def test_who_resolves_may_be_killed_too(
+    spreading: Bench, second: OtherDatabase, third: OtherDatabase, tmp_path: Path, left_at: str, step: str
+) -> None:
+    die(spreading, left_at, tmp_path / "killed")
+    assert len(second.prepared()) == len(third.prepared()) == 1
+    die(spreading, step, tmp_path / "killed again")
+    all_agree(spreading, second, third)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.messages import QueueAddress
 from sqlqueue_app.messages.errors import AddressError
+from tests.support.fuzzing import fuzzed
 
 # Half of the texts are made of what is special somewhere, the other half of any Unicode, also longer than 128.
 special = st.text(alphabet="ab@.[]\"';-/*\\ \n\t\x1fé\U0001f69a", max_size=24)
@@ -15,7 +16,7 @@ wild = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), m
 texts = special | wild
 names = texts.filter(lambda text: bool(text.strip()))
 
-quick = settings(max_examples=300, deadline=None, derandomize=True)
+quick = fuzzed(300)
 
 
 def read_identifiers(sql: str, opening: str, closing: str) -> list[str]:

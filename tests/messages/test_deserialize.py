@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict, Type
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
 from sqlqueue_app.messages.serializers import deserialize, serialize
 from tests.messages import play
+from tests.support.fuzzing import fuzzed
 
 JSON = "application/json"
 OrderNumber = NewType("OrderNumber", int)
@@ -345,7 +346,7 @@ def test_body_of_64_mebibytes() -> None:
     assert deserialize(serialize(play.Node(text)), JSON, play.Node).name == text
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@fuzzed(150)
 @given(
     st.builds(
         play.PlaceOrder,
@@ -374,7 +375,7 @@ def test_every_order_comes_back(order: play.PlaceOrder, names: str) -> None:
     assert deserialize(body, JSON, play.PlaceOrder, names=names) == order
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@fuzzed(150)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]":,0123456789eE.-nulltruefalse\\ud8', max_size=40).map(str.encode))
 def test_any_bytes_are_a_dict_or_a_body_error(body: bytes) -> None:
     try:

@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages import read_headers, write_headers
 from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
 from tests.messages.golden import rows
+from tests.support.fuzzing import fuzzed
 
 POISON = "poison"
 
@@ -163,7 +164,7 @@ def test_long_numbers_keep_their_text() -> None:
     assert read_headers(f'{{"a":{number},"b":1E400,"c":0.10}}') == {"a": number, "b": "1E400", "c": "0.10"}
 
 
-quick = settings(max_examples=200, deadline=None, derandomize=True)
+quick = fuzzed(200)
 
 
 @quick

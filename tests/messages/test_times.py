@@ -7,15 +7,16 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.messages import format_time, parse_time
 from sqlqueue_app.messages.errors import WireFormatError
 from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration, parse_timespan
 from tests.messages.golden import rows
+from tests.support.fuzzing import fuzzed
 
-quick = settings(max_examples=200, deadline=None, derandomize=True)
+quick = fuzzed(200)
 
 
 def test_every_recorded_instant() -> None:

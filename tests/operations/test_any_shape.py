@@ -7,7 +7,7 @@ from io import StringIO
 
 import pytest
 from django.core.management import call_command
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.operations.browse import PageAsked, read_details, read_message, read_page
@@ -17,15 +17,12 @@ from tests.receiving import accounting, shapes
 from tests.receiving.conftest import Bench
 from tests.receiving.shapes import Shape
 from tests.support.databases import QueueDatabase
+from tests.support.fuzzing import fuzzed
 
 # Rows may be long; nobody prints them but where one fails.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 ROWS = st.lists(shapes.shapes, min_size=15, max_size=30, unique_by=lambda row: row.row_id)
-modest = settings(
-    deadline=None,
-    max_examples=8,
-    suppress_health_check=list(HealthCheck),
-)
+modest = fuzzed(8, always_the_same=False)
 
 
 @pytest.fixture
@@ -62,7 +59,7 @@ def test_readers_and_commands(looked_at: Bench, rows: list[Shape]) -> None:
     assert (text.getvalue() + documents.getvalue() + status.getvalue()).encode()
 
 
-@settings(modest, max_examples=3)
+@fuzzed(3, always_the_same=False)
 @given(rows=ROWS)
 def test_pages_of_the_admin(looked_at: Bench, rows: list[Shape]) -> None:
     held = filled(looked_at, rows[:12])

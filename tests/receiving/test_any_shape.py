@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.conf import get_settings
@@ -17,17 +17,14 @@ from sqlqueue_app.tables.well_known import delayed_address
 from tests.receiving import accounting, shapes
 from tests.receiving.conftest import Bench
 from tests.receiving.shapes import Shape
+from tests.support.fuzzing import fuzzed
 
 # Rows may be long; nobody prints them but where one fails.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 OUT = ("error", "audit", "Other", "Acknowledged")
 MANY = st.lists(shapes.shapes, min_size=20, max_size=40, unique_by=lambda row: row.row_id)
-several_runs = settings(
-    deadline=None,
-    max_examples=10,
-    suppress_health_check=list(HealthCheck),
-)
-few_runs = settings(several_runs, max_examples=3)
+several_runs = fuzzed(10, always_the_same=False)
+few_runs = fuzzed(3, always_the_same=False)
 # Nothing goes wrong that a receiver would have to say.
 TROUBLE = {
     "receive_failed",

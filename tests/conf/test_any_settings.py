@@ -1,0 +1,48 @@
+"""Whatever stands in SQLQUEUE: a list of problems, or settings that work; never another exception."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue_app.conf.reading import read_settings
+from sqlqueue_app.messages.errors import SqlQueueError
+from sqlqueue_app.operations.installation_plan import planned_tables, unusable_names
+from tests.conf.settings_shapes import some_settings
+from tests.support.fuzzing import fuzzed
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+DIALECTS = {"default": "postgresql", "queues": "sqlite", "": "sqlserver"}
+quick = fuzzed(150)
+
+
+def check(raw: Any, dialect: str) -> None:
+    """The promise, for one value of the setting."""
+    read, problems = read_settings(raw, dialects={**DIALECTS, "default": dialect})
+    for problem in problems:
+        assert "SQLQUEUE" in problem.message, problem
+        assert problem.hint, problem
+        assert len(problem.message) < 4_000, problem
+    repr(read)
+    if any(problem.is_error for problem in problems):
+        return
+    # They are right: what is made of them before any database is asked either works or says what is wrong.
+    unusable = unusable_names(read, dialect)
+    try:
+        planned_tables(read, dialect)
+    except SqlQueueError:
+        assert unusable
+    for name in read.endpoints:
+        endpoint = read.endpoint(name)
+        assert endpoint.concurrency(random.Random(0).randint(1, 64)) >= 1
+        endpoint.receiving_queue_names()
+
+
+@quick
+@given(raw=some_settings, dialect=st.sampled_from(["postgresql", "sqlite", "sqlserver"]))
+def test_any_value_is_read_or_refused(raw: Any, dialect: str) -> None:
+    check(raw, dialect)

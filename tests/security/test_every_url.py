@@ -1,0 +1,93 @@
+"""Every address of the app, found in the URL configuration and not in a list: nobody gets in without a permission."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls.resolvers import RegexPattern, RoutePattern
+
+from sqlqueue_app.models import OperatorAction
+from tests.dashboard.pages import client_of
+from tests.dashboard.site_pages import site_paths
+from tests.operations.failing import fail, failed_row
+from tests.operations.filling import install, message, row, table
+from tests.receiving.conftest import Bench
+from tests.receiving.test_any_shape import delayed_table
+from tests.support.databases import QueueDatabase
+
+ARGUMENTS = {"StringConverter": "Sales", "IntConverter": "1", "UUIDConverter": str(uuid.UUID(int=1)), "PathConverter": "1"}
+
+
+def addresses() -> Iterator[str]:
+    """Each address of the site in which the app has a part, with arguments that fit."""
+    yield from (path for path in _below(get_resolver(), "/") if "sqlqueue" in path)
+
+
+def _below(resolver: URLResolver, start: str) -> Iterator[str]:
+    for each in resolver.url_patterns:
+        path = start + _part(each)
+        if isinstance(each, URLResolver):
+            yield from _below(each, path)
+        elif isinstance(each, URLPattern):
+            yield path
+
+
+def _part(each: URLPattern | URLResolver) -> str:
+    pattern = each.pattern
+    if isinstance(pattern, RegexPattern):
+        return ""
+    assert isinstance(pattern, RoutePattern)
+    text = str(pattern)
+    for name, converter in pattern.converters.items():
+        start, end = text.rindex("<", 0, text.index(f"{name}>")), text.index(f"{name}>") + len(name) + 1
+        text = text[:start] + ARGUMENTS[type(converter).__name__] + text[end:]
+    return text
+
+
+@pytest.fixture
+def shop(sqlite_database: QueueDatabase) -> QueueDatabase:
+    install(sqlite_database)
+    table(sqlite_database, "Sales").send([message()])
+    return sqlite_database
+
+
+def test_no_address_is_open(shop: QueueDatabase) -> None:
+    found = sorted(set(addresses()))
+    known = set(site_paths().values())
+    assert len([path for path in found if path in known]) >= len(known) // 2, "the walk finds what the matrix of pages walks too"
+    nobody, staff = client_of("anonymous"), client_of("staff")
+    assert "/sqlqueue/metrics" in found
+    for path in found:
+        for ask in ("get", "post"):
+            for browser, closed in ((nobody, {302, 401, 403, 404, 405}), (staff, {302, 401, 403, 404, 405})):
+                answer = getattr(browser, ask)(path)
+                assert answer.status_code in closed, (path, ask)
+                if answer.status_code == 302:
+                    assert "/login/" in answer["Location"] or browser is staff, (path, ask, answer["Location"])
+                assert b"Sales.PlaceOrder" not in answer.getvalue(), (path, ask)
+    assert not OperatorAction.objects.filter(result="done").exists()
+    assert table(shop, "Sales").depth().waiting == 1
+
+
+def test_who_may_not_see_bodies_sees_none(sqlite_database: QueueDatabase) -> None:
+    """In no page, list or document: of messages that wait, have failed, are delayed, or are sent by a schedule."""
+    secret = "B0DY-of-a-message"
+    install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.Close", "BODY": {"text": secret}}})
+    body = f'{{"text": "{secret}"}}'.encode()
+    table(sqlite_database, "Sales").send([row({}, body)])
+    (failed,) = fail(sqlite_database, [failed_row(body=body)])
+    delayed_table(Bench(sqlite_database)).add("{}", body, datetime.now(UTC) + timedelta(hours=1))
+    own = [path.replace(str(uuid.UUID(int=1)), str(failed.pk)) for path in addresses()]
+    reader, admin = client_of("reader"), client_of("superuser")
+
+    def shown_to(browser: Client, queries: tuple[str, ...]) -> Iterator[str]:
+        asked = (path + query for path in sorted(set(own)) for query in queries)
+        return (path for path in asked if secret.encode() in browser.get(path).getvalue())
+
+    assert next(shown_to(admin, ("",)), None), "there are bodies to be seen"
+    assert list(shown_to(reader, ("", "?format=json"))) == []

@@ -14,7 +14,7 @@ from typing import Final
 from django.db import connections
 
 from sqlqueue_app.databases.two_phase import CAN_PREPARE
-from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.receiving.distributed import transaction_log
 from sqlqueue_app.scheduler import BackgroundJob
@@ -58,7 +58,11 @@ class InDoubt:
         return bool(self._others) and self._log.is_here
 
     def _run(self) -> None:
-        self.look()
+        try:
+            self.look()
+        except TransientError:
+            # SQLite and a handler that takes long, or a database that is away: the next time comes.
+            return
 
     def look(self) -> Resolved:
         """End what is in doubt, and forget what has ended. Databases that are away are logged once, and asked the next time.

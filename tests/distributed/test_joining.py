@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, OperationalError, connections, transaction
 
 from sqlqueue_app import handles
 from sqlqueue_app.models import DistributedTransaction
@@ -233,6 +233,34 @@ def test_a_commit_of_the_receive_that_fails_rolls_the_branches_back(bench: Bench
     bench.put_message("Test.Message")
     bench.run()
     assert (second.effects(), second.prepared(), len(reasons(bench))) == ([], [], 1)
+
+
+def test_a_line_that_breaks_at_the_commit_leaves_no_branch(
+    bench: Bench, second: OtherDatabase, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bench.database.vendor != "postgresql":
+        pytest.skip("there is no line to SQLite")
+    prepare = JoinedAlias.prepare
+
+    def prepare_and_cut_the_receive(self: JoinedAlias, *arguments: Any) -> Any:
+        hooks = prepare(self, *arguments)
+        if len(calls.seen) == 1:
+            with connections["postgresql"].cursor() as cursor, contextlib.suppress(OperationalError):
+                cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        return hooks
+
+    monkeypatch.setattr(JoinedAlias, "prepare", prepare_and_cut_the_receive)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        second.write("there")
+
+    bench.configure(IMMEDIATE_RETRIES=2)
+    bench.put_message("Test.Message")
+    bench.run()
+    # The branch of the first attempt is rolled back at once: the second would wait for its lock.
+    assert (calls.seen, second.effects(), second.prepared(), reasons(bench)) == ([1, 2], ["there"], [], [])
 
 
 def test_a_branch_whose_database_is_lost_after_the_decision_is_committed_later(

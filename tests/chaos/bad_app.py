@@ -72,3 +72,11 @@ def hang(message: Any, context: Any) -> None:
         sys.stdout.write("hanging\n")
         sys.stdout.flush()
         threading.Event().wait(60)
+
+
+@handles("Bad.Big")
+def big(message: Any, context: Any) -> None:
+    """Write more than the message itself has taken, so that a database that is full cannot hold it."""
+    effect(context, message["id"])
+    with context.connection.cursor() as cursor:
+        cursor.execute("INSERT INTO ballast (content) VALUES (%s)", ["x" * 300_000])

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.books import waiting
 from tests.chaos.load import ENDPOINTS
@@ -50,8 +51,13 @@ def step_of(step: str, time: int = 1) -> dict[str, str]:
 
 def through(line: Proxy, server: ThrowAwayServer, bench: Bench) -> dict[str, str]:
     """The environment of a worker that reaches the server by this line."""
+    return alias_with(bench, HOST="127.0.0.1", PORT=str(line.port), PASSWORD=server.password)
+
+
+def alias_with(bench: Bench, **settings: Any) -> dict[str, str]:
+    """The environment of a worker that has other settings of the database."""
     told = json.loads(bench.database.child_environment()["SQLQUEUE_TEST_CHILD"])
-    told["DATABASES"][bench.database.alias].update(HOST="127.0.0.1", PORT=str(line.port), PASSWORD=server.password)
+    told["DATABASES"][bench.database.alias].update(settings)
     return {"SQLQUEUE_TEST_CHILD": json.dumps(told)}
 
 

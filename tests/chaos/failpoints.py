@@ -27,18 +27,23 @@ STEPS: Final = (
     "before commit",
     "after commit",
 )
-_step = os.environ.get("CHAOS_STEP", "")
-_time = int(os.environ.get("CHAOS_TIME", "1"))
-_times = itertools.count(1)
+
+
+class _Armed:
+    step = ""
+    time = 1
+    times = itertools.count(1)
 
 
 def reached(step: str) -> None:
     """The process is at the step; it may be its last. The handlers say so, and the traps below."""
-    if step == _step and next(_times) == _time:
+    if step == _Armed.step and next(_Armed.times) == _Armed.time:
         die()
 
 
-if _step:
+def arm(step: str, time: int) -> None:
+    """Die at the step, when the process has come there so many times. To be called once, before anything is received."""
+    _Armed.step, _Armed.time = step, time
     trap(MessageProcessor, "process", partial(reached, "received"), before=True)
     trap(Dispatcher, "dispatch", partial(reached, "sends written"))
     trap(Dispatcher, "dispatch_each", partial(reached, "sends written"))
@@ -47,3 +52,7 @@ if _step:
     trap(DueMessages, "move_batch", partial(reached, "due messages moved"), if_found=True)
     trap(ReceiveTransaction, "commit", partial(reached, "before commit"), before=True)
     trap(ReceiveTransaction, "commit", partial(reached, "after commit"))
+
+
+if "CHAOS_STEP" in os.environ:
+    arm(os.environ["CHAOS_STEP"], int(os.environ["CHAOS_TIME"]))

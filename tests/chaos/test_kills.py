@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
-from contextlib import ExitStack
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.chaos.books import assert_accounted, assert_no_lock, handled_more
 from tests.chaos.failpoints import STEPS
 from tests.chaos.load import Senders, prepare
-from tests.chaos.workers import KILLED, finish, step_of, worker
+from tests.chaos.workers import KILLED, finish, worker
 from tests.receiving.conftest import Bench
 from tests.support.processes import children_of
 from tests.support.waiting import poll_until
@@ -25,11 +27,11 @@ def test_a_kill_at_every_step(bench: Bench, tmp_path: Path) -> None:
     prepare(bench)
     log = tmp_path / "workers.log"
     with Senders(bench, most=100_000, a_second=A_SECOND) as senders:
-        for first in range(0, len(STEPS), SIDE_BY_SIDE):
-            with ExitStack() as stack:
-                steps = STEPS[first : first + SIDE_BY_SIDE]
-                running = [stack.enter_context(worker(bench, log, **step_of(step, 1 + first % 3))) for step in steps]
-                assert [process.wait(60) for process in running] == [KILLED] * len(steps), log.read_text()[-4_000:]
+        command = [sys.executable, "-W", "error", "-m", "tests.chaos.kill_each", str(SIDE_BY_SIDE)]
+        environment = bench.database.child_environment()
+        killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+        assert killed.returncode == 0, killed.stderr
+        assert json.loads(killed.stdout) == dict.fromkeys(STEPS, KILLED)
         senders.stop()
     finish(bench, log)
     found = assert_accounted(bench)

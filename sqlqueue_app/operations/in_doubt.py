@@ -25,6 +25,8 @@ logger = logging.getLogger("sqlqueue.background")
 
 # Branches keep their locks: the next attempt at the message may wait for them.
 LOOK_SECONDS: Final = 5.0
+# Of a database that handlers may never use.
+CONNECT_SECONDS: Final = 5
 # What was decided and has ended is forgotten in portions, so that no statement is long.
 _FORGOTTEN_AT_ONCE: Final = 500
 _LOOKED_AT: Final = 20_000
@@ -91,6 +93,7 @@ class InDoubt:
         return rows[:_LOOKED_AT].iterator()
 
     def _prepared(self, alias: str, known: Collection[str]) -> list[PreparedBranch] | None:
+        _in_bounded_time(alias)
         try:
             found = prepared_branches(alias, self._log.coordinator())
         except DatabaseError as error:
@@ -122,3 +125,13 @@ class InDoubt:
         ended = [id_ for id_, aliases in recorded if id_ not in waiting and all(alias in prepared for alias in aliases)]
         for first in range(0, len(ended), _FORGOTTEN_AT_ONCE):
             DistributedTransaction.objects.using(self._alias).filter(id__in=ended[first : first + _FORGOTTEN_AT_ONCE]).delete()
+
+
+def _in_bounded_time(alias: str) -> None:
+    """Let the connection of the thread to a host that is silent be given up soon: a worker that stops waits for its jobs."""
+    if connections[alias].connection is not None:
+        return
+    made = connections.create_connection(alias)
+    options = {"connect_timeout": CONNECT_SECONDS, **made.settings_dict["OPTIONS"]}
+    made.settings_dict = {**made.settings_dict, "OPTIONS": options}
+    connections[alias] = made

@@ -16,7 +16,7 @@ from sqlqueue_app.checks.two_phase import check_other_databases, check_prepared_
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.databases.two_phase import BranchId
 from sqlqueue_app.models import DistributedTransaction
-from sqlqueue_app.operations.in_doubt import InDoubt, Resolved
+from sqlqueue_app.operations.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
 from sqlqueue_app.operations.watching.catalogue import BRANCHES
 from sqlqueue_app.operations.watching.looks import Look, run
 from sqlqueue_app.receiving.distributed import transaction_log
@@ -115,6 +115,13 @@ def test_a_database_that_is_away_is_told_once_and_its_transactions_are_kept(
     assert ([record.levelname for record in told], recorded(bench)) == (["WARNING"], [branch.transaction])
     connections.settings["second"]["NAME"] = name
     assert looking.look() == Resolved(committed=1)
+
+
+def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatabase) -> None:
+    connections["second"].close()
+    InDoubt(bench.database.alias).look()
+    assert connections["second"].settings_dict["OPTIONS"]["connect_timeout"] == CONNECT_SECONDS
+    assert "connect_timeout" not in connections.settings["second"]["OPTIONS"]
 
 
 def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: OtherDatabase) -> None:

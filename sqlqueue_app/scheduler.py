@@ -42,9 +42,19 @@ class _SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]
     would be silent for so long and lose its callback queue.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, died: Callable[[], None], **options: Any) -> None:
         self._ahead = _ahead_of_monotonic()
+        self._died = died
         super().__init__(**options)
+
+    def _main_loop(self) -> None:
+        try:
+            super()._main_loop()
+        except BaseException:
+            # A process that beats no more and purges nothing must not look alive.
+            logger.critical("the timer of the background jobs died", extra={"event": "thread_died"}, exc_info=True)
+            self._died()
+            raise
 
     def _process_jobs(self) -> float | None:
         # Its waits are measured by the monotonic clock, so it is here when a job is due by that.
@@ -73,8 +83,10 @@ def _ahead_of_monotonic() -> float:
 class BackgroundJobs:
     """Runs jobs side by side. A job that is still running when its time comes again is left to finish first."""
 
-    def __init__(self, jobs: Sequence[BackgroundJob]) -> None:
+    def __init__(self, jobs: Sequence[BackgroundJob], *, died: Callable[[], None] = lambda: None) -> None:
+        """`died` is called if the timer itself breaks, and no job is called any more."""
         self._jobs = list(jobs)
+        self._died = died
         self._scheduler: BackgroundScheduler | None = None
         self._kept = KeptConnections()
 
@@ -82,7 +94,7 @@ class BackgroundJobs:
         """Start the timer thread and call every job for the first time."""
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
         executors = {"database": ThreadPoolExecutor(max(1, min(4, len(self._jobs)))), "memory": ThreadPoolExecutor(1)}
-        scheduler = _SteadyScheduler(timezone=UTC, executors=executors, daemon=True)
+        scheduler = _SteadyScheduler(self._died, timezone=UTC, executors=executors, daemon=True)
         for job in self._jobs:
             scheduler.add_job(
                 _run,

@@ -107,6 +107,11 @@ class DelayedMover:
                 seconds = self.look()
                 if not self._stop.is_set():
                     self._wait(seconds)
+        except BaseException:
+            # Nobody would move what this worker has promised to move.
+            logger.critical("the mover of delayed messages died", extra={"event": "thread_died"}, exc_info=True)
+            self._stop.fail()
+            raise
         finally:
             connections.close_all()
 

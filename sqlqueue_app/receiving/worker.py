@@ -44,7 +44,7 @@ class Worker:
             BackgroundJob(f"slow messages of {each.queue}", SLOW_TASK_TICK_SECONDS, each.tick, uses_database=False)
             for each in self.receivers
         ]
-        background = BackgroundJobs([*ticks, *self._jobs])
+        background = BackgroundJobs([*ticks, *self._jobs], died=self._stop.fail)
         try:
             for receiver in self.receivers:
                 receiver.start()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
-from sqlqueue_app.scheduler import BackgroundJob, BackgroundJobs
+from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.scheduler import BackgroundJob, BackgroundJobs, _SteadyScheduler
 from tests.support.clocks import ProcessClock
 
 
@@ -48,3 +50,20 @@ def test_jobs_go_on_when_the_clock_of_the_machine_jumps(
     assert told == [
         f"the clock of this machine was put {'forward' if hours > 0 else 'back'} by 3600 s: background jobs go on as they did"
     ]
+
+
+def test_a_timer_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:
+    def broken(self: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(_SteadyScheduler, "_process_jobs", broken)
+    stop = StopSignal()
+    jobs = BackgroundJobs([BackgroundJob("beat", 0.05, lambda: None)], died=stop.fail)
+    jobs.start()
+    try:
+        assert stop.wait(60)
+    finally:
+        jobs.stop()
+    assert stop.has_failed
+    assert "thread_died" in events()

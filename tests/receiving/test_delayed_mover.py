@@ -104,6 +104,21 @@ def test_an_error_is_logged_and_tried_again_with_growing_waits(office: Bench, ev
     assert [headers["NServiceBus.FailedQ"] for headers in office.headers("error")] == ["Gone"]
 
 
+def test_an_error_that_ends_its_thread_stops_the_worker(
+    office: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]
+) -> None:
+    def broken(self: object) -> float:
+        raise MemoryError
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(DelayedMover, "look", broken)
+    stop = StopSignal()
+    with DelayedMover(due_messages_of(get_settings()), stop).running():
+        assert stop.wait(60)
+    assert stop.has_failed
+    assert "thread_died" in events()
+
+
 def test_a_table_that_is_not_there_is_looked_for_once_a_minute(office: Bench, events: Callable[[], list[str]]) -> None:
     with office.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {delayed(office).qualified}")

@@ -32,6 +32,7 @@ from sqlqueue_app.messages.shapes import (
     pascal,
 )
 from sqlqueue_app.messages.times import parse_timespan
+from sqlqueue_app.messages.tries import count_failed_try
 
 Reader = Callable[[Any], Any]
 """Makes the typed value of a decoded JSON value; raises Misfit where it does not fit."""
@@ -218,7 +219,7 @@ def _union(args: tuple[Any, ...], names: str) -> Reader:
             try:
                 return reader(value)
             except Misfit:
-                continue
+                count_failed_try()
         raise _expected(" or ".join(_named(arg) for arg in args), value)
 
     return read

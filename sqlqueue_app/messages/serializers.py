@@ -17,6 +17,7 @@ from sqlqueue_app.messages.json_reader import Reader, reader_for
 from sqlqueue_app.messages.json_writer import write_json
 from sqlqueue_app.messages.misfit import Misfit
 from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable, mapped_class
+from sqlqueue_app.messages.tries import limited_tries
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml_document import Element, messages_in
 from sqlqueue_app.messages.xml_reader import decode_xml, plain_of
@@ -78,21 +79,23 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     :func:`deserialize_element`). Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
     """
     hint = dict if target is None else target
-    try:
-        found = decode_xml(body, hint) if is_xml(content_type, default) else _decode(body)
-    except Misfit as misfit:
-        raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
-    return _fitted(found, hint, names)
+    with limited_tries(len(body)):
+        try:
+            found = decode_xml(body, hint) if is_xml(content_type, default) else _decode(body)
+        except Misfit as misfit:
+            raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
+        return _fitted(found, hint, names)
 
 
 def deserialize_element(element: Element, target: Any = None, names: str = AS_IS) -> Any:
     """The message in one of the elements of :func:`messages_in`; otherwise as :func:`deserialize`."""
     hint = dict if target is None else target
-    try:
-        found = plain_of(element, hint)
-    except Misfit as misfit:
-        raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
-    return _fitted(found, hint, names)
+    with limited_tries(0):
+        try:
+            found = plain_of(element, hint)
+        except Misfit as misfit:
+            raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
+        return _fitted(found, hint, names)
 
 
 def _fitted(found: Any, hint: Any, names: str) -> Any:

@@ -21,6 +21,7 @@ from sqlqueue_app.messages.json_reader import reader_for
 from sqlqueue_app.messages.misfit import Misfit
 from sqlqueue_app.messages.shapes import PASCAL, folded, mapped_class, members_of
 from sqlqueue_app.messages.times import format_timespan, parse_iso_duration
+from sqlqueue_app.messages.tries import count_failed_try
 from sqlqueue_app.messages.xml_document import Element, messages_in
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
@@ -82,6 +83,7 @@ def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
         try:
             reader_for(kind, PASCAL)(found)
         except Misfit:
+            count_failed_try()
             continue
         return found
     return _untyped(element)

@@ -10,6 +10,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import HandlerError, MessageTypeError, SeveralMessages
 from sqlqueue_app.messages.headers import CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import deserialize, deserialize_element, type_names_in
+from sqlqueue_app.messages.tries import limited_tries
 from sqlqueue_app.messages.types import find_message_type, plain_name
 from sqlqueue_app.messages.xml_document import messages_in
 from sqlqueue_app.receiving.control_messages import SubscriptionMessages
@@ -112,13 +113,14 @@ class HandlerTable:
         """All bodies are read before the first handler is called."""
         found: list[tuple[Handler, Any]] = []
         enclosed = incoming.message_types
-        for element in messages_in(incoming.body):
-            bodies: dict[type | None, Any] = {}
-            types = types_of(element, enclosed)
-            for handler in self._of_types(types, incoming):
-                if handler.target not in bodies:
-                    bodies[handler.target] = deserialize_element(element, handler.target, self._names_for(handler))
-                found.append((bound_to(handler, types), bodies[handler.target]))
+        with limited_tries(len(incoming.body)):
+            for element in messages_in(incoming.body):
+                bodies: dict[type | None, Any] = {}
+                types = types_of(element, enclosed)
+                for handler in self._of_types(types, incoming):
+                    if handler.target not in bodies:
+                        bodies[handler.target] = deserialize_element(element, handler.target, self._names_for(handler))
+                    found.append((bound_to(handler, types), bodies[handler.target]))
         return found
 
     def _names_for(self, handler: Handler) -> str:

@@ -12,6 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from sqlqueue_app.messages.printable import json_text, terminal_line, terminal_text
+
 FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
 
 
@@ -25,10 +27,14 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with the fields in brackets behind its sentence and before a traceback."""
-        first, line_break, rest = super().format(record).partition("\n")
-        fields = " ".join(f"{name}={value}" for name in FIELDS if (value := getattr(record, name, None)) not in (None, ""))
-        return f"{first} [{fields}]{line_break}{rest}" if fields else f"{first}{line_break}{rest}"
+        """The line, with the fields in brackets behind its sentence and before a traceback.
+
+        More lines are indented: names of queues and texts of errors come out of messages, and could look like lines of their own.
+        """
+        first, *rest = terminal_text(super().format(record)).split("\n")
+        told = ((name, getattr(record, name, None)) for name in FIELDS)
+        fields = " ".join(f"{name}={terminal_line(str(value))}" for name, value in told if value not in (None, ""))
+        return "\n".join([f"{first} [{fields}]" if fields else first, *(f"    {line}" for line in rest)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -46,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_text(json.dumps(line, ensure_ascii=False, default=str))
 
 
 def configure_logging(form: str, *, level: int, stream: TextIO | None = None, propagate: bool = False) -> logging.Handler | None:

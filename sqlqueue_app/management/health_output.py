@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sqlqueue_app.management.queue_arguments import terminal_line
+from sqlqueue_app.messages.printable import terminal_line
 from sqlqueue_app.operations.health import Bounds, Health, HealthFinding, Level, Measure
 
 

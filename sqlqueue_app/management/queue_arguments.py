@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.printable import terminal_line
 from sqlqueue_app.operations.durations import Unit, two_units
 from sqlqueue_app.operations.instance_status import read_instances
 from sqlqueue_app.operations.known_queues import known_queues, table_of_argument
 from sqlqueue_app.tables.queue import QueueTable
 
-# Control characters, those that turn the direction of text among them: they would act on the terminal instead of being read.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _UNITS = {Unit.DAYS: "d", Unit.HOURS: "h", Unit.MINUTES: "min", Unit.SECONDS: "s"}
 
 
@@ -28,16 +26,6 @@ def named_table(settings: Settings, text: str) -> QueueTable:
     """The table that the argument names. ConfigurationError with the nearest name if there is none; DatabaseErrors."""
     _statuses, rows, _problem = read_instances()
     return table_of_argument(settings, text, known_queues(settings, rows))
-
-
-def terminal_text(text: str) -> str:
-    """The text with control characters written out as escapes; line breaks and tabs stay."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}" if ord(found[0]) < 256 else f"\\u{ord(found[0]):04x}", text)
-
-
-def terminal_line(text: str) -> str:
-    """The same, on one line."""
-    return terminal_text(text).replace("\n", "\\n").replace("\t", " ")
 
 
 def columns(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from django.utils import timezone
 
-from sqlqueue_app.management.queue_arguments import columns, duration_text, terminal_line
+from sqlqueue_app.management.queue_arguments import columns, duration_text
+from sqlqueue_app.messages.printable import terminal_line
 from sqlqueue_app.operations.delayed_status import DelayedStatus
 from sqlqueue_app.operations.instance_status import InstanceStatus
 from sqlqueue_app.operations.queue_looks import QueueStatus

@@ -9,7 +9,8 @@ from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, whole_number
-from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table, terminal_line, terminal_text
+from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
+from sqlqueue_app.messages.printable import terminal_line, terminal_text
 from sqlqueue_app.operations.browse import MessageDetail, read_details
 
 _LARGEST_LIMIT = 1_000

@@ -11,8 +11,8 @@ from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
-from sqlqueue_app.management.queue_arguments import terminal_text
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.printable import terminal_text
 from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.operations.actions import command_actor, record_action
 from sqlqueue_app.operations.bulk.kinds import not_ours

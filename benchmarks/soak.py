@@ -29,8 +29,9 @@ from benchmarks.report import aligned, machine
 from benchmarks.spark_kills import database_of
 
 if TYPE_CHECKING:
+    from benchmarks.soak_parts import Workers
     from tests.chaos.books import Account
-    from tests.receiving.conftest import Bench
+    from tests.chaos.load import Senders
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SECONDS_BETWEEN_LINES = 30.0
@@ -79,7 +80,7 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
         senders = Senders(bench, most=given.messages, a_second=given.messages / seconds, seed=given.seed)
         with ExitStack() as stack:
             workers = Workers(bench, directory / "workers.log", stack)
-            stack.enter_context(Progress(bench, senders, workers))
+            stack.enter_context(Progress(senders, workers))
             begun = time.monotonic()
             with Asker(bench) as asker, senders:
                 Killer(workers, chance, kills=given.kills, server_kills=given.server_kills, seconds=seconds).run()
@@ -98,10 +99,10 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
 
 
 class Progress:
-    """A line every half minute: what was sent, handled and killed so far."""
+    """A line every half minute: what was sent and killed so far."""
 
-    def __init__(self, bench: Bench, senders: Any, workers: Any) -> None:
-        self._bench, self._senders, self._workers = bench, senders, workers
+    def __init__(self, senders: Senders, workers: Workers) -> None:
+        self._senders, self._workers = senders, workers
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 

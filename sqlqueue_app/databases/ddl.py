@@ -49,6 +49,13 @@ def create_expires_index(dialect: Dialect, address: QueueAddress, layout: str = 
     return _index(dialect, "create_expires_index", table, f"{address.table}_Expires")
 
 
+def create_written_statement(dialect: Dialect, table: str) -> str:
+    """What makes the table of the batches that Spark has written, where it is missing; `table` is its quoted name."""
+    # On SQL Server the name stands in a text too, in which a schema may have an apostrophe.
+    texts = {"literal": table.replace("'", "''")} if dialect.name == "sqlserver" else {}
+    return dialect.script("create_written", table=table, **texts)
+
+
 def drop_statement(dialect: Dialect, address: QueueAddress) -> str:
     """The statement that drops the table with everything in it."""
     return dialect.script("drop_table", table=dialect.qualified(address))

@@ -7,7 +7,14 @@ from datetime import datetime
 
 import pytest
 
-from sqlqueue_app.databases.ddl import TableKind, create_statements, drop_statement, grant_statements, managed_grant_statements
+from sqlqueue_app.databases.ddl import (
+    TableKind,
+    create_statements,
+    create_written_statement,
+    drop_statement,
+    grant_statements,
+    managed_grant_statements,
+)
 from sqlqueue_app.databases.dialect import RowRange, dialect
 from sqlqueue_app.databases.layouts import QueueLayout, TableShape, layout_of
 from sqlqueue_app.databases.scripts import Grants, PlannedTable, installation_script
@@ -383,8 +390,11 @@ def test_writing_of_spark() -> None:
         check(SQLSERVER.move_statement(TABLE, layout, staging), [(staging, ())], (f"( {listed} ) SELECT", "ORDER BY POSITION"))
     delayed = SQLSERVER.script("move_staged_delayed", table=TABLE, staging=staging)
     check(delayed, [(staging, ())], ("DATEADD ( MS ,", "ORDER BY POSITION"))
-    for name in ("create_staging", "stage_row", "create_written"):
+    for name in ("create_staging", "stage_row"):
         parse(SQLSERVER.statement(name, table=TABLE).sql)
+    odd = create_written_statement(SQLSERVER, "[it's].[x]")
+    parse(odd)
+    assert "N'[it''s].[x]'" in odd
     claim = SQLSERVER.statement("claim_batch", table=TABLE).sql
     assert claim.endswith(";")
     check(claim, [], ("MERGE", "WITH ( HOLDLOCK )", "WHEN NOT MATCHED THEN INSERT", "OUTPUT INSERTED . BATCH ;"))

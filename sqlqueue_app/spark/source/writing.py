@@ -12,6 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from sqlqueue_app.databases.ddl import create_written_statement
 from sqlqueue_app.databases.dialect import Dialect, dialect
 from sqlqueue_app.databases.layouts import TableShape, check_delayed, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -99,7 +100,7 @@ class _Writer:
 
     def _written(self, connection: Connection, queue: QueueAddress) -> str:
         table = self._dialect.qualified(QueueAddress(WRITTEN_TABLE, queue.schema, queue.catalog, queue.form))
-        connection.execute(self._dialect.script("create_written", table=table))
+        connection.execute(create_written_statement(self._dialect, table))
         return table
 
     def _claims(self, connection: Connection, written: str, query: str | None, batch: int | None) -> bool:

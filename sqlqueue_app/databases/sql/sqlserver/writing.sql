@@ -37,7 +37,7 @@ ORDER BY position;
 
 -- name: create_written
 -- The last batch that each streaming query has written.
-IF OBJECT_ID(N'{table}', N'U') IS NULL CREATE TABLE {table} (
+IF OBJECT_ID(N'{literal}', N'U') IS NULL CREATE TABLE {table} (
     query nvarchar(200) PRIMARY KEY,
     batch bigint NOT NULL
 );

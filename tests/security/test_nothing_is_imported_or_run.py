@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,11 @@ PLACES = {
 ALLOWED_MODULES = {("sqlqueue_app/operations/xml_text.py", "xml.sax")}
 
 
+@cache
+def tree_of(path: Path) -> ast.AST:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules_in(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -66,14 +72,14 @@ def named(path: Path) -> str:
 
 def test_nothing_makes_code_or_objects_of_bytes() -> None:
     for path in SHIPPED:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         allowed = {module for place, module in ALLOWED_MODULES if place == named(path)}
         assert prefixes_in(tree) & FORBIDDEN_MODULES - allowed == set(), path
         assert set(calls_in(tree)) & FORBIDDEN_CALLS == set(), path
 
 
 def test_modules_are_imported_by_name_in_these_places_alone() -> None:
-    found = {named(path) for path in SHIPPED if set(calls_in(ast.parse(path.read_text(encoding="utf-8")))) & IMPORTING}
+    found = {named(path) for path in SHIPPED if set(calls_in(tree_of(path))) & IMPORTING}
     assert found == set(PLACES)
 
 

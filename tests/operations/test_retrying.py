@@ -208,6 +208,20 @@ def test_allowed_destinations_hold_for_retries(shop: QueueDatabase) -> None:
     assert reasons(retry(*failures)) == {"not allowed": 1}
 
 
+def test_they_hold_for_a_queue_of_that_name_in_another_schema(postgresql_database: QueueDatabase) -> None:
+    install_sales(postgresql_database)
+    with postgresql_database.connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA hr")
+    hidden = QueueAddress("Sales", "hr", form="postgresql")
+    install_tables(postgresql_database.alias, [PlannedTable(TableKind.QUEUE, hidden)])
+    rows = [failed_row(failed_q='"hr"."Sales"'), failed_row(more={names.RETRY_TO: "hr.Sales"}), failed_row()]
+    failures = fail(postgresql_database, rows)
+    postgresql_database.configure(ALLOWED_DESTINATIONS=["Sales"])
+
+    assert reasons(retry(*failures)) == {"not allowed": 2}
+    assert queue_table(postgresql_database.alias, hidden).peek(9) == []
+
+
 def test_the_failed_queue_may_be_in_another_schema(postgresql_database: QueueDatabase) -> None:
     install_sales(postgresql_database)
     with postgresql_database.connection.cursor() as cursor:

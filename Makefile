@@ -15,11 +15,13 @@ PARALLEL := --numprocesses $(WORKERS)
 CREATED := $(VENV)/.created
 RUNTIME := $(VENV)/.runtime
 TOOLS := $(VENV)/.tools
+# Other queues to measure beside: never in the environment of the project.
+PEERS := .venv-peers/.made
 
-.PHONY: help demo test lint types checks format bench clean
+.PHONY: help demo test lint types checks format bench bench-peers clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(RUNTIME) ## set up the demo shop, start its site and worker, print where to look; MODEL=fixed MODE=none and the like choose
 	$(RUN) -m project.demo $(if $(MODEL),--model $(MODEL)) $(if $(MODE),--mode $(MODE))
@@ -49,8 +51,12 @@ format: $(TOOLS) ## let ruff put the code in order
 bench: $(RUNTIME) ## measure speed and memory
 	$(RUN) benchmarks/run.py
 
+bench-peers: $(RUNTIME) $(PEERS) ## measure beside other queues, twenty minutes; PEERS_OPTIONS=--quick shows in two that everything runs
+	$(RUN) -m benchmarks.peers $(PEERS_OPTIONS)
+	$(RUN) -m benchmarks.peers.page
+
 clean: ## remove environments and caches
-	rm -rf $(VENV) .venv-next .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-next .venv-peers .mypy_cache .ruff_cache .pytest_cache build dist
 
 # a stamp, not bin/python: that one is there already when making the environment breaks off half way
 $(CREATED):
@@ -62,6 +68,12 @@ $(CREATED):
 
 $(RUNTIME): requirements.txt | $(CREATED)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+# some of them need the Python that the newest Django needs; those are told as missing where there is none
+$(PEERS): benchmarks/peers/requirements.txt | $(CREATED)
+	@python=$$(.ci/next-django python); "$${python:-$(PYTHON)}" -m venv --clear .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 $(TOOLS): requirements-lint.txt requirements.txt | $(RUNTIME)

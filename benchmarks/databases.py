@@ -20,6 +20,8 @@ from tests.support import postgresql, postgresql_programs
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUE = "Bench"
+OURS = "bench"
+"""The database with our tables; other queues have theirs beside it."""
 
 # The server's own defaults where durable: a commit waits for the disk.
 _SHARED = ["max_connections=100", "shared_buffers=256MB", "max_wal_size=2GB", "checkpoint_timeout=1h", "log_min_messages=warning"]
@@ -61,7 +63,7 @@ class PostgreSQL:
         self.programs = programs.directory
         self._server = postgresql.ThrowAwayServer(programs, options)
         with self._server.connect() as admin:
-            admin.execute("CREATE DATABASE bench")
+            admin.execute(f"CREATE DATABASE {OURS}")
         install(self)
 
     @property
@@ -70,15 +72,29 @@ class PostgreSQL:
         return self._server.description
 
     def environment(self, queue: str = QUEUE, **options: object) -> dict[str, str]:
-        return _environment({"ENGINE": "django.db.backends.postgresql", **self._server.settings("bench")}, queue, options)
+        return _environment({"ENGINE": "django.db.backends.postgresql", **self.settings(OURS)}, queue, options)
 
-    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def connect(self, database: str = OURS) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection in autocommit mode; the caller closes it."""
-        return self._server.connect("bench")
+        return self._server.connect(database)
+
+    def create(self, database: str) -> None:
+        """One more database."""
+        with self._server.connect() as admin:
+            admin.execute(f'CREATE DATABASE "{database}"')
+
+    def settings(self, database: str) -> dict[str, Any]:
+        """HOST, PORT, USER, PASSWORD and NAME for Django."""
+        return self._server.settings(database)
+
+    def url(self, database: str) -> str:
+        """The address as drivers take it that know no other form; by the same socket as everybody's."""
+        found = self.settings(database)
+        return f"postgresql://{found['USER']}@/{database}?host={found['HOST']}&port={found['PORT']}"
 
     def conninfo(self) -> str:
         """The address for psycopg and pgbench."""
-        settings = self._server.settings("bench")
+        settings = self.settings(OURS)
         return f"host={settings['HOST']} port={settings['PORT']} user={settings['USER']} dbname={settings['NAME']}"
 
     def fill(self, rows: int, queue: str = QUEUE) -> None:

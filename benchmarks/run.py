@@ -18,15 +18,14 @@ from typing import Any
 # Started as a file, Python looks beside the file and not here.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import announcing, backlog, delayed, idle, memory, peers, processes, receive, sending, stages
+from benchmarks import announcing, backlog, delayed, idle, memory, processes, receive, sending, stages
 from benchmarks.databases import Database, PostgreSQL, SQLite
 from benchmarks.goals import verdicts
 from benchmarks.report import as_json, machine, markdown
 from benchmarks.series import Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("receive", "processes", "backlog", "idle", "announcing", "memory", "send", "delayed", "profile", "peers")
-DEFAULT_PARTS = PARTS[:-1]
+PARTS = ("receive", "processes", "backlog", "idle", "announcing", "memory", "send", "delayed", "profile")
 PROCESSES_FACTOR = 3
 """So many times the messages where two processes do not start at the same moment."""
 _DURABILITIES = {"durable": [True], "not-durable": [False], "both": [True, False]}
@@ -36,7 +35,6 @@ examples:
   benchmarks/run.py                                      all parts, as make bench
   benchmarks/run.py --part receive --rounds 7 --messages 20000
   benchmarks/run.py --part memory --memory-messages 1000000
-  benchmarks/run.py --part peers                         beside procrastinate, installed by pip for it
 """
 
 
@@ -97,7 +95,7 @@ class Bench:
 
     def sections(self) -> Iterable[Section]:
         """Part after part; within a part everything takes turns on all of its databases."""
-        parts = self.options.part or DEFAULT_PARTS
+        parts = self.options.part or PARTS
         for part in PARTS:
             if part in parts:
                 begin = time.monotonic()
@@ -115,8 +113,6 @@ class Bench:
             return [memory.measure(main, messages=options.memory_messages, say=say)]
         if part == "profile":
             return [stages.measure(each, messages=messages, rounds=rounds, say=say) for each in self.servers]
-        if part == "peers":
-            return peers.measure(main, messages=messages, rounds=rounds, say=say)
         if part == "receive":
             plans = [receive.plan(each, messages=messages) for each in everywhere]
         elif part == "send":

@@ -1,0 +1,1 @@
+"""The worker beside other queues, in one run: `make bench-peers`, or `python -m benchmarks.peers --help`."""

@@ -1,0 +1,197 @@
+"""Measure us beside other queues: `make bench-peers`, or `python -m benchmarks.peers --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.databases import ROOT, PostgreSQL
+from benchmarks.peers import kills, rates, report, resting, results
+from benchmarks.peers.brokers import Broker, BrokerMissing
+from benchmarks.peers.catalogue import OURS, PEERS, Peer
+from benchmarks.peers.plays import Play
+from benchmarks.report import machine
+from benchmarks.run import RESULTS, say
+
+_QUICK: dict[str, object] = {"rounds": 1, "seconds": 0.2, "idle_messages": 3, "watched": 2.0, "kills": 2, "patience": 5.0}
+_USUAL: dict[str, object] = {"results": RESULTS}
+_VERSIONS = """
+import json, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {"python": sys.version.split()[0]}
+for name in json.loads(sys.argv[1]):
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options; every bad one ends the process with 2 and one line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.peers",
+        description="Measures sqlqueue beside other queues, in turns, on one durable throw-away PostgreSQL.",
+    )
+    parser.add_argument("--quick", action="store_true", help="one short round with two kills: shows that everything runs, no more")
+    parser.add_argument(
+        "--peer", action="append", choices=[peer.key for peer in PEERS], help="this one alone; may be given more than once"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often every rate is measured, in turns (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="about how long a turn works (default %(default)s)")
+    parser.add_argument("--idle-messages", type=int, default=50, metavar="N", help="to each worker at rest (default %(default)s)")
+    parser.add_argument("--watched", type=float, default=30.0, metavar="S", help="seconds to count an idle worker's transactions")
+    parser.add_argument("--kills", type=int, default=10, metavar="N", help="of the workers of each peer (default %(default)s)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=150.0,
+        metavar="S",
+        help="seconds to wait for messages of killed workers (default 150)",
+    )
+    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers", metavar="DIR", help="of the peers")
+    parser.add_argument("--remark", default="", help="what a reader must know of this run, for the result")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="where the files go (default: benchmarks/results; with --quick nowhere)"
+    )
+    options = parser.parse_args(arguments)
+    # what is said beside --quick holds
+    parser.set_defaults(**(_QUICK if options.quick else _USUAL))
+    options = parser.parse_args(arguments)
+    if (
+        min(options.rounds, options.idle_messages, options.kills) < 1
+        or min(options.seconds, options.watched, options.patience) <= 0
+    ):
+        parser.error("--rounds, --idle-messages and --kills must be 1 or more, --seconds, --watched and --patience above 0")
+    return options
+
+
+def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
+    """Of what is installed there, Python itself included; empty where there is no such environment."""
+    if not python.exists():
+        return {}
+    command = [str(python), "-c", _VERSIONS, json.dumps(list(packages))]
+    found: dict[str, str] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+@contextmanager
+def plays(options: argparse.Namespace, server: PostgreSQL, found: Mapping[str, results.Found]) -> Iterator[list[Play]]:
+    """Every peer that is to be had, installed; what is missing is told in `found`."""
+    python = options.environment / "bin" / "python"
+    started: dict[str, Broker] = {}
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqlq-peers-")))
+        directory.chmod(0o755)
+        ready = []
+        for peer in chosen(options):
+            there = found[peer.key]
+            try:
+                _look(peer, there, python)
+                broker = _broker(peer, started, stack)
+                there.broker = broker.version if broker else ""
+                ready.append(stack.enter_context(closing(Play(peer, python, server, directory, broker.url if broker else ""))))
+            except (BrokerMissing, RuntimeError) as problem:
+                there.missing = str(problem)
+                say(f"{peer.name} is not measured: {problem}")
+        yield ready
+
+
+def chosen(options: argparse.Namespace) -> list[Peer]:
+    """Those that are asked for; ours is always measured, for it is what the others are compared with."""
+    return [peer for peer in PEERS if not options.peer or peer.key in (OURS, *options.peer)]
+
+
+def _look(peer: Peer, there: results.Found, python: Path) -> None:
+    there.versions = versions(Path(sys.executable), ["Django", "psycopg"]) if peer.key == OURS else versions(python, peer.packages)
+    if peer.key != OURS and peer.packages[0] not in there.versions:
+        told = f"its Python is {there.versions['python']}" if there.versions else "there is none: run make bench-peers"
+        raise RuntimeError(f"{peer.packages[0]} is not installed in {python.parent.parent.name} ({told})")
+
+
+def _broker(peer: Peer, started: dict[str, Broker], stack: ExitStack) -> Broker | None:
+    if peer.broker and peer.broker not in started:
+        started[peer.broker] = stack.enter_context(closing(Broker(peer.broker)))
+    return started.get(peer.broker)
+
+
+def measure_rates(options: argparse.Namespace, ready: Sequence[Play], found: Mapping[str, results.Found]) -> None:
+    """Round after round; those that are compared with each other are neighbours."""
+    for number in range(1, options.rounds + 1):
+        for play in ready:
+            for way, many in (("one", False), ("bulk", True)):
+                rate = rates.sending(play, options.seconds / 4, many=many)
+                found[play.peer.key].sending.setdefault(way, []).append(rate)
+                say(f"{number}: {play.peer.name}: sends {rate:,.0f} messages/s ({way})")
+        for column in results.COLUMNS:
+            for play in ready:
+                for variant in play.peer.variants:
+                    if variant.column == column:
+                        row = variant.row or play.peer.name
+                        try:
+                            rate = rates.receiving(play, variant, options.seconds)
+                        except RuntimeError as problem:
+                            # one that fails once is told, and the others are measured all the same
+                            found[play.peer.key].problems.append(str(problem))
+                            say(str(problem))
+                            continue
+                        found[play.peer.key].rates.setdefault(row, {}).setdefault(column, []).append(rate)
+                        say(f"{number}: {row}: {rate:,.0f} messages/s ({column})")
+
+
+def measure(options: argparse.Namespace) -> results.Run:
+    """Everything, on one server."""
+    facts, begin = machine(), time.monotonic()
+    found = {peer.key: results.start(peer) for peer in chosen(options)}
+    with closing(PostgreSQL(durable=True)) as server:
+        facts["postgresql"] = server.version
+        with plays(options, server, found) as ready:
+            measure_rates(options, ready, found)
+            resting_found = resting.measure(ready, server, messages=options.idle_messages, watched=options.watched, say=say)
+            for key, rest in resting_found.items():
+                found[key].rest = asdict(rest)
+            for key, killed in kills.measure(ready, kills=options.kills, patience=options.patience, say=say).items():
+                found[key].killed = asdict(killed)
+    facts["load after"] = os.getloadavg()
+    names = ("rounds", "seconds", "idle_messages", "watched", "kills", "patience", "remark")
+    run = {name: getattr(options, name) for name in names} | {"minutes": round((time.monotonic() - begin) / 60, 1)}
+    return results.Run(facts, run, list(found.values()))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, write the files; 0 even where a goal was missed, for a benchmark is no test."""
+    options = parse(arguments)
+    # ended by a signal, it ends brokers and workers too; a shell that starts it in the background would have it ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    run = measure(options)
+    print(report.markdown(run))
+    if options.results:
+        write(run, options.results)
+    return 0
+
+
+def write(run: results.Run, directory: Path) -> None:
+    """The two files of a run, named after its day."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / f"{datetime.now(UTC):%Y-%m-%d}-peers"
+    told = json.dumps(run.as_json(), indent=1, ensure_ascii=False) + "\n"
+    file.with_suffix(".json").write_text(told, encoding="utf-8")
+    file.with_suffix(".md").write_text(report.markdown(run), encoding="utf-8")
+    say(f"written to {file}.json and .md; the page is made from it by python -m benchmarks.peers.page")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

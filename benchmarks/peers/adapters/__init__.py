@@ -1,0 +1,1 @@
+"""What each peer needs to send and to handle. Run where that peer is installed; only ours imports sqlqueue."""

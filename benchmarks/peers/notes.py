@@ -1,0 +1,59 @@
+"""What handlers noted: one file for each turn, written by benchmarks.peers.adapters.handling."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.workers import Worker
+
+_LOOK_SECONDS = 0.02
+_PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """`h`: a handler was called; `k`: it stands where it is to be killed. `seconds` are those of `time.monotonic()`."""
+
+    what: str
+    number: int
+    worker: str
+    seconds: float
+
+
+class Notes:
+    """Reads a file that others append to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+        # handlers may run as any user
+        path.chmod(0o666)
+        self._size = self._lines = 0
+
+    def all(self) -> list[Note]:
+        """Everything until now, in the order in which it was written."""
+        found = []
+        for line in self.path.read_text("ascii").splitlines():
+            what, number, worker, seconds = line.split()
+            found.append(Note(what, int(number), worker, float(seconds)))
+        return found
+
+    def count(self) -> int:
+        """How many there are; it reads only what is new, for the processors are those of who is measured."""
+        with self.path.open("rb") as file:
+            file.seek(self._size)
+            new = file.read()
+        self._size += len(new)
+        self._lines += new.count(b"\n")
+        return self._lines
+
+    def wait_for(self, count: int, worker: Worker, seconds: float = _PATIENCE_SECONDS) -> None:
+        """Return when there are so many, looked at every 20 ms. RuntimeError if the worker ends before, or the time does."""
+        end = time.monotonic() + seconds
+        while self.count() < count:
+            if time.monotonic() > end or not worker.is_alive():
+                raise RuntimeError(f"{self._lines} of {count} messages were handled: {worker.said()}")
+            threading.Event().wait(_LOOK_SECONDS)

@@ -1,0 +1,117 @@
+"""One peer on the measured server: its database, its sender, its workers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from benchmarks.databases import OURS as OUR_DATABASE
+from benchmarks.databases import QUEUE, PostgreSQL
+from benchmarks.messages import body
+from benchmarks.peers.adapters import handling, serving
+from benchmarks.peers.catalogue import ADAPTERS, OURS, Peer, Variant
+from benchmarks.peers.notes import Notes
+from benchmarks.peers.workers import Sender, Worker
+
+
+class Play:
+    """What is measured of one peer goes through here. Messages are numbered from 1 on; no number comes again."""
+
+    def __init__(self, peer: Peer, python: Path, server: PostgreSQL, directory: Path, broker: str = "") -> None:
+        """Install the peer, start its sender. RuntimeError where that fails, with what it said."""
+        self.peer, self.server = peer, server
+        self.python = Path(sys.executable) if peer.key == OURS else python
+        self.database = OUR_DATABASE if peer.key == OURS else peer.key
+        self._directory = directory / peer.key
+        self._directory.mkdir()
+        self._files = count(1)
+        self._next = 1
+        if peer.key == OURS:
+            self._environment = self._ours()
+        else:
+            server.create(self.database)
+            self._environment = self._theirs(broker)
+        with self.connect() as connection:
+            connection.execute("CREATE TABLE bench_done (number bigint NOT NULL)")
+        if peer.key != OURS:
+            self._install()
+        self._sender = Sender(self.python, f"{ADAPTERS}.{peer.adapter}", self._environment, self._directory / "sender.log")
+
+    def _ours(self) -> dict[str, str]:
+        environment = self.server.environment(QUEUE, HANDLERS=[f"{ADAPTERS}.handlers_ours"], WAKE_UP=True)
+        install = [sys.executable, "-m", "django", "sqlqueue_install", "--wake-up"]
+        subprocess.run(install, env=environment, check=True, stdout=subprocess.DEVNULL)
+        return environment | self._common()
+
+    def _theirs(self, broker: str) -> dict[str, str]:
+        plain = {name: value for name, value in self.server.environment().items() if not name.startswith(("DJANGO_", "SQLQUEUE_"))}
+        django = {"ENGINE": "django.db.backends.postgresql", **self.server.settings(self.database)}
+        own = {"BENCH_DJANGO_DATABASE": json.dumps(django), "OBAN_DSN": self.server.url(self.database), "BENCH_BROKER": broker}
+        return plain | self._common() | own | dict(self.peer.environment)
+
+    def _common(self) -> dict[str, str]:
+        return {handling.DATABASE: self.server.url(self.database), serving.BODY: json.dumps(body())}
+
+    def _install(self) -> None:
+        answer = subprocess.run(
+            [self.python, "-m", f"{ADAPTERS}.{self.peer.adapter}", "install"],
+            env=self._environment, check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        if answer.returncode != 0:
+            raise RuntimeError(f"{self.peer.name} could not be installed into its database: {answer.stderr[-2000:]}")
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection to its database in autocommit mode; the caller closes it."""
+        return self.server.connect(self.database)
+
+    def notes(self) -> Notes:
+        """A new file for the workers that are started with it."""
+        return Notes(self._directory / f"notes-{next(self._files)}")
+
+    def start(self, variant: Variant, notes: Notes, name: str = "w", *, together: bool = False) -> Worker:
+        """A worker with that name; `together`: its processes begin at once."""
+        environment: Mapping[str, str] = {
+            **self._environment,
+            **variant.environment,
+            handling.NOTES: str(notes.path),
+            handling.WORKER: name,
+            handling.TOGETHER: str(variant.handling if together else 1),
+        }
+        commands = [[argument.replace("{worker}", name) for argument in command] for command in variant.commands]
+        return Worker(self.python, commands, environment, self._directory / "worker.log")
+
+    def send(self, count_messages: int, **more: Any) -> tuple[range, dict[str, float]]:
+        """The numbers of what was sent, and the answer; `more` as `benchmarks.peers.adapters.serving` says."""
+        first = self._next
+        answer = self._sender.send(first, count_messages, **more)
+        self._next += int(answer["sent"])
+        return range(first, self._next), answer
+
+    def clear(self) -> None:
+        """Nothing waits, nothing is done; statistics and disk as after a quiet night."""
+        if self.peer.broker:
+            self._sender.clear()
+        with self.connect() as connection:
+            connection.execute("TRUNCATE " + ", ".join([*map(_quoted, self.peer.tables), "bench_done"]) + " CASCADE")
+
+    def settle(self) -> None:
+        """After much was sent: statistics are there, and everything is on the disk."""
+        with self.connect() as connection:
+            for table in self.peer.tables:
+                connection.execute(f"VACUUM ANALYZE {_quoted(table)}")
+            connection.execute("CHECKPOINT")
+
+    def close(self) -> None:
+        """End its sender."""
+        self._sender.close()
+
+
+def _quoted(table: str) -> str:
+    return ".".join(f'"{part}"' for part in table.split("."))

@@ -1,0 +1,36 @@
+"""How many messages a second, and how many can be sent."""
+
+from __future__ import annotations
+
+from benchmarks.measures import rate
+from benchmarks.peers.catalogue import Variant
+from benchmarks.peers.plays import Play
+
+LEAST = 50
+"""Messages of a turn, however slow a peer is."""
+
+
+def receiving(play: Play, variant: Variant, seconds: float) -> float:
+    """Messages a second of one worker, but for the first twentieth of them. RuntimeError if not all were handled."""
+    play.clear()
+    sent, _ = play.send(max(LEAST, int(variant.pace * seconds)), many=True)
+    play.settle()
+    notes = play.notes()
+    worker = play.start(variant, notes, together=True)
+    try:
+        notes.wait_for(len(sent), worker)
+    finally:
+        worker.kill()
+    return rate([note.seconds for note in notes.all()])
+
+
+def sending(play: Play, seconds: float, *, many: bool) -> float:
+    """Messages a second of one process that sends one after the other, or in bulk."""
+    play.clear()
+    play.send(5)
+    _, answer = play.send(MOST, seconds=seconds, many=many)
+    return answer["sent"] / answer["seconds"]
+
+
+MOST = 100_000
+"""More than anybody sends in the time that is given."""

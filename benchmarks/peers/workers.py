@@ -1,0 +1,111 @@
+"""Processes of a peer: its worker, with all the children that it starts, and the one that sends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.databases import ROOT
+from benchmarks.measures import resident_megabytes
+
+
+class Worker:
+    """One worker: the processes of its commands and theirs. What they print is kept in `log`, for errors."""
+
+    def __init__(self, python: Path, commands: Sequence[Sequence[str]], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._started = [
+                subprocess.Popen(
+                    [python, *command], env=environment, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+                )
+                for command in commands
+            ]
+
+    def processes(self) -> list[int]:
+        """The ids of all that are alive: those that were started, and their descendants."""
+        alive = [each.pid for each in self._started if each.poll() is None]
+        return descendants(alive)
+
+    def megabytes(self) -> float:
+        """Resident memory of all of them together; what they share is counted for each."""
+        return sum(resident_megabytes(pid).get("now", 0.0) for pid in self.processes())
+
+    def is_alive(self) -> bool:
+        """Whether all that were started still run."""
+        return all(each.poll() is None for each in self._started)
+
+    def kill(self) -> None:
+        """`kill -9` for all of them, as good as at once."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                # a parent took it along
+                pass
+        for each in self._started:
+            each.wait()
+
+    def said(self) -> str:
+        """The end of its log."""
+        return self.log.read_text("utf-8", errors="replace")[-2000:]
+
+
+def descendants(processes: Sequence[int]) -> list[int]:
+    """These processes and what they started, and so on."""
+    parents: dict[int, int] = {}
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            try:
+                # the name of a program may hold anything, brackets included
+                parents[int(directory.name)] = int(
+                    (directory / "stat").read_text("utf-8", errors="replace").rpartition(")")[2].split()[1]
+                )
+            except OSError:
+                # it has ended meanwhile
+                continue
+    found = list(processes)
+    for each in found:
+        found.extend(child for child, parent in parents.items() if parent == each and child not in found)
+    return found
+
+
+class Sender:
+    """The process that sends for a peer, by its adapter."""
+
+    def __init__(self, python: Path, adapter: str, environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [python, "-m", adapter, "serve"],
+                env=environment, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+
+    def send(self, first: int, count: int, **more: Any) -> dict[str, float]:
+        """What `benchmarks.peers.adapters.serving` answers. RuntimeError if the process has ended."""
+        return self._order(first=first, count=count, **more)
+
+    def clear(self) -> None:
+        """Have it forget what was sent to a broker."""
+        self._order(clear=True)
+
+    def _order(self, **order: Any) -> dict[str, float]:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the sending process has ended: {self._log.read_text('utf-8', errors='replace')[-2000:]}")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        with self._process:
+            self._process.kill()

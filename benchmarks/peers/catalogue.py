@@ -71,7 +71,7 @@ def _ours() -> Peer:
     two = "sqlqueue, 2 processes of 4 threads"
     return Peer(
         "sqlqueue", "sqlqueue", ["sqlqueue"],
-        "run_sqlqueue_worker (a supervisor and N processes), WAKE_UP with its trigger; batch: BATCH_SIZE auto",
+        "run_sqlqueue_worker (a supervisor and N processes), WAKE_UP with its trigger, CALLBACK_QUEUES 32; batch: BATCH_SIZE auto",
         Promise(
             "yes, `send()` joins the transaction",
             "yes, one transaction",

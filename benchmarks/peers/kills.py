@@ -38,6 +38,8 @@ class Killed:
     """Messages of a killed handler that nobody was called with again while it was waited for."""
     waited: float = 0.0
     """Seconds from the last kill to the end."""
+    problem: str = ""
+    """Why there were no more kills."""
 
 
 class _Strikes:
@@ -49,6 +51,7 @@ class _Strikes:
         self.workers: dict[str, Worker] = {}
         self.killed: dict[int, float] = {}
         self.sent: list[int] = []
+        self.problem = ""
         self._started = 0
 
     def start(self) -> None:
@@ -119,6 +122,7 @@ class _Strikes:
             again=[again[number] for number in sorted(again)],
             never=len(self.killed) - len(again),
             waited=time.monotonic() - max(self.killed.values(), default=time.monotonic()),
+            problem=self.problem,
         )
 
     def close(self) -> None:
@@ -139,8 +143,9 @@ def measure(plays: Sequence[Play], *, kills: int, patience: float, say: Callable
             try:
                 _kill(strikes, kills)
             except RuntimeError as problem:
-                # the others are measured all the same; the number of kills tells
-                say(str(problem))
+                # the others are measured all the same
+                strikes.problem = str(problem)
+                say(strikes.problem)
             again = len(strikes.again())
             say(f"{play.peer.name}: {len(strikes.killed)} kills, {again} of their messages were handled again already")
         _wait(struck, patience, say)

@@ -60,8 +60,8 @@ The other worker goes on, so what a new process needs to start is in none of the
 
 {killed}
 
-*Lost* is a message without a row of its handler at the end. *Done twice* is one with two rows: its handler's transaction was
-committed by the first worker, and the second did it again.
+*Lost* is a message without a row of its handler when the wait was over (what Redis holds would come after an hour). *Done twice*
+is one with two rows: its handler's transaction was committed by the first worker, and the second did it again.
 That is what handlers must be made for wherever a message and its work do not commit together.
 
 ## What each promises

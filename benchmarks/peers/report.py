@@ -80,7 +80,8 @@ def goal_table(run: Run) -> list[str]:
 def missing(run: Run) -> list[tuple[str, list[str]]]:
     """A heading and what stands below it, where something is missing."""
     told = [f"- {peer.name}: {peer.missing}" for peer in run.peers if peer.missing]
-    told += [f"- {peer.name}: {problem}" for peer in run.peers for problem in peer.problems]
+    for peer in run.peers:
+        told += [f"- {peer.name}: {problem}" for problem in (*peer.problems, peer.killed.get("problem")) if problem]
     return [("What could not be measured", told)] if told else []
 
 

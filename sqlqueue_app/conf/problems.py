@@ -110,7 +110,9 @@ def shown(value: object) -> str:
 
 def shown_at(value: object, at: KeyPath) -> str:
     """As `shown`, but for a value that is a secret by its place, or holds one by its own keys: of that the type."""
-    hidden = any(_SECRET.search(str(key)) for key in at.keys[-1:]) or _SECRET.search(repr(value))
+    keys = [str(key) for key in at.keys[-1:]]
+    # A text on its own is what its place says; a list or a dictionary may have keys of its own.
+    hidden = any(map(_SECRET.search, keys if isinstance(value, str) else [*keys, repr(value)]))
     return f"a value of {type(value).__name__}" if hidden else shown(value)
 
 

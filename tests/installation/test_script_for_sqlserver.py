@@ -116,6 +116,30 @@ def test_names_are_real_and_rights_are_granted() -> None:
     assert "schema" not in ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("purpose", "rights"),
+    [
+        ("sender", {"Sales": "INSERT", "error": "INSERT", "SubscriptionRouting": "SELECT"}),
+        ("reader", {"Sales": "SELECT", "error": "SELECT", "audit": "SELECT", "SubscriptionRouting": "SELECT"}),
+        ("pipeline", {"audit": "SELECT, UPDATE, DELETE", "error": "SELECT"}),
+    ],
+)
+def test_each_purpose_has_its_rights(purpose: str, rights: dict[str, str]) -> None:
+    settings = {"ENDPOINTS": {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}}}
+    ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver", "--grant", "x", "--for", purpose)
+    found = {table: each for each, table in re.findall(r"GRANT ([A-Z, ]+) ON \[dbo\]\.\[(.+)\] TO \[x\];", ended.stdout)}
+    assert rights.items() <= found.items()
+    assert set(found.values()) == set(rights.values())
+    managed = set(re.findall(r"GRANT ([A-Z, ]+) ON \[sqlqueue_app_failedmessage\]", ended.stdout))
+    assert managed == (set() if purpose == "sender" else {"SELECT"})
+
+
+def test_a_purpose_needs_a_role() -> None:
+    ended = script({"default": SQLITE}, {}, "--dialect", "sqlserver", "--for", "reader")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "--for goes with --grant" in ended.stderr
+
+
 def test_a_name_that_no_script_can_hold() -> None:
     settings = {"ENDPOINTS": {"two\nlines": {"CALLBACKS": False}}}
     ended = script({"default": SQLITE}, settings, "--dialect", "sqlserver")

@@ -72,11 +72,19 @@ def account(rows: Iterable[Shape], found: list[Found]) -> None:
     """Each row was found exactly once, whole: a poison row to the byte, another one with its body and every header of its own."""
     # A row that says little could be taken for many: those that say more are looked for first, among those that say the least.
     left = sorted(found, key=lambda each: len(each.text))
-    for row in sorted(rows, key=lambda row: len(row.headers), reverse=True):
+    for row in sorted(rows, key=_says, reverse=True):
         place = next((place for place, each in enumerate(left) if _is_of(each, row)), None)
         assert place is not None, f"lost: {row!r}\nleft: {left!r}"
         del left[place]
     assert left == [], f"nobody has put these in: {left!r}"
+
+
+def _says(row: Shape) -> int:
+    """How much of a row can be told from others: a row that says all that another says, and more, says more."""
+    if row.is_poison:
+        return len(row.headers)
+    told = read_headers(row.headers) if row.headers != "null" else {}
+    return sum(len(name) + len(value or "") + 1 for name, value in told.items() if name not in _MAY_CHANGE)
 
 
 def _is_of(each: Found, row: Shape) -> bool:

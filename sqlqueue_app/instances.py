@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from sqlqueue_app import __version__
 from sqlqueue_app.conf import EndpointSettings, instance_name
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import CallbackQueuesHeld, ConfigurationError
 from sqlqueue_app.models import Instance
 
 HEARTBEAT_SECONDS = 10.0
@@ -86,7 +86,8 @@ def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, 
     """Register this process as an instance of the endpoint and lease a callback queue for it, if it has callbacks.
 
     `exists` says whether a queue's table is there. ConfigurationError if every callback queue is taken or none was installed, and
-    if an explicitly set INSTANCE is held by another host.
+    if an explicitly set INSTANCE is held by another host. CallbackQueuesHeld if they are taken, but one of them by a process of
+    this machine that is gone.
     """
     name = instance_name(endpoint)
     _refuse_foreign_holder(endpoint, name, alias)
@@ -141,10 +142,37 @@ def _lease_from(
             return lease
         # Removed as a dead instance's in this very moment.
         lease.release()
+    if held := _held_by_the_dead(installed, alias):
+        raise CallbackQueuesHeld(
+            f"endpoint {endpoint.name!r} has no free callback queue yet: {', '.join(held)} was held by a process of this machine "
+            f"that is gone, and is free {DEAD_AFTER_SECONDS:g} s after its last heartbeat; try again then"
+        )
     raise ConfigurationError(
         f"endpoint {endpoint.name!r} has no free callback queue: all of {', '.join(installed)} are leased by live processes; "
         f"raise CALLBACK_QUEUES above {endpoint.callback_queues} and run sqlqueue_install, or stop a process"
     )
+
+
+def _held_by_the_dead(queues: Sequence[str], alias: str) -> list[str]:
+    """Those whose holder does not run on this machine any more.
+
+    No process takes them for that: one in another container may bear this machine's name, and its numbers say nothing here.
+    """
+    rows = Instance.objects.using(alias).filter(callback_queue__in=queues, host=_host()).values_list("callback_queue", "pid")
+    return sorted(str(queue) for queue, pid in rows if not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    # elsewhere that signal is none that only asks
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:

@@ -5,6 +5,7 @@ SqlQueueError
 │   ├── AddressError            a queue address or name cannot be used (also a ValueError)
 │   ├── MessageTypeError        a message type is unknown, doubled, or has no route
 │   ├── HandlerError            a handler cannot be registered
+│   ├── CallbackQueuesHeld      no callback queue is free yet: a process that died holds one
 │   └── CannotPrepare           a database that was written to cannot take part in the transaction of the message
 ├── WireFormatError             a row or body is not what the wire says (also a ValueError)
 │   ├── PoisonMessage           the headers of a row cannot be read: the row goes to the error queue as it is
@@ -84,6 +85,10 @@ class ReplyLost(SqlQueueError):
 
 class ProcessDied(SqlQueueError):
     """Processes died while they handled the message: stands in the error queue as its reason, and is never raised."""
+
+
+class CallbackQueuesHeld(ConfigurationError):
+    """No callback queue is free now, but one of them will be: a process that has died on this machine holds it still."""
 
 
 class WorkerFailed(SqlQueueError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import Any
@@ -13,7 +15,7 @@ from django.utils import timezone
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.instances import InstanceLease, lease_instance
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import CallbackQueuesHeld, ConfigurationError
 from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.operations import sampling
 from tests.receiving.conftest import Bench, Calls
@@ -54,6 +56,21 @@ def test_the_lease_of_a_dead_process_is_taken_over(bench: Bench) -> None:
     assert take(bench).callback_queue == "Sales.here"
     assert len(rows(bench)) == 1
     assert InstanceLease(dead.alias, dead.row_id, "Sales", "Sales.here").heartbeat({"Sales": 1})
+
+
+@pytest.mark.parametrize(("changes", "expected"), [({}, CallbackQueuesHeld), ({"host": "elsewhere"}, ConfigurationError)])
+def test_who_finds_all_queues_held_is_told_whether_one_will_be_free(bench: Bench, changes: Any, expected: type[Exception]) -> None:
+    """The number of a process says nothing of one on another machine. A child of this very process has ended for certain."""
+    lease(bench, CALLBACK_QUEUES=1)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(60)
+    Instance.objects.using(bench.database.alias).update(pid=ended.pid, **changes)
+    with pytest.raises(ConfigurationError) as raised:
+        take(bench)
+    assert type(raised.value) is expected
+    assert ("Sales.here was held by a process of this machine that is gone" in str(raised.value)) is (
+        expected is CallbackQueuesHeld
+    )
 
 
 def test_the_lease_of_a_process_that_was_killed_is_taken_over_by_one_of_many(bench: Bench) -> None:

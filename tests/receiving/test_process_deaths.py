@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.core.management import call_command
+from django.utils import timezone
 
 from sqlqueue_app import send, send_many
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.instances import lease_instance
+from sqlqueue_app.models import Instance
 from sqlqueue_app.operations.supervised import SUPERVISOR_VARIABLE, SupervisedProcess, environment_of_child
 from sqlqueue_app.operations.supervisor import Supervisor
 from sqlqueue_app.receiving.in_work_memory import InWorkMemory
@@ -161,6 +167,31 @@ def test_ends_on_purpose_are_no_deaths(bench: Bench, tmp_path: Path) -> None:
         stop.set()
         join_all([thread])
     assert bench.rows("error") == bench.rows("Sales") == []
+
+
+def test_a_process_is_started_again_until_a_dead_one_s_callback_queue_is_free(
+    postgresql_bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the supervisor, and with it all other processes, as for wrong settings."""
+    bench = postgresql_bench
+    prepare(bench, CALLBACKS=True, CALLBACK_QUEUES=1, INSTANCE="here")
+    send("Worker.Count", {"number": 1}, to=address(bench, "Sales"))
+    stop = StopSignal()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(60)
+    instances = Instance.objects.using(bench.database.alias)
+    lease_instance(get_settings().endpoint("Sales"), alias=bench.database.alias, concurrency=1, exists=lambda _: True)
+    instances.update(pid=ended.pid)
+    thread = threading.Thread(target=supervisor(bench, stop).run)
+    thread.start()
+    try:
+        poll_until(lambda: "died by exit code 3, starting it again" in caplog.text, what="it ends, and is started again")
+        assert handled(bench) == []
+        instances.update(heartbeat_at=timezone.now() - timedelta(seconds=41))
+        poll_until(lambda: len(handled(bench)) == 1, what="the message is handled")
+    finally:
+        stop.set()
+        join_all([thread])
 
 
 def test_a_signal_to_the_whole_service_is_one_stop_and_not_two(bench: Bench, tmp_path: Path) -> None:

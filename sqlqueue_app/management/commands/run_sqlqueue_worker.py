@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.logs import configure_logging, remove_logging
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
-from sqlqueue_app.messages.errors import WorkerFailed
+from sqlqueue_app.messages.errors import CallbackQueuesHeld, WorkerFailed
 from sqlqueue_app.operations.run import RunOptions, run_worker
 from sqlqueue_app.operations.signals import stop_on_signals
 from sqlqueue_app.operations.supervised import SupervisedProcess
@@ -127,7 +127,8 @@ class Command(SqlQueueCommand):
                 stop = StopSignal()
                 with stop_on_signals(stop):
                     run_worker(settings, chosen, stop)
-        except WorkerFailed as error:
+        except (CallbackQueuesHeld, WorkerFailed) as error:
+            # not final: a supervisor starts this process again, and its siblings go on
             raise CommandError(str(error), returncode=EXIT_FAILED) from error
         finally:
             remove_logging(handler)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.databases.two_phase import CAN_PREPARE
 from sqlqueue_app.messages.errors import DatabaseError, TransientError
@@ -93,8 +94,9 @@ class InDoubt:
         return rows[:_LOOKED_AT].iterator()
 
     def _prepared(self, alias: str, known: Collection[str]) -> list[PreparedBranch] | None:
-        _in_bounded_time(alias)
         try:
+            with database_errors(dialect_of_connection(connections[alias]), f"connect to {alias!r}"):
+                _connect_in_bounded_time(connections[alias])
             found = prepared_branches(alias, self._log.coordinator())
         except DatabaseError as error:
             if alias not in self._away:
@@ -127,11 +129,13 @@ class InDoubt:
             DistributedTransaction.objects.using(self._alias).filter(id__in=ended[first : first + _FORGOTTEN_AT_ONCE]).delete()
 
 
-def _in_bounded_time(alias: str) -> None:
-    """Let the connection of the thread to a host that is silent be given up soon: a worker that stops waits for its jobs."""
-    if connections[alias].connection is not None:
+def _connect_in_bounded_time(connection: BaseDatabaseWrapper) -> None:
+    """Connect, and give a host that is silent up soon: a worker that stops waits for its jobs. Raises the driver's errors."""
+    if connection.connection is not None:
         return
-    made = connections.create_connection(alias)
-    options = {"connect_timeout": CONNECT_SECONDS, **made.settings_dict["OPTIONS"]}
-    made.settings_dict = {**made.settings_dict, "OPTIONS": options}
-    connections[alias] = made
+    given = connection.settings_dict
+    connection.settings_dict = {**given, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **given["OPTIONS"]}}
+    try:
+        connection.ensure_connection()
+    finally:
+        connection.settings_dict = given

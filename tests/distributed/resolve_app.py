@@ -1,0 +1,13 @@
+"""A process that ends what is in doubt, with the traps of kill_app."""
+
+from __future__ import annotations
+
+import django
+
+django.setup()
+
+from sqlqueue_app.conf import get_settings  # noqa: E402 - these need Django
+from sqlqueue_app.operations.in_doubt import InDoubt  # noqa: E402
+from tests.distributed import kill_app as kill_app  # noqa: E402
+
+InDoubt(get_settings().database).look()

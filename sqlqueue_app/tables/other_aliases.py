@@ -130,21 +130,23 @@ class OtherAliases(NoOtherAliases):
         return hooks
 
     def ask_log(self) -> None:
-        prepared = self._prepared
         self.abandon()
+        # Those of which nothing is known yet are left to who looks later: the next message must neither commit nor undo them.
+        prepared, self._prepared = self._prepared, []
         if not prepared:
             return
-        self._prepared = prepared
         try:
             committed = self._log.is_committed(prepared[0][1].transaction)
         except DatabaseError as error:
-            self._prepared = []
             for _, branch in prepared:
                 self._in_doubt(branch, error, "whether its transaction was committed is asked again")
             return
+        if committed is None:
+            return
+        self._prepared = prepared
         if committed:
             self.commit()
-        elif committed is False:
+        else:
             self._roll_back_prepared()
 
     def _roll_back_prepared(self) -> None:

@@ -160,8 +160,11 @@ class ReceiveTransaction:
         """Undo the message's work: back to the savepoint, its `on_commit` hooks dropped; the rows are still ours, as is the work of
         the messages before it.
 
-        DoomedTransaction if the transaction can only be rolled back; the caller abandons it then.
+        DoomedTransaction if the transaction can only be rolled back, or has ended; the caller abandons it then.
         """
+        if self._atomic is None:
+            # To go back would open another session where the line is lost, and `was_ended` take that for this one.
+            raise DoomedTransaction("the commit of the receive transaction has failed: there is nothing to go back to")
         connection = self.connection
         connection.on_first_use = None
         del connection.run_on_commit[self._first_hook :]
@@ -227,7 +230,11 @@ class ReceiveTransaction:
                 else:
                     self._commit(atomic)
         except BaseException:
+            is_lost = connection.unwatched is None
             self.others.ask_log()
+            if is_lost:
+                # What has asked is another session, of which `was_ended` must not think that it was this transaction's.
+                connection.close()
             raise
         return hooks + self.others.commit()
 

@@ -54,9 +54,9 @@ class OtherDatabase:
             return int(str(found.fetchall()[0][0]))
 
     def cut(self) -> None:
-        """End all sessions of the alias, as a server does that is stopped."""
+        """End all sessions of the alias, as a server does that is stopped; they are gone when this returns."""
         with self.provider.server.connect() as outside:
-            outside.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [self.database])
+            outside.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", [self.database])
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from django.core import checks
 from django.db import Error as DjangoDatabaseError
 from django.db import router
 
-from sqlqueue_app.checks.settings import TAG
-from sqlqueue_app.conf import Settings, current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.checks.settings import TAG, usable_settings
+from sqlqueue_app.conf import dialect_of
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.operations.installation_plan import planned_tables, unusable_names, wake_up_tables
 from sqlqueue_app.tables.connections import connection_of
@@ -133,10 +133,3 @@ def _message(finding: Finding) -> checks.CheckMessage:
     if finding.kind is FindingKind.NO_WAKE_UP_TRIGGER:
         hint = f"run sqlqueue_install --wake-up, or this:\n{finding.sql}"
     return kind(finding.text, hint=hint, id=check_id)
-
-
-def usable_settings() -> Settings | None:
-    """The settings, unless there are none or they are wrong, which the checks of the settings report."""
-    if not is_configured() or any(problem.is_error for problem in current_problems()):
-        return None
-    return get_settings()

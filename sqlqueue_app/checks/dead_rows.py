@@ -8,7 +8,8 @@ from typing import Any, Final
 from django.core import checks
 from django.db import Error as DjangoDatabaseError
 
-from sqlqueue_app.conf import current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.checks.settings import usable_settings
+from sqlqueue_app.conf import dialect_of
 from sqlqueue_app.databases.dialect import dialect
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.operations.dead_rows import dead_row_problems
@@ -27,10 +28,8 @@ def check_dead_rows(databases: Sequence[str] | None = None, **_: Any) -> list[ch
     Looks only if the alias of the queues is among `databases`; a database that cannot be reached is reported by the check of the
     tables.
     """
-    if not is_configured() or any(problem.is_error for problem in current_problems()):
-        return []
-    settings = get_settings()
-    if settings.database not in (databases or ()):
+    settings = usable_settings()
+    if settings is None or settings.database not in (databases or ()):
         return []
     try:
         known = dialect(dialect_of(settings.database))

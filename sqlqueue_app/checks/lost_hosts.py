@@ -10,8 +10,8 @@ from django.core import checks
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
-from sqlqueue_app.checks.settings import TAG
-from sqlqueue_app.conf import current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.checks.settings import TAG, usable_settings
+from sqlqueue_app.conf import dialect_of
 from sqlqueue_app.databases.dialect import dialect
 from sqlqueue_app.databases.lost_hosts import options_for, seconds_until_given_up
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
@@ -70,11 +70,11 @@ def check_server_side(databases: Sequence[str] | None = None, **_: Any) -> list[
 
 def _alias_on_postgresql() -> str | None:
     """The alias of the queues if that is on PostgreSQL and the settings are right."""
-    if not is_configured() or any(problem.is_error for problem in current_problems()):
+    settings = usable_settings()
+    if settings is None:
         return None
-    alias = get_settings().database
     try:
-        return alias if dialect_of(alias) == "postgresql" else None
+        return settings.database if dialect_of(settings.database) == "postgresql" else None
     except ConfigurationError:
         return None
 

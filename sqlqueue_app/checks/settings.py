@@ -7,11 +7,18 @@ from typing import Any, Final
 from django.core import checks
 from django.db import connections
 
-from sqlqueue_app.conf import Code, current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.operations.schedules import schedules_without_route
 
 TAG: Final = "sqlqueue"
+
+
+def usable_settings() -> Settings | None:
+    """The settings, unless there are none or they are wrong, which `check_settings` reports."""
+    if not is_configured() or any(problem.is_error for problem in current_problems()):
+        return None
+    return get_settings()
 
 
 def register() -> None:
@@ -52,7 +59,8 @@ def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:
 
 def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     """Warn of recurring messages that no route sends anywhere, and that no endpoint handles."""
-    if not is_configured() or any(problem.is_error for problem in current_problems()):
+    settings = usable_settings()
+    if settings is None:
         return []
     return [
         checks.Warning(
@@ -61,5 +69,5 @@ def check_schedules(**_: Any) -> list[checks.CheckMessage]:
             hint=f'add {schedule.send!r}: "<endpoint>" to SQLQUEUE["ROUTES"]',
             id=str(Code.SCHEDULE_WITHOUT_ROUTE),
         )
-        for schedule in schedules_without_route(get_settings())
+        for schedule in schedules_without_route(settings)
     ]

@@ -8,8 +8,7 @@ from typing import Any, Final
 from django.core import checks
 from django.db import connections
 
-from sqlqueue_app.checks.database import usable_settings
-from sqlqueue_app.checks.settings import TAG
+from sqlqueue_app.checks.settings import TAG, usable_settings
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.databases.two_phase import CAN_PREPARE
 from sqlqueue_app.messages.errors import DatabaseError

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cache
 from types import ModuleType
 from typing import Literal, Protocol, cast
+from uuid import UUID
 
 from sqlqueue_app.databases import postgresql, sqlite, sqlserver
 from sqlqueue_app.databases.layouts import QueueLayout
@@ -75,6 +76,10 @@ class Dialect:
     def quote(self, name: str) -> str:
         """One quoted identifier."""
         return _QUOTES[self.name](name)
+
+    def uuid_text(self, value: UUID) -> str:
+        """A UUID as it stands in a column of UUIDs. SQLite has no type for it: there it is bare digits, as Django writes it."""
+        return value.hex if self.name == "sqlite" else str(value)
 
     def statement(self, name: str, **texts: str) -> Rendered:
         """A named statement with its texts put in; KeyError for a name that the dialect does not have."""

@@ -60,8 +60,7 @@ def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> di
     """
     if not ids:
         return {}
-    bare = table.dialect.name == "sqlite"
-    quoted = ", ".join(f"'{each.hex if bare else each}'" for each in ids)
+    quoted = ", ".join(f"'{table.dialect.uuid_text(each)}'" for each in ids)
     statement = table.dialect.statement("find_ids", table=table.qualified, ids=quoted)
     with table.errors(f"look for messages in {table.qualified}"):
         found = fetch_all(table.connection(), statement, limit=limit)

@@ -32,9 +32,7 @@ class HandledTable:
         """
         try:
             with database_errors(self._dialect, "remember the id of a message"):
-                # Django keeps a UUID as its digits on SQLite, where there is no type for it.
-                written = key.hex if self._dialect.name == "sqlite" else str(key)
-                return run(connection_of(self.alias), self._remember, id=written, queue=queue) == 1
+                return run(connection_of(self.alias), self._remember, id=self._dialect.uuid_text(key), queue=queue) == 1
         except ConstraintViolation:
             # On SQL Server the one that comes second fails; its transaction goes on.
             if self._dialect.name != "sqlserver":

@@ -77,7 +77,7 @@ class TransactionLog:
             raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which makes it")
         made = self._dialect.statement("make_coordinator", table=self._coordinators)
         with all_or_none(self.alias):
-            run(connection, made, id=self._written(uuid.uuid4()))
+            run(connection, made, id=self._dialect.uuid_text(uuid.uuid4()))
         if (found := self._known()) is None:
             raise DatabaseError("the row of the coordinator is gone as soon as it is made")
         return found
@@ -88,7 +88,7 @@ class TransactionLog:
         ConstraintViolation if it is recorded; waits while another transaction that has recorded it is open.
         """
         with database_errors(self._dialect, "record a distributed transaction"):
-            values = {"id": self._written(transaction_id), "queue": queue, "branches": json.dumps(list(branches))}
+            values = {"id": self._dialect.uuid_text(transaction_id), "queue": queue, "branches": json.dumps(list(branches))}
             run(connection_of(self.alias), self._record, **values)
 
     def is_committed(self, transaction_id: uuid.UUID) -> bool | None:
@@ -118,7 +118,7 @@ class TransactionLog:
     def knows(self, transaction_id: uuid.UUID) -> bool:
         """Whether the transaction is recorded, as far as the one that is open can see."""
         with database_errors(self._dialect, "read the log of distributed transactions"):
-            return bool(fetch_all(connection_of(self.alias), self._look, id=self._written(transaction_id)))
+            return bool(fetch_all(connection_of(self.alias), self._look, id=self._dialect.uuid_text(transaction_id)))
 
     @contextmanager
     def _limited_wait(self) -> Iterator[None]:
@@ -132,10 +132,6 @@ class TransactionLog:
         finally:
             if "unlimit_lock_wait" in statements:
                 run(connection, self._dialect.statement("unlimit_lock_wait"))
-
-    def _written(self, value: uuid.UUID) -> str:
-        # Django keeps a UUID as its digits on SQLite, where there is no type for it.
-        return value.hex if self._dialect.name == "sqlite" else str(value)
 
 
 def recorded_elsewhere(kept_in: str, alias: str) -> str:

@@ -6,9 +6,11 @@ The log in the database of the queues says how they end, so that any worker can 
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from django.db import connections
@@ -43,18 +45,23 @@ class Resolved:
 
 
 class InDoubt:
-    """Ends branches in doubt. One object serves one thread at a time; others may look at the same moment."""
+    """Ends branches in doubt. One object serves all threads of a process, and knows what it has logged; others may look."""
 
     def __init__(self, alias: str) -> None:
-        """`alias` is that of the queues."""
+        """`alias` is that of the queues. Reaches no database."""
         self._alias = alias
-        self._others = [other for other in aliases_beside(alias) if connections[other].vendor in CAN_PREPARE]
         self._log = transaction_log(alias)
-        self._away: set[str] = set()
+        self._lock = threading.Lock()
+        # The databases that are away, and how loud that was said.
+        self._away: dict[str, int] = {}
 
     def jobs(self) -> list[BackgroundJob]:
         """`look` as a background job; none where no other database can have branches."""
         return [BackgroundJob("branches in doubt", LOOK_SECONDS, self._run)] if self._can_have_branches else []
+
+    @cached_property
+    def _others(self) -> list[str]:
+        return [other for other in aliases_beside(self._alias) if connections[other].vendor in CAN_PREPARE]
 
     @property
     def _can_have_branches(self) -> bool:
@@ -99,16 +106,22 @@ class InDoubt:
                 _connect_in_bounded_time(connections[alias])
             found = prepared_branches(alias, self._log.coordinator())
         except DatabaseError as error:
-            if alias not in self._away:
-                self._away.add(alias)
-                text = "whether branches of transactions are in doubt on %r is not known, the database cannot be asked: %s"
-                # Few handlers use every database of the settings: a warning is for one that the log knows.
-                level = logging.WARNING if alias in known else logging.INFO
-                logger.log(level, text, alias, error, extra={"event": "branches_not_seen"})
+            # Few handlers use every database of the settings: a warning is for one that the log knows.
+            self._say_away(alias, logging.WARNING if alias in known else logging.INFO, error)
             connections[alias].close()
             return None
-        self._away.discard(alias)
+        with self._lock:
+            self._away.pop(alias, None)
         return found
+
+    def _say_away(self, alias: str, level: int, error: DatabaseError) -> None:
+        """Once, and once more when a transaction turns out to wait for it."""
+        with self._lock:
+            if self._away.get(alias, logging.NOTSET) >= level:
+                return
+            self._away[alias] = level
+        text = "whether branches of transactions are in doubt on %r is not known, the database cannot be asked: %s"
+        logger.log(level, text, alias, error, extra={"event": "branches_not_seen"})
 
     def _resolve(self, branches: list[PreparedBranch]) -> Resolved:
         decided = {branch.id.transaction: self._log.is_committed(branch.id.transaction) for branch in branches}

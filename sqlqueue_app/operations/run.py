@@ -108,7 +108,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         own = OwnChecks(settings.database, _connections_needed(endpoints, queues))
         notifications = Notifications(settings, stop)
-        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, stop), Watching(settings, own).job()]
+        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, own, stop)]
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
@@ -131,14 +131,16 @@ def _ended(received: int, stop: StopSignal) -> int:
     return received
 
 
-def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], stop: StopSignal) -> list[BackgroundJob]:
+def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], own: OwnChecks, stop: StopSignal) -> list[BackgroundJob]:
     """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
     in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
-    in_doubt = InDoubt(settings.database).jobs() if in_scope else []
-    return [*in_doubt, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
+    in_doubt = InDoubt(settings.database)
+    of_all.append(Watching(settings, own, in_doubt).job())
+    ending = in_doubt.jobs() if in_scope else []
+    return [*ending, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
 
 
 def _connections_needed(endpoints: list[Endpoint], queues: dict[str, list[ReceivingQueue]]) -> int:

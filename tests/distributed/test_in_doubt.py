@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -18,7 +20,9 @@ from sqlqueue_app.databases.two_phase import BranchId
 from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.operations.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
 from sqlqueue_app.operations.watching.catalogue import BRANCHES
+from sqlqueue_app.operations.watching.job import Watching
 from sqlqueue_app.operations.watching.looks import Look, run
+from sqlqueue_app.operations.watching.own import OwnChecks
 from sqlqueue_app.receiving.distributed import transaction_log
 from sqlqueue_app.tables.branches import prepare
 from sqlqueue_app.tables.clock import database_now
@@ -50,6 +54,18 @@ def leave_branch(bench: Bench, other: OtherDatabase, *, committed: bool = False,
 
 def recorded(bench: Bench) -> list[uuid.UUID]:
     return list(DistributedTransaction.objects.using(bench.database.alias).values_list("id", flat=True))
+
+
+def lose(other: OtherDatabase) -> None:
+    """The database cannot be reached any more."""
+    connections[other.alias].close()
+    connections.settings[other.alias]["NAME"] = "not there"
+
+
+def not_seen(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """How loud it was told that the second database cannot be asked."""
+    events = [each for each in caplog.records if getattr(each, "event", "") == "branches_not_seen"]
+    return [each.levelname for each in events if "'second'" in each.message]
 
 
 def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: Callable[[], list[str]]) -> None:
@@ -105,16 +121,45 @@ def test_a_database_that_is_away_is_told_once_and_its_transactions_are_kept(
 ) -> None:
     branch = leave_branch(bench, second, committed=True)
     name = connections.settings["second"]["NAME"]
-    connections["second"].close()
-    connections.settings["second"]["NAME"] = "not there"
+    lose(second)
     looking = InDoubt(bench.database.alias)
     assert [looking.look(), looking.look()] == [Resolved()] * 2
-    told = [
-        record for record in caplog.records if getattr(record, "event", "") == "branches_not_seen" and "'second'" in record.message
-    ]
-    assert ([record.levelname for record in told], recorded(bench)) == (["WARNING"], [branch.transaction])
+    assert (not_seen(caplog), recorded(bench)) == (["WARNING"], [branch.transaction])
     connections.settings["second"]["NAME"] = name
     assert looking.look() == Resolved(committed=1)
+
+
+def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is_told_all_the_same(
+    bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sqlqueue.background")
+    name = connections.settings["second"]["NAME"]
+    in_doubt = InDoubt(bench.database.alias)
+    minutes = count()
+    begin = database_now(bench.database.alias)
+    own = OwnChecks(bench.database.alias)
+    watching = Watching(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
+
+    lose(second)
+    for _ in range(3):
+        assert BRANCHES.name in watching.look()
+        in_doubt.look()
+    assert not_seen(caplog) == ["INFO"]
+
+    connections.settings["second"]["NAME"] = name
+    branch = leave_branch(bench, second, committed=True)
+    lose(second)
+    for _ in range(3):
+        assert BRANCHES.name in watching.look()
+        in_doubt.look()
+    assert (not_seen(caplog), recorded(bench)) == (["INFO", "WARNING"], [branch.transaction])
+
+    connections.settings["second"]["NAME"] = name
+    assert in_doubt.look() == Resolved(committed=1)
+    lose(second)
+    watching.look()
+    assert not_seen(caplog)[2:] == ["INFO"]
+    connections.settings["second"]["NAME"] = name
 
 
 def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatabase) -> None:
@@ -128,11 +173,12 @@ def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatab
 def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: OtherDatabase) -> None:
     branch = leave_branch(bench, second)
     now = database_now(bench.database.alias)
-    fresh = run(BRANCHES, Look(get_settings(), bench.database.alias, now))
+    in_doubt = InDoubt(bench.database.alias)
+    fresh = run(BRANCHES, Look(get_settings(), bench.database.alias, now, in_doubt))
     assert (list(fresh.failing), list(fresh.passing)) == ([], [str(branch)])
-    report = run(BRANCHES, Look(get_settings(), bench.database.alias, now + timedelta(minutes=2)))
+    report = run(BRANCHES, Look(get_settings(), bench.database.alias, now + timedelta(minutes=2), in_doubt))
     assert report.failing[str(branch)]["alias"] == "second"
-    InDoubt(bench.database.alias).look()
+    in_doubt.look()
 
 
 def test_settings_that_let_handlers_only_read_are_told(bench: Bench) -> None:

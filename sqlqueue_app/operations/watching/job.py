@@ -16,6 +16,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.operations.claims import due
+from sqlqueue_app.operations.in_doubt import InDoubt
 from sqlqueue_app.operations.looking import looking
 from sqlqueue_app.operations.queue_looks import utc_now
 from sqlqueue_app.operations.watching.catalogue import BUILT_IN, SELDOM, SOON, USUAL, CheckKind
@@ -44,12 +45,14 @@ class Watching:
         self,
         settings: Settings,
         own: OwnChecks,
+        in_doubt: InDoubt,
         *,
         now: Callable[[], datetime] | None = None,
         local: Callable[[], datetime] = utc_now,
     ) -> None:
         self._settings = settings
         self._own = own
+        self._in_doubt = in_doubt
         self._alias = managed_alias()
         self._now = now or partial(database_now, self._alias)
         self._local = local
@@ -80,7 +83,7 @@ class Watching:
             if not kinds and not own:
                 return []
             with self._together():
-                look = Look(self._settings, self._alias, now)
+                look = Look(self._settings, self._alias, now, self._in_doubt)
                 found = [report for kind in kinds if (report := self._run_one(kind, look)) is not None]
                 # Where no process has said anything of itself, all is well.
                 found += [_nothing_known(kind) for kind in _of_processes(of_all) if kind.name not in {each.name for each in own}]

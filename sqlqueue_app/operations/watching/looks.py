@@ -57,12 +57,16 @@ class Recent:
 
 
 class Look:
-    """One look at everything, for the checks that are due. `now` is an instant of the clock of the managed tables' database."""
+    """One look at everything, for the checks that are due. `now` is an instant of the clock of the managed tables' database.
 
-    def __init__(self, settings: Settings, alias: str, now: datetime, zone: tzinfo | None = None) -> None:
+    `in_doubt` is that of the process, which outlives the look.
+    """
+
+    def __init__(self, settings: Settings, alias: str, now: datetime, in_doubt: InDoubt, *, zone: tzinfo | None = None) -> None:
         self.settings = settings
         self.alias = alias
         self.now = now
+        self.in_doubt = in_doubt
         self.zone = zone or timezone.get_default_timezone()
 
     @cached_property
@@ -185,7 +189,7 @@ def _tables(look: Look) -> _Found:
 
 def _branches(look: Look) -> _Found:
     """Branches that outlive the looks of the workers, which end what is in doubt every few seconds."""
-    for each in InDoubt(look.settings.database).prepared():
+    for each in look.in_doubt.prepared():
         at = each.prepared_at.astimezone(look.zone)
         is_old = each.prepared_at < look.now - RECENT
         yield str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, Event, Instance, QueueSample
+from sqlqueue_app.operations.in_doubt import InDoubt
 from sqlqueue_app.operations.watching.catalogue import finding_in_words
 from sqlqueue_app.operations.watching.job import Watching
 from sqlqueue_app.operations.watching.own import OwnChecks
@@ -27,7 +28,8 @@ class Bench:
 
     def worker(self, **own: Any) -> Watching:
         known = OwnChecks(**{"alias": self.database.alias, "host": "mill", **own})
-        return Watching(get_settings(), known, now=lambda: self.now, local=lambda: self.now + self.ahead)
+        in_doubt = InDoubt(self.database.alias)
+        return Watching(get_settings(), known, in_doubt, now=lambda: self.now, local=lambda: self.now + self.ahead)
 
     def pass_time(self, time: timedelta = 5 * MINUTE) -> None:
         """All is looked at anew then; processes that live have told so."""

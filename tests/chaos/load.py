@@ -6,11 +6,9 @@ A sender outlives an outage: what was not committed is not in `sent` either, and
 from __future__ import annotations
 
 import random
-import threading
 import time
 import uuid
 from datetime import timedelta
-from types import TracebackType
 
 from django.db import DatabaseError as DjangoDatabaseError
 from django.db import connections, transaction
@@ -19,7 +17,7 @@ from sqlqueue_app import publish, send, send_many, subscribe
 from sqlqueue_app.messages.errors import DatabaseError
 from tests.chaos.app import EVENT, MODULE, TO_BILLING, TO_SALES
 from tests.receiving.conftest import FAST, Bench
-from tests.support.waiting import join_all
+from tests.support.senders import SendingThreads
 
 ENDPOINTS = ("Sales", "Billing")
 ROLLED_BACK = 0.1
@@ -46,57 +44,33 @@ def prepare(bench: Bench, *, web: dict[str, object] | None = None, **endpoint: o
         cursor.execute("CREATE TABLE sent (id varchar(60) NOT NULL, way varchar(20) NOT NULL)")
 
 
-class Senders:
-    """Threads that send until `most` messages are committed, or `stop()`; or the end of the context, if that has an error."""
+class Senders(SendingThreads):
+    """They send until `most` messages are committed."""
 
     def __init__(self, bench: Bench, *, most: int, a_second: float, threads: int = 2, seed: int = 1) -> None:
         """`a_second`: messages of all threads, at most."""
+        super().__init__((f"{seed}.{number}" for number in range(threads)), deadline=120)
         self._bench = bench
         self._most = most
         self._a_second = a_second
         self.committed = 0
         """How many messages were sent in a committed transaction."""
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._errors: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=[f"{seed}.{number}"]) for number in range(threads)]
         self.refused = 0
         """How many transactions the database has refused or left unanswered."""
         self.rolled_back: set[str] = set()
         """The ids of messages whose transaction was rolled back on purpose."""
 
-    def __enter__(self) -> Senders:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            self.stop()
-        join_all(self._threads, 120)
-        assert self._errors == []
-
-    def stop(self) -> None:
-        """Send no more."""
-        self._stop.set()
-
-    def _run(self, seed: str) -> None:
-        chance = random.Random(seed)
+    def _send(self, chance: random.Random) -> None:
         begun = time.monotonic()
-        try:
-            while self.committed < self._most and not self._stop.is_set():
-                try:
-                    self._transaction(chance)
-                except (DatabaseError, DjangoDatabaseError):
-                    with self._lock:
-                        self.refused += 1
-                    connections.close_all()
-                    self._stop.wait(0.05)
-                self._stop.wait(max(0.0, begun + self.committed / self._a_second - time.monotonic()))
-        except BaseException as error:  # noqa: BLE001 - told to the thread of the test
-            self._errors.append(error)
-        finally:
-            connections.close_all()
+        while self.committed < self._most and not self._stop.is_set():
+            try:
+                self._transaction(chance)
+            except (DatabaseError, DjangoDatabaseError):
+                with self._lock:
+                    self.refused += 1
+                connections.close_all()
+                self._stop.wait(0.05)
+            self._stop.wait(max(0.0, begun + self.committed / self._a_second - time.monotonic()))
 
     def _transaction(self, chance: random.Random) -> None:
         alias = self._bench.database.alias

@@ -10,56 +10,32 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 
 from django.db import connections, transaction
 
 from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.filling import message, row
 from tests.support.databases import QueueDatabase
+from tests.support.senders import SendingThreads
 from tests.support.waiting import join_all
 
 ROLLED_BACK = 0.1
 
 
-class Senders:
-    """Threads that send until `most` messages are there, or the end of the context."""
+class Senders(SendingThreads):
+    """They send until `most` messages are there."""
 
     def __init__(self, database: QueueDatabase, queue: QueueTable, *, most: int, threads: int = 4) -> None:
+        super().__init__(range(threads), deadline=600)
         self._database = database
         self._queue = queue
         self._left = most
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._send, args=[number]) for number in range(threads)]
-        self._errors: list[Exception] = []
         with database.connection.cursor() as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS truth (id varchar(40) PRIMARY KEY)")
 
-    def __enter__(self) -> Senders:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if kind is not None:
-            self._stop.set()
-        join_all(self._threads, 600)
-        assert self._errors == []
-
-    def stop(self) -> None:
-        """No more messages."""
-        self._stop.set()
-
-    def _send(self, number: int) -> None:
-        chance = random.Random(number)
-        try:
-            while not self._stop.is_set() and (size := self._take(chance.randint(1, 40))):
-                self._transaction(chance, size)
-        except Exception as error:  # noqa: BLE001 -- told to the test
-            self._errors.append(error)
-        finally:
-            connections.close_all()
+    def _send(self, chance: random.Random) -> None:
+        while not self._stop.is_set() and (size := self._take(chance.randint(1, 40))):
+            self._transaction(chance, size)
 
     def _take(self, wanted: int) -> int:
         with self._lock:

@@ -10,10 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.chaos.books import assert_accounted, assert_no_lock, handled_more
+from tests.chaos.books import handled_more
 from tests.chaos.failpoints import STEPS
 from tests.chaos.load import Senders, prepare
-from tests.chaos.workers import KILLED, finish, worker
+from tests.chaos.workers import KILLED, finish_whole, worker
 from tests.receiving.conftest import Bench
 from tests.support.processes import children_of
 from tests.support.waiting import poll_until
@@ -33,11 +33,9 @@ def test_a_kill_at_every_step(bench: Bench, tmp_path: Path) -> None:
         assert killed.returncode == 0, killed.stderr
         assert json.loads(killed.stdout) == dict.fromkeys(STEPS, KILLED)
         senders.stop()
-    finish(bench, log)
-    found = assert_accounted(bench)
+    found = finish_whole(bench, log)
     assert senders.rolled_back
     assert not senders.rolled_back & set(found.sent)
-    assert_no_lock(bench)
 
 
 def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_path: Path) -> None:
@@ -52,9 +50,7 @@ def test_kills_at_random_of_processes_and_of_their_supervisor(bench: Bench, tmp_
             handled_more(bench, chance.randint(1, 40))
             supervisor.kill()
         senders.stop()
-    finish(bench, log)
-    assert_accounted(bench)
-    assert_no_lock(bench)
+    finish_whole(bench, log)
 
 
 def living_children(pid: int) -> list[int]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.books import waiting
+from tests.chaos.books import Account, assert_accounted, assert_no_lock, waiting
 from tests.chaos.load import ENDPOINTS
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import wait_until_given_back
@@ -71,3 +71,11 @@ def finish(bench: Bench, log: Path, deadline: float = 60.0) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, log.read_text()[-4_000:]
     wait_until_given_back(bench)
+
+
+def finish_whole(bench: Bench, log: Path) -> Account:
+    """`finish`; every message has come to its end then, once, and nobody holds anything any more."""
+    finish(bench, log)
+    found = assert_accounted(bench)
+    assert_no_lock(bench)
+    return found

@@ -88,7 +88,12 @@ class InDoubt:
         return done
 
     def prepared(self) -> list[PreparedBranch]:
-        """The branches that are prepared now, in the databases that answer; some of them belong to a message at work."""
+        """The branches that are prepared now, in the databases that answer; some of them belong to a message at work.
+
+        Reaches no other database before a worker has let others join. DatabaseError if that of the queues cannot be asked.
+        """
+        if not self._can_have_branches or not self._log.has_coordinator():
+            return []
         return [branch for branches in self._prepared_by_alias().values() for branch in branches]
 
     def _prepared_by_alias(self, known: Collection[str] = ()) -> dict[str, list[PreparedBranch]]:

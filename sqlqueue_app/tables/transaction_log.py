@@ -67,6 +67,14 @@ class TransactionLog:
             self._coordinator = found
         return found
 
+    def has_coordinator(self) -> bool:
+        """Whether there is a name, without which no branch can be; makes none. DatabaseError if the database cannot be asked."""
+        with self._lock:
+            if self._coordinator is not None:
+                return True
+        with database_errors(self._dialect, "look who coordinates two-phase commit"):
+            return self._known() is not None
+
     def _known(self) -> uuid.UUID | None:
         rows = fetch_all(connection_of(self.alias), self._dialect.statement("coordinator", table=self._coordinators))
         return uuid.UUID(str(rows[0][0])) if rows else None

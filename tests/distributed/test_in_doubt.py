@@ -17,7 +17,7 @@ from sqlqueue_app import handles
 from sqlqueue_app.checks.two_phase import check_other_databases, check_prepared_transactions
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.databases.two_phase import BranchId
-from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.models import DistributedTransaction, TwoPhaseCoordinator
 from sqlqueue_app.operations.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
 from sqlqueue_app.operations.watching.catalogue import BRANCHES
 from sqlqueue_app.operations.watching.job import Watching
@@ -66,6 +66,13 @@ def not_seen(caplog: pytest.LogCaptureFixture) -> list[str]:
     """How loud it was told that the second database cannot be asked."""
     events = [each for each in caplog.records if getattr(each, "event", "") == "branches_not_seen"]
     return [each.levelname for each in events if "'second'" in each.message]
+
+
+def checks_of_each_minute(bench: Bench, in_doubt: InDoubt) -> Watching:
+    """Each look at them comes a minute after the one before."""
+    minutes, begin = count(), database_now(bench.database.alias)
+    own = OwnChecks(bench.database.alias)
+    return Watching(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
 
 
 def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: Callable[[], list[str]]) -> None:
@@ -135,10 +142,8 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
     caplog.set_level(logging.INFO, "sqlqueue.background")
     name = connections.settings["second"]["NAME"]
     in_doubt = InDoubt(bench.database.alias)
-    minutes = count()
-    begin = database_now(bench.database.alias)
-    own = OwnChecks(bench.database.alias)
-    watching = Watching(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
+    watching = checks_of_each_minute(bench, in_doubt)
+    transaction_log(bench.database.alias).coordinator()
 
     lose(second)
     for _ in range(3):
@@ -160,6 +165,15 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
     watching.look()
     assert not_seen(caplog)[2:] == ["INFO"]
     connections.settings["second"]["NAME"] = name
+
+
+def test_where_no_worker_lets_others_join_the_checks_reach_no_other_database(
+    bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "sqlqueue.background")
+    assert BRANCHES.name in checks_of_each_minute(bench, InDoubt(bench.database.alias)).look()
+    assert (not_seen(caplog), connections[second.alias].connection) == ([], None)
+    assert not TwoPhaseCoordinator.objects.using(bench.database.alias).exists()
 
 
 def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatabase) -> None:

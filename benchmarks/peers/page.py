@@ -41,6 +41,8 @@ Messages a second that one worker handles from a queue that is full, and that on
 {speed}
 
 "8 at once" is threads, tasks of an event loop or processes, as the worker has it.
+With `--cpu-affinity auto` each process of ours [stays on one processor](performance.md#one-processor-for-each-process), which is
+not its default; the goals below are those of one such process.
 Sending in bulk is one statement for {chunk} messages where there is such a thing, else one transaction around them;
 celery has neither.
 

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.goals import Verdict
-from benchmarks.peers.catalogue import OURS, Peer
+from benchmarks.peers.catalogue import ADVISED, OURS, Peer
 
 COLUMNS = ("one", "eight", "batch")
 
@@ -83,19 +83,19 @@ def goals(peers: Sequence[Found]) -> list[Verdict]:
 
 
 def _beside(goal: str, ours: Found | None, others: Sequence[Found], column: str, least: float) -> Verdict:
-    """One process of ours to the best of them, neighbours in time; its other rows and the other peers are told too."""
+    """Our row that is advised to the best of them, neighbours in time; our other rows and the other peers are told too."""
     there = sorted((each for each in others if each.values(column)), key=lambda each: -median(each.values(column)))
-    if ours is None or not ours.values(column) or not there:
+    if ours is None or not ours.values(column, ADVISED) or not there:
         return Verdict(goal, "not measured", None)
     best, *more = there
-    each_round = ratios(ours.values(column), best.values(column))
+    each_round = ratios(ours.values(column, ADVISED), best.values(column))
     found = median(each_round)
     told = f"{found:.2f} × {best.name} ({min(each_round):.2f}–{max(each_round):.2f})"
     for row, columns in ours.rates.items():
-        if row != ours.name and column in columns:
+        if row != ADVISED and column in columns:
             told += f"; {row}: {median(ratios(columns[column], best.values(column))):.2f}"
     for each in more:
-        told += f"; {median(ratios(ours.values(column), each.values(column))):.2f} × {each.name}"
+        told += f"; {median(ratios(ours.values(column, ADVISED), each.values(column))):.2f} × {each.name}"
     return Verdict(goal, told, found >= least)
 
 

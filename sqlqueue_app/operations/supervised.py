@@ -27,6 +27,8 @@ class SupervisedProcess:
 
     def __init__(self, pipe: int, memory: int, process: int) -> None:
         self._pipe = pipe
+        self.number = process
+        """Which of its supervisor's processes it is, from 0."""
         for descriptor in (pipe, memory):
             # Programs that a handler starts are no children of the supervisor.
             os.set_inheritable(descriptor, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.logs import configure_logging, remove_logging
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.messages.errors import CallbackQueuesHeld, WorkerFailed
+from sqlqueue_app.operations.cpu_affinity import CpuAffinity
 from sqlqueue_app.operations.run import RunOptions, run_worker
 from sqlqueue_app.operations.signals import stop_on_signals
 from sqlqueue_app.operations.supervised import SupervisedProcess
@@ -34,6 +36,7 @@ examples:
   manage.py run_sqlqueue_worker
   manage.py run_sqlqueue_worker --endpoint Sales --max-concurrency 8
   manage.py run_sqlqueue_worker --processes 4
+  manage.py run_sqlqueue_worker --processes 2 --cpu-affinity auto
   manage.py run_sqlqueue_worker --until-empty --log-format json
   manage.py run_sqlqueue_worker --processes 0
 """
@@ -45,6 +48,29 @@ EXIT_FAILED = 3
 
 def _batch_size(text: str) -> int | str:
     return text if text == "auto" else whole_number(1)(text)
+
+
+def _add_log_options(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="log lines as text or as JSON (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="the least level that is logged (default: %(default)s); a LOGGING setting for 'sqlqueue' goes before both",
+    )
+
+
+def _held(affinity: CpuAffinity | None, process: int) -> contextlib.AbstractContextManager[object]:
+    return contextlib.nullcontext() if affinity is None else affinity.held(process)
+
+
+def _cpu_affinity(text: str) -> CpuAffinity:
+    try:
+        return CpuAffinity.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 class Command(SqlQueueCommand):
@@ -90,18 +116,17 @@ class Command(SqlQueueCommand):
             "supervisor, for debuggers and scripts (default: 1; 0 where Python code calls the command)",
         )
         parser.add_argument(
+            "--cpu-affinity",
+            type=_cpu_affinity,
+            metavar="auto|0,2-4",
+            help="each process stays on one processor: 'auto', one that no other worker stays on, or these in turn (default: the "
+            "system moves threads about). Quicker where handlers are; not for those that compute outside of Python, Linux only",
+        )
+        parser.add_argument(
             "--until-empty", action="store_true", help="end with 0 once nothing is left to receive, for scripts and tests"
         )
         parser.add_argument("--install", action="store_true", help="create missing tables first; needs the right to create tables")
-        parser.add_argument(
-            "--log-format", choices=("text", "json"), default="text", help="log lines as text or as JSON (default: %(default)s)"
-        )
-        parser.add_argument(
-            "--log-level",
-            choices=("debug", "info", "warning", "error"),
-            default="info",
-            help="the least level that is logged (default: %(default)s); a LOGGING setting for 'sqlqueue' goes before both",
-        )
+        _add_log_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker in this process, or several in processes of their own."""
@@ -114,18 +139,22 @@ class Command(SqlQueueCommand):
             until_empty=options["until_empty"],
             install=options["install"],
         )
+        affinity: CpuAffinity | None = options["cpu_affinity"]
+        if affinity is not None:
+            affinity.check()
         level = getattr(logging, options["log_level"].upper())
         # Where Python code calls the command, who collects log records (caplog, a handler of the root logger) gets these too.
         handler = configure_logging(options["log_format"], level=level, propagate=not from_command_line(self))
         try:
             supervised = SupervisedProcess.found()
             if supervised is not None:
-                self._work_supervised(settings, chosen, supervised)
+                with _held(affinity, supervised.number):
+                    self._work_supervised(settings, chosen, supervised)
             elif processes := self._processes(options["processes"]):
                 self._supervise(processes)
             else:
                 stop = StopSignal()
-                with stop_on_signals(stop):
+                with stop_on_signals(stop), _held(affinity, 0):
                     run_worker(settings, chosen, stop)
         except (CallbackQueuesHeld, WorkerFailed) as error:
             # not final: a supervisor starts this process again, and its siblings go on

@@ -1,0 +1,102 @@
+"""`--cpu-affinity`: each process of a worker stays on one processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import uuid
+from contextlib import ExitStack
+
+import pytest
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.operations.cpu_affinity import CpuAffinity
+from tests.receiving.conftest import Bench
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is nothing like it")
+
+
+@pytest.fixture
+def name() -> str:
+    """Of the claims, so that workers of other tests take none."""
+    return f"test-{uuid.uuid4()}"
+
+
+@pytest.mark.parametrize(
+    ("text", "processors"), [("auto", ()), ("0", (0,)), ("0,2-4", (0, 2, 3, 4)), ("3,1,3", (3, 1)), (" 1 , 2-2", (1, 2))]
+)
+def test_processors_are_named_as_taskset_takes_them(text: str, processors: tuple[int, ...]) -> None:
+    assert CpuAffinity.parse(text) == CpuAffinity(processors)
+
+
+@pytest.mark.parametrize("text", ["", "all", "-1", "1-", "2-1", "1,,2", "0x1", "1.0", "٣", "0-999999"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="names no processors: expected 'auto', or numbers such as 0,2-4"):
+        CpuAffinity.parse(text)
+
+
+def test_a_processor_that_may_not_be_used_is_refused() -> None:
+    allowed = os.sched_getaffinity(0)
+    with pytest.raises(ConfigurationError, match="names the processors 99998, 99999, which this process may not use"):
+        CpuAffinity((min(allowed), 99998, 99999)).check()
+
+
+def test_threads_that_are_started_inside_stay_there_too(name: str) -> None:
+    before, seen = os.sched_getaffinity(0), []
+    with CpuAffinity().held(0, name=name) as number:
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        assert [os.sched_getaffinity(0), *seen] == [{number}, {number}]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_processors_that_are_named_are_taken_in_turn(name: str) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    for process in range(len(allowed) + 1):
+        with CpuAffinity(allowed).held(process, name=name) as number:
+            assert number == allowed[process % len(allowed)]
+
+
+def test_workers_find_a_processor_that_no_other_one_stays_on(name: str) -> None:
+    allowed = os.sched_getaffinity(0)
+    found: list[int] = []
+    with ExitStack() as stack:
+        for _ in allowed:
+            found.append(stack.enter_context(CpuAffinity().held(0, name=name)))
+            # The next one is another process, which may use all of them.
+            os.sched_setaffinity(0, allowed)
+        with CpuAffinity().held(1, name=name) as shared:
+            # All are taken: it shares one, by its number.
+            assert shared == sorted(allowed)[1 % len(allowed)]
+    assert sorted(found) == sorted(allowed)
+    with CpuAffinity().held(0, name=name) as free_again:
+        assert free_again == min(allowed)
+
+
+def run(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
+        env=bench.database.child_environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.once
+def test_each_process_of_a_worker_says_where_it_stays(bench: Bench) -> None:
+    bench.configure()
+    processor = min(os.sched_getaffinity(0))
+    result = run(bench, "--processes", "2", "--cpu-affinity", str(processor), "--until-empty")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count(f"this process stays on processor {processor}") == 2
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("text", "said"), [("many", "'many' names no processors"), ("99999", "which this process may not use: expected some of ")]
+)
+def test_a_wrong_processor_is_one_line_and_exit_code_2(bench: Bench, text: str, said: str) -> None:
+    result = run(bench, "--cpu-affinity", text)
+    assert (result.returncode, len(result.stderr.strip().splitlines())) == (2, 1)
+    assert said in result.stderr

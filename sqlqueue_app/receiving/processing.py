@@ -27,6 +27,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.policies.batch_size import BatchSize
 from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryNow
+from sqlqueue_app.receiving.batch_turns import BatchTurn
 from sqlqueue_app.receiving.control_messages import is_subscription_message
 from sqlqueue_app.receiving.failures import UNRECOVERABLE, Failure, failure_of
 from sqlqueue_app.receiving.invoking import Invoker
@@ -76,6 +77,7 @@ class MessageProcessor:
         self._transaction = transaction
         self._clock = clock
         self._size = BatchSize(config.batch_size if self.takes_batches else 1)
+        self._turn = BatchTurn(clock=clock)
         self._alone = True
         self._invoker = Invoker(config, self._send_at_once)
         self._recovery = Recovery(config)
@@ -134,13 +136,15 @@ class MessageProcessor:
     def _process_batch(self, rows: Sequence[ReceivedRow]) -> bool:
         began = self._clock()
         outcomes: list[Outcome] = []
-        for row in rows:
-            if outcomes:
-                self._transaction.begin_message()
-            outcomes.append(self._process(row))
-            if outcomes[-1] is Outcome.ROLLED_BACK:
-                self._size.lost(len(rows))
-                return True
+        with self._turn:
+            for row in rows:
+                if outcomes:
+                    self._turn.between()
+                    self._transaction.begin_message()
+                outcomes.append(self._process(row))
+                if outcomes[-1] is Outcome.ROLLED_BACK:
+                    self._size.lost(len(rows))
+                    return True
         self._size.done(len(rows), self._clock() - began, failed=any(outcome in _NOT_HANDLED for outcome in outcomes))
         return self._commit_batch(len(rows)) or any(outcome.yielded_message for outcome in outcomes)
 

@@ -1,0 +1,86 @@
+"""Threads that handle batches take turns, and nobody waits for one for long."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app import handles
+from sqlqueue_app.receiving import batch_turns
+from sqlqueue_app.receiving.batch_turns import BATCHES_WITHOUT, TURN_SECONDS, TURNS, BatchTurn
+from tests.receiving.conftest import Bench, Calls
+
+
+def holds(turn: BatchTurn, lock: threading.Lock) -> bool:
+    """Whether a batch that begins and ends now has the turn."""
+    with turn:
+        return lock.locked()
+
+
+def test_a_batch_waits_for_the_one_before_it() -> None:
+    lock, order = threading.Lock(), []
+    first, second = BatchTurn(lock), BatchTurn(lock, wait_seconds=60)
+
+    def next_batch() -> None:
+        with second:
+            order.append("second")
+
+    thread = threading.Thread(target=next_batch)
+    with first:
+        thread.start()
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+    assert not lock.locked()
+
+
+def test_who_has_waited_in_vain_does_without_for_a_while() -> None:
+    lock = threading.Lock()
+    turn = BatchTurn(lock, wait_seconds=0.001)
+    with lock:
+        with turn:
+            pass
+        assert lock.locked()
+    assert not any(holds(turn, lock) for _ in range(BATCHES_WITHOUT))
+    assert holds(turn, lock)
+
+
+def test_a_turn_that_takes_too_long_ends_between_two_messages() -> None:
+    lock, now = threading.Lock(), [100.0]
+    turn = BatchTurn(lock, lambda: now[-1])
+    with turn:
+        now.append(now[0] + TURN_SECONDS)
+        turn.between()
+        assert lock.locked()
+        now.append(now[0] + 2 * TURN_SECONDS)
+        turn.between()
+        turn.between()
+        assert not lock.locked()
+    assert not lock.locked()
+    assert not any(holds(turn, lock) for _ in range(BATCHES_WITHOUT))
+    assert holds(turn, lock)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_turn_is_for_handling_a_batch_and_not_for_its_commit(
+    bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(batch_turns, "TURN_SECONDS", 60.0)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(("handler", TURNS.locked()))
+        transaction.on_commit(lambda: calls.add(("hook", TURNS.locked())), using=bench.database.alias)
+        if fails:
+            raise ValueError("always")
+
+    bench.configure(BATCH_SIZE=3)
+    for number in range(3):
+        bench.put_message_of(number, "Test.Message")
+    bench.run(max_concurrency=1)
+    assert calls.seen == [("handler", True)] * 3 + ([] if fails else [("hook", False)] * 3)
+    assert len(bench.rows("error")) == (3 if fails else 0)
+    assert not TURNS.locked()

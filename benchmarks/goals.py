@@ -42,6 +42,10 @@ def verdicts(sections: Sequence[Section], database: str) -> list[Verdict]:
         _ratio(find, "8 threads, batch 1: ≥ 0.6 of the limit, 1 row, 8 clients", "receive", "worker.8.1", "limit.8.1", 0.6),
         _ratio(find, "batch auto, 8 threads: ≥ 4 × the limit, 1 row, 8 clients", "receive", "worker.8.auto", "limit.8.1", 4.0),
         _ratio(find, "2 processes of 4 threads: ≥ 1.0 of 1 process of 8", "processes", "processes.2", "processes.1", 1.0),
+        _ratio(find, "8 threads on one processor: ≥ 1.3 × on any", "affinity", "worker.8.one", "worker.8", 1.3),
+        _ratio(
+            find, "8 threads on one processor: ≥ 0.6 of the limit, 1 row, 8 clients", "affinity", "worker.8.one", "limit.8.1", 0.6
+        ),
         _ratio(find, "1,000,000 waiting: ≥ 0.95 of 1,000 waiting", "backlog", "depth.1000000", "depth.1000", 0.95),
         _ratio(find, "200,000 dead rows: ≥ 0.9 of none", "backlog", "dead.some", "dead.none", 0.9),
         _ratio(find, "100,000 delayed messages: ≥ 0.9 of none", "delayed", "waiting.100000", "waiting.0", 0.9),

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import sys
@@ -26,6 +27,9 @@ from psycopg import generators
 from benchmarks.databases import SQLite
 from benchmarks.measures import rate
 from benchmarks.recording import LOWEST, Recording, is_receive, recording_of
+
+ONE_PROCESSOR = "SQLQUEUE_BENCH_ONE_PROCESSOR"
+"""Set where all threads of a loop are to stay on one processor."""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Receive = Callable[[], int]
@@ -178,6 +182,8 @@ def run(loop: str, threads: int, address: str, recording: Recording) -> dict[str
 
 def main() -> None:
     loop, threads, address, recording = sys.argv[1:]
+    if ONE_PROCESSOR in os.environ:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print(json.dumps(run(loop, int(threads), address, recording_of(recording))))
 
 

@@ -26,13 +26,13 @@ def plan(database: Database, *, messages: int) -> Plan:
 def _kind(database: Database, messages: int, processes: int) -> Kind:
     each = THREADS // processes
     name = f"worker, {processes} process{'es' if processes > 1 else ''} of {each} threads"
-    return Kind(f"processes.{processes}", name, lambda: run(database, messages, processes=processes, threads=each))
+    return Kind(f"processes.{processes}", name, lambda: run(database, messages, processes, each))
 
 
-def run(database: Database, messages: int, *, processes: int, threads: int) -> Measured:
-    """Empty the queue with so many processes of so many threads each."""
+def run(database: Database, messages: int, processes: int, threads: int, *arguments: str) -> Measured:
+    """Empty the queue with so many processes of so many threads each; the arguments are more of the command's."""
     database.fill(messages)
-    command = ["run_sqlqueue_worker", "--until-empty", "--processes", str(processes), "--max-concurrency", str(threads)]
+    command = ["run_sqlqueue_worker", "--until-empty", "--processes", str(processes), "--max-concurrency", str(threads), *arguments]
     with tempfile.TemporaryDirectory(prefix="sqlq-times-") as directory:
         answer = subprocess.run(
             [sys.executable, "-m", "django", *command],

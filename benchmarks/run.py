@@ -18,14 +18,14 @@ from typing import Any
 # Started as a file, Python looks beside the file and not here.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import announcing, backlog, delayed, idle, memory, processes, receive, sending, stages
+from benchmarks import affinity, announcing, backlog, delayed, idle, memory, processes, receive, sending, stages
 from benchmarks.databases import Database, PostgreSQL, SQLite
 from benchmarks.goals import verdicts
 from benchmarks.report import as_json, machine, markdown
 from benchmarks.series import Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("receive", "processes", "backlog", "idle", "announcing", "memory", "send", "delayed", "profile")
+PARTS = ("receive", "processes", "affinity", "backlog", "idle", "announcing", "memory", "send", "delayed", "profile")
 PROCESSES_FACTOR = 3
 """So many times the messages where two processes do not start at the same moment."""
 _DURABILITIES = {"durable": [True], "not-durable": [False], "both": [True, False]}
@@ -123,6 +123,8 @@ class Bench:
             plans = [announcing.plan(main, rows=messages)]
         elif part == "processes":
             plans = [processes.plan(main, messages=messages * PROCESSES_FACTOR)]
+        elif part == "affinity":
+            plans = [affinity.plan(main, messages=messages * PROCESSES_FACTOR)]
         else:
             depths = tuple(options.depth or backlog.DEPTHS)
             plans = [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)]

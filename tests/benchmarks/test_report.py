@@ -65,7 +65,7 @@ def test_a_ratio_is_that_of_neighbours() -> None:
 def test_every_goal_has_a_row_also_where_nothing_was_measured() -> None:
     found = verdicts([], DURABLE)
 
-    assert len(found) == 12
+    assert len(found) == 14
     assert {each.met for each in found} == {None}
     assert {each.measured for each in found} == {"not measured"}
 
@@ -75,9 +75,11 @@ def test_every_goal_has_a_row_also_where_nothing_was_measured() -> None:
     [
         ("receive", [series("worker.8.1", 9.0), series("plain.8", 10.0)], "plain driver loop", True),
         ("receive", [series("worker.8.1", 8.9), series("plain.8", 10.0)], "plain driver loop", False),
-        ("receive", [series("worker.8.1", 6.0), series("limit.8.1", 10.0)], "≥ 0.6 of the limit", True),
+        ("receive", [series("worker.8.1", 6.0), series("limit.8.1", 10.0)], "batch 1: ≥ 0.6 of the limit", True),
         ("receive", [series("worker.8.auto", 39.0), series("limit.8.1", 10.0)], "batch auto", False),
         ("processes", [series("processes.1", 10.0), series("processes.2", 10.0)], "2 processes", True),
+        ("affinity", [series("worker.8.one", 12.0), series("worker.8", 10.0)], "on any", False),
+        ("affinity", [series("worker.8.one", 6.0), series("limit.8.1", 10.0)], "one processor: ≥ 0.6 of the limit", True),
         ("backlog", [series("depth.1000", 100.0), series("depth.1000000", 94.0)], "1,000,000 waiting", False),
         ("backlog", [series("dead.none", 10.0), series("dead.some", 9.0)], "dead rows", True),
         ("idle", [series("idle.p50", 9.9, unit="ms")], "p50", True),

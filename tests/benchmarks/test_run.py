@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import backlog, delayed, limit, memory, processes, receive, recording, run, sending, stages
+from benchmarks import affinity, backlog, delayed, limit, memory, processes, receive, recording, run, sending, stages
 from benchmarks.databases import PostgreSQL, SQLite
 from benchmarks.report import machine
 from benchmarks.series import Kind, Measured, Plan, Section, take_turns
@@ -108,6 +108,16 @@ def test_one_process_and_two(server: PostgreSQL) -> None:
     measured_once(plan, "processes.2")
 
     assert [kind.key for kind in plan.kinds] == ["processes.1", "processes.2"]
+
+
+def test_one_processor_is_measured_beside_all(server: PostgreSQL) -> None:
+    plan = affinity.plan(server, messages=200)
+    measured_once(plan, "plain.8.one", "worker.8", "worker.8.one", "worker.8.auto.one")
+
+    assert [kind.key for kind in plan.kinds] == [
+        "limit.8.1", "plain.8", "plain.8.one", "worker.2x4", "worker.2x4.one",
+        "worker.8", "worker.8.one", "worker.8.auto", "worker.8.auto.one",
+    ]  # fmt: skip
 
 
 def test_memory_is_that_of_the_command(server: PostgreSQL) -> None:

@@ -1,0 +1,47 @@
+"""A worker that stays on one processor beside one that the system moves about, with the limit and a plain loop in turns."""
+
+from __future__ import annotations
+
+from benchmarks import processes, receive
+from benchmarks.databases import PostgreSQL, run_child
+from benchmarks.plain_loop import ONE_PROCESSOR
+from benchmarks.recording import record
+from benchmarks.series import Kind, Measured, Plan
+
+_OPTION = ("--cpu-affinity", "auto")
+_BATCHES = ("--batch-size", "auto")
+_KEY, _NAME = ".one", ", on one processor each"
+
+
+def plan(database: PostgreSQL, *, messages: int) -> Plan:
+    """`run_sqlqueue_worker` with and without `--cpu-affinity auto`: one process of 8 threads, in batches too, and two of 4."""
+    recording = record(database)
+    limit = next(kind for kind in receive.limit_kinds(database, recording, messages) if kind.key == "limit.8.1")
+
+    def plain(*, one: bool) -> Kind:
+        def measure() -> Measured:
+            database.fill(messages)
+            environment = database.environment() | ({ONE_PROCESSOR: "1"} if one else {})
+            found = run_child("benchmarks.plain_loop", environment, "one_trip", "8", database.conninfo(), recording.as_json())
+            return receive.checked(found, messages, "the plain loop")
+
+        return Kind(f"plain.8{_KEY * one}", f"plain driver loop, 8 threads{_NAME * one}", measure)
+
+    def worker(key: str, name: str, threads: int, *arguments: str, factor: int = 1, one: bool) -> Kind:
+        given = (*arguments, *(_OPTION if one else ()))
+
+        def measure() -> Measured:
+            return processes.run(database, messages * factor, processes.THREADS // threads, threads, *given)
+
+        return Kind(f"{key}{_KEY * one}", f"{name}{_NAME * one}", measure)
+
+    kinds = [limit]
+    for one in (False, True):
+        kinds += [
+            worker("worker.8", "worker, 1 process of 8 threads", 8, one=one),
+            worker("worker.2x4", "worker, 2 processes of 4 threads", 4, factor=2, one=one),
+            worker("worker.8.auto", "worker, BATCH_SIZE auto, 8 threads", 8, *_BATCHES, factor=receive.BATCH_FACTOR, one=one),
+            plain(one=one),
+        ]
+    kinds.sort(key=lambda kind: kind.key.removesuffix(_KEY))
+    return Plan("affinity", "a processor for each process", database.name, kinds, {"messages": messages})

@@ -24,7 +24,10 @@ OURS = "bench"
 """The database with our tables; other queues have theirs beside it."""
 
 # The server's own defaults where durable: a commit waits for the disk.
-_SHARED = ["max_connections=400", "shared_buffers=256MB", "max_wal_size=2GB", "checkpoint_timeout=1h", "log_min_messages=warning"]
+_SHARED = [
+    "max_connections=400", "max_prepared_transactions=400", "shared_buffers=256MB",
+    "max_wal_size=2GB", "checkpoint_timeout=1h", "log_min_messages=warning",
+]  # fmt: skip
 _NOT_DURABLE = ["fsync=off", "full_page_writes=off", "synchronous_commit=off"]
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,14 +18,14 @@ from typing import Any
 # Started as a file, Python looks beside the file and not here.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import affinity, announcing, backlog, delayed, idle, memory, processes, receive, sending, stages
+from benchmarks import affinity, announcing, backlog, delayed, idle, memory, processes, receive, sending, several, stages
 from benchmarks.databases import Database, PostgreSQL, SQLite
 from benchmarks.goals import verdicts
 from benchmarks.report import as_json, machine, markdown
-from benchmarks.series import Section, take_turns
+from benchmarks.series import Plan, Section, take_turns
 
 RESULTS = Path(__file__).resolve().parent / "results"
-PARTS = ("receive", "processes", "affinity", "backlog", "idle", "announcing", "memory", "send", "delayed", "profile")
+PARTS = ("receive", "processes", "affinity", "backlog", "several", "idle", "announcing", "memory", "send", "delayed", "profile")
 PROCESSES_FACTOR = 3
 """So many times the messages where two processes do not start at the same moment."""
 _DURABILITIES = {"durable": [True], "not-durable": [False], "both": [True, False]}
@@ -106,29 +106,25 @@ class Bench:
     def _sections(self, part: str) -> list[Section]:
         options, main = self.options, self.servers[0]
         messages, rounds = options.messages, options.rounds
-        everywhere: list[Database] = [*self.servers, self.file]
         if part == "idle":
             return [idle.measure(main, count_messages=options.idle_messages, say=say)]
         if part == "memory":
             return [memory.measure(main, messages=options.memory_messages, say=say)]
         if part == "profile":
             return [stages.measure(each, messages=messages, rounds=rounds, say=say) for each in self.servers]
-        if part == "receive":
-            plans = [receive.plan(each, messages=messages) for each in everywhere]
-        elif part == "send":
-            plans = [sending.plan(each, messages=messages) for each in everywhere]
-        elif part == "delayed":
-            plans = [delayed.plan(each, due=messages) for each in everywhere]
-        elif part == "announcing":
-            plans = [announcing.plan(main, rows=messages)]
-        elif part == "processes":
-            plans = [processes.plan(main, messages=messages * PROCESSES_FACTOR)]
-        elif part == "affinity":
-            plans = [affinity.plan(main, messages=messages * PROCESSES_FACTOR)]
-        else:
-            depths = tuple(options.depth or backlog.DEPTHS)
-            plans = [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)]
-        return take_turns(plans, rounds, say)
+        everywhere: list[Database] = [*self.servers, self.file]
+        depths = tuple(options.depth or backlog.DEPTHS)
+        plans: dict[str, Callable[[], list[Plan]]] = {
+            "receive": lambda: [receive.plan(each, messages=messages) for each in everywhere],
+            "send": lambda: [sending.plan(each, messages=messages) for each in everywhere],
+            "delayed": lambda: [delayed.plan(each, due=messages) for each in everywhere],
+            "announcing": lambda: [announcing.plan(main, rows=messages)],
+            "processes": lambda: [processes.plan(main, messages=messages * PROCESSES_FACTOR)],
+            "affinity": lambda: [affinity.plan(main, messages=messages * PROCESSES_FACTOR)],
+            "several": lambda: [several.plan(main, messages=messages)],
+            "backlog": lambda: [backlog.plan(main, messages=messages, depths=depths, dead_rows=options.dead_rows)],
+        }
+        return take_turns(plans[part](), rounds, say)
 
 
 def say(line: str) -> None:

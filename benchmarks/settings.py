@@ -46,6 +46,9 @@ TEMPLATES = [
 # Written by benchmarks.databases for each child process.
 DATABASES: dict[str, dict[str, Any]] = {"default": json.loads(os.environ["SQLQUEUE_BENCH_DATABASE"])}
 
+if "SQLQUEUE_BENCH_SECOND" in os.environ:
+    DATABASES["second"] = json.loads(os.environ["SQLQUEUE_BENCH_SECOND"])
+
 _ENDPOINT: dict[str, Any] = json.loads(os.environ["SQLQUEUE_BENCH_ENDPOINT"])
 
 SQLQUEUE: dict[str, Any] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import affinity, backlog, delayed, limit, memory, processes, receive, recording, run, sending, stages
+from benchmarks import affinity, backlog, delayed, limit, memory, processes, receive, recording, run, sending, several, stages
 from benchmarks.databases import PostgreSQL, SQLite
 from benchmarks.report import machine
 from benchmarks.series import Kind, Measured, Plan, Section, take_turns
@@ -108,6 +108,13 @@ def test_one_process_and_two(server: PostgreSQL) -> None:
     measured_once(plan, "processes.2")
 
     assert [kind.key for kind in plan.kinds] == ["processes.1", "processes.2"]
+
+
+def test_a_second_database_is_measured_beside_one(server: PostgreSQL) -> None:
+    plan = several.plan(server, messages=100)
+    measured_once(plan, "own.8", "both.8", "apart.8")
+
+    assert [kind.key for kind in plan.kinds] == [f"{way}.{threads}" for threads in (1, 8) for way in ("own", "both", "apart")]
 
 
 def test_one_processor_is_measured_beside_all(server: PostgreSQL) -> None:

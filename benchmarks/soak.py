@@ -2,8 +2,9 @@
 
 Two senders commit and roll back transactions of plain, delayed, failing and published messages, a requester asks and waits for
 replies. A supervisor with two worker processes and a worker of its own, which takes batches, handle them. Workers are killed with
-`kill -9` at random moments and at named steps, their supervisor too, and on PostgreSQL the server's first process. Every message
-writes one row in its receive transaction. The load and the books are those of tests/chaos.
+`kill -9` at random moments and at named steps, their supervisor too, and the first process of the PostgreSQL server. Every message
+writes one row in its receive transaction; a fifth of them another one in a second PostgreSQL database, the ledger, by two-phase
+commit. With the queues on SQLite that is what the server has. The load and the books are those of tests/chaos.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ from benchmarks.spark_kills import database_of
 if TYPE_CHECKING:
     from benchmarks.soak_parts import Workers
     from tests.chaos.books import Account
+    from tests.chaos.ledger_books import LedgerAccount
     from tests.chaos.load import Senders
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_TO_DRAIN = 600.0
+OF_THE_LEDGER = ("lost in the ledger", "twice in the ledger", "strangers in the ledger", "undecided")
+FAULTS = ("lost", "twice", "strangers", "wrongly handled", *OF_THE_LEDGER, "without a reply", "left behind", "still waiting")
 
 
 @dataclass
@@ -44,6 +48,7 @@ class Played:
 
     kills: dict[str, int]
     account: Account
+    ledger: LedgerAccount
     rolled_back: int
     refused: int
     asked: int
@@ -54,7 +59,7 @@ class Played:
     @property
     def faults(self) -> dict[str, list[str]]:
         """Everything that must not be."""
-        found = dict(self.account.faults)
+        found = self.account.faults | self.ledger.faults
         if self.unanswered:
             found["without a reply"] = self.unanswered
         if self.left_behind:
@@ -66,35 +71,38 @@ class Played:
 
 def play(given: argparse.Namespace, directory: Path) -> Played:
     """The whole run on a database of its own."""
-    from benchmarks.soak_parts import Asker, Killer, Workers, left_behind  # noqa: PLC0415
+    from benchmarks.soak_parts import Asker, Killer, Workers, left_behind, server_and_ledger  # noqa: PLC0415
     from tests.chaos.books import account  # noqa: PLC0415
+    from tests.chaos.ledger_books import ledger_account, settle  # noqa: PLC0415
     from tests.chaos.load import Senders, prepare  # noqa: PLC0415
     from tests.chaos.workers import finish  # noqa: PLC0415
     from tests.receiving.conftest import Bench  # noqa: PLC0415
 
-    chance = random.Random(given.seed)
-    with database_of(given.database) as database:
+    chance, log = random.Random(given.seed), directory / "workers.log"
+    with database_of(given.database) as database, server_and_ledger(database) as (server, ledger):
         bench = Bench(database)
         prepare(bench, web={"CALLBACKS": True, "INSTANCE": "soak", "CALLBACK_QUEUES": 1})
         seconds = given.minutes * 60
         senders = Senders(bench, most=given.messages, a_second=given.messages / seconds, seed=given.seed)
         with ExitStack() as stack:
-            workers = Workers(bench, directory / "workers.log", stack)
+            workers = Workers(bench, server, log, stack)
             stack.enter_context(Progress(senders, workers))
             begun = time.monotonic()
             with Asker(bench) as asker, senders:
                 Killer(workers, chance, kills=given.kills, server_kills=given.server_kills, seconds=seconds).run()
                 asker.stop()
             workers.stop()
-        finish(bench, directory / "workers.log", SECONDS_TO_DRAIN)
+        finish(bench, log, SECONDS_TO_DRAIN)
+        settle(bench, ledger, log)
         taken = time.monotonic() - begun
         found = account(bench)
         # A request whose sending broke off may have been sent all the same.
         found.strangers = [unit for unit in found.strangers if unit not in asker.doubtful]
         unanswered = sorted(asker.unanswered - set(found.failed))
         return Played(
-            kills=dict(workers.kills), account=found, rolled_back=len(senders.rolled_back), refused=senders.refused,
-            asked=asker.answered, unanswered=unanswered, left_behind=left_behind(bench), seconds=taken,
+            kills=dict(workers.kills), account=found, ledger=ledger_account(bench, ledger, log),
+            rolled_back=len(senders.rolled_back), refused=senders.refused, asked=asker.answered, unanswered=unanswered,
+            left_behind=left_behind(bench, ledger), seconds=taken,
         )  # fmt: skip
 
 
@@ -138,6 +146,8 @@ def as_json(given: argparse.Namespace, played: Played, facts: dict[str, Any]) ->
         "transactions refused or unanswered": played.refused,
         "requests answered": played.asked,
         "effects": account.handled,
+        "effects in both databases": played.ledger.in_both,
+        **{f"branches in doubt, then {how}": count for how, count in played.ledger.resolved.items()},
         "in the error queue": dict(account.why_failed),
         "kills": played.kills,
         "faults": played.faults,
@@ -153,8 +163,7 @@ def markdown(told: dict[str, Any]) -> str:
     rows += [[f"in the error queue: {why}", f"{count:,}"] for why, count in sorted(told["in the error queue"].items())]
     rows.append(["kills", str(sum(told["kills"].values()))])
     rows += [[f"killed: {where}", str(count)] for where, count in sorted(told["kills"].items())]
-    faults = ("lost", "twice", "strangers", "wrongly handled", "without a reply", "left behind", "still waiting")
-    rows += [[f"**{name}**", str(len(told["faults"].get(name, [])))] for name in faults]
+    rows += [[f"**{name}**", str(len(told["faults"].get(name, [])))] for name in FAULTS]
     named = [f"- {name}: {', '.join(units[:20])}" for name, units in told["faults"].items()]
     return "\n".join(["# Soak", "", f"- asked for: {asked}", *facts, "", *aligned(rows), "", *named]).rstrip() + "\n"
 
@@ -164,7 +173,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long messages are sent and workers killed (default 30)")
     parser.add_argument("--kills", type=int, default=60, help="of workers and supervisors (default 60)")
-    parser.add_argument("--server-kills", type=int, default=3, help="of the server, on PostgreSQL (default 3)")
+    parser.add_argument("--server-kills", type=int, default=3, help="of the PostgreSQL server (default 3)")
     parser.add_argument("--messages", type=int, default=110_000, help="at least so many, spread over the time (default 110000)")
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--seed", type=int, default=1)
@@ -172,8 +181,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if given.minutes <= 0 or given.messages < 1 or min(given.kills, given.server_kills) < 0:
         parser.error("--minutes and --messages must be above 0, --kills and --server-kills 0 or more")
-    if given.database == "sqlite":
-        given.server_kills = 0
     return given
 
 

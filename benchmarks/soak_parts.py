@@ -10,8 +10,10 @@ import threading
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,22 @@ from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.sending.pending import Request
 from tests.chaos.app import TO_SALES
 from tests.chaos.books import assert_no_lock
-from tests.chaos.failpoints import STEPS
+from tests.chaos.failpoints import STEPS, STEPS_OF_TWO_PHASE
+from tests.chaos.ledger_books import ledger_beside
 from tests.chaos.load import note
 from tests.chaos.servers import kill_server
 from tests.chaos.workers import KILLED, step_of, worker
 from tests.receiving.conftest import Bench
-from tests.support.postgresql import ThrowAwayServer
+from tests.support.databases import QueueDatabase
+from tests.support.other_databases import OtherDatabase
+from tests.support.postgresql import GivenServer, ThrowAwayServer, get_server
 from tests.support.processes import children_of, is_gone
 from tests.support.provisioning import PostgresqlProvider
 from tests.support.waiting import join_all, poll_until
 
+# Those of two-phase commit among the others, so that a short run has some of both.
+_STEPS = [step for steps in zip_longest(STEPS, STEPS_OF_TWO_PHASE) for step in steps if step is not None]
+Server = GivenServer | ThrowAwayServer
 SECONDS_FOR_A_STEP = 60.0
 SECONDS_FOR_A_REPLY = 120.0
 SECONDS_BETWEEN_QUESTIONS = 0.5
@@ -42,8 +50,9 @@ SECONDS_BETWEEN_QUESTIONS = 0.5
 class Workers:
     """A supervisor with two worker processes, and a worker by itself that takes batches; each killed one is started again."""
 
-    def __init__(self, bench: Bench, log: Path, stack: ExitStack) -> None:
+    def __init__(self, bench: Bench, server: Server, log: Path, stack: ExitStack) -> None:
         self.bench = bench
+        self._server = server
         self._log = log
         self._stack = stack
         self.kills: Counter[str] = Counter()
@@ -95,11 +104,9 @@ class Workers:
 
     def kill_server(self) -> None:
         """The first process of the PostgreSQL server, which is started again."""
-        provider = self.bench.database.provider
-        assert isinstance(provider, PostgresqlProvider)
-        assert isinstance(provider.server, ThrowAwayServer), "a server that is given is not ours to kill"
-        kill_server(provider.server)
-        provider.server.start()
+        assert isinstance(self._server, ThrowAwayServer), "a server that is given is not ours to kill"
+        kill_server(self._server)
+        self._server.start()
         connections.close_all()
         self.kills["server"] += 1
 
@@ -123,7 +130,7 @@ class Killer:
         self._chance = chance
         self._seconds = seconds
         self._order = ["server"] * server_kills
-        self._order += [STEPS[number // 2 % len(STEPS)] if number % 2 else "random" for number in range(kills)]
+        self._order += [_STEPS[number // 2 % len(_STEPS)] if number % 2 else "random" for number in range(kills)]
         chance.shuffle(self._order)
 
     def run(self) -> None:
@@ -224,12 +231,28 @@ class Asker:
                 self._stop.wait(0.1)
 
 
-def left_behind(bench: Bench) -> list[str]:
-    """Threads, locks, prepared transactions and sessions that are there when nobody works any more. The database is gone then."""
+@contextmanager
+def server_and_ledger(database: QueueDatabase) -> Iterator[tuple[Server, OtherDatabase]]:
+    """The PostgreSQL server, one of its own where the queues are elsewhere, and the ledger on it."""
+    with ExitStack() as stack:
+        provider = database.provider
+        if not isinstance(provider, PostgresqlProvider):
+            provider = PostgresqlProvider(get_server())
+            stack.callback(provider.end)
+        yield provider.server, stack.enter_context(ledger_beside(provider))
+
+
+def left_behind(bench: Bench, ledger: OtherDatabase) -> list[str]:
+    """Threads, locks, prepared transactions and sessions that are there when nobody works any more. The queues are gone then."""
     others = (thread for thread in threading.enumerate() if thread is not threading.main_thread())
     found = [f"thread {thread.name}" for thread in others if not thread.daemon]
     try:
         assert_no_lock(bench)
     except AssertionError as error:
         found.append(f"lock: {error}")
+    connections[ledger.alias].close()
+    try:
+        poll_until(lambda: not ledger.sessions(), PostgresqlProvider.seconds_to_vanish)
+    except AssertionError:
+        found.append(f"{ledger.sessions()} sessions of the ledger")
     return found + bench.database.provider.discard()

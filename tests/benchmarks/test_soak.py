@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.soak import markdown
 from tests.support.databases import ROOT
+from tests.support.postgresql import URL_VARIABLE
 
 
 def test_a_short_one(tmp_path: Path) -> None:
-    arguments = ["--minutes", "0.05", "--kills", "2", "--messages", "100", "--database", "sqlite", "--results", str(tmp_path)]
+    # One that is given is not ours to kill.
+    server_kills = 0 if URL_VARIABLE in os.environ else 1
+    arguments = ["--minutes", "0.05", "--kills", "2", "--server-kills", str(server_kills), "--messages", "100"]
+    arguments += ["--database", "sqlite", "--results", str(tmp_path)]
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.soak", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
@@ -21,7 +26,8 @@ def test_a_short_one(tmp_path: Path) -> None:
     told = json.loads(file.read_text())
     assert told["faults"] == {}
     assert told["messages sent"] >= 100
-    assert sum(told["kills"].values()) == 2
+    assert 0 < told["effects in both databases"] < told["effects"]
+    assert sum(told["kills"].values()) == 2 + server_kills
     assert file.with_suffix(".md").read_text() in ended.stdout
 
 
@@ -32,9 +38,10 @@ def test_a_report_names_what_is_wrong() -> None:
         "messages sent": 3,
         "in the error queue": {"never, LookupError": 1},
         "kills": {"supervisor": 2},
-        "faults": {"lost": ["first", "second"]},
+        "faults": {"lost": ["first", "second"], "undecided": ["prepared third"]},
     }
     text = markdown(told)
     assert "| **lost**                               | 2        |" in text
     assert "| **twice**                              | 0        |" in text
+    assert "| **undecided**                          | 1        |" in text
     assert "- lost: first, second" in text

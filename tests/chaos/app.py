@@ -11,16 +11,17 @@ from typing import Any
 
 from sqlqueue_app import handles
 from sqlqueue_app.messages import headers as names
-from tests.chaos import failpoints
+from tests.chaos import failpoints, ledger
 
 MODULE = __name__
 TO_SALES, TO_BILLING, EVENT, ANSWER = "Chaos.Work", "Bill.Work", "Chaos.Happened", "Chaos.Answer"
 
 
 def effect(context: Any, unit: str) -> None:
-    """The one thing that is to happen once."""
+    """The one thing that is to happen once; with a share of the units in the ledger, too, where there is one."""
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO effects (id, pid) VALUES (%s, %s)", (unit, os.getpid()))
+    ledger.write(unit)
 
 
 @handles(TO_SALES)

@@ -1,7 +1,24 @@
-"""What these tests have: a bench on each database, with no handlers of other tests."""
+"""What these tests have: a bench on each database, with no handlers of other tests; and a ledger beside it."""
 
 from __future__ import annotations
 
-from tests.receiving.conftest import bench, calls, events, handler_registry, postgresql_bench, sqlite_bench
+from collections.abc import Iterator
 
-__all__ = ["bench", "calls", "events", "handler_registry", "postgresql_bench", "sqlite_bench"]
+import pytest
+
+from tests.chaos.ledger_books import ledger_beside
+from tests.receiving.conftest import Bench, bench, calls, events, handler_registry, postgresql_bench, sqlite_bench
+from tests.support.databases import DatabaseSession
+from tests.support.other_databases import OtherDatabase
+from tests.support.provisioning import PostgresqlProvider
+
+__all__ = ["bench", "calls", "events", "handler_registry", "ledger", "postgresql_bench", "sqlite_bench"]
+
+
+@pytest.fixture
+def ledger(bench: Bench, database_session: DatabaseSession) -> Iterator[OtherDatabase]:
+    """For the tests of `bench`: a part of the effects is written there, too."""
+    provider = database_session.provider("postgresql")
+    assert isinstance(provider, PostgresqlProvider)
+    with ledger_beside(provider) as made:
+        yield made

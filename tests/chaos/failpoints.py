@@ -11,8 +11,11 @@ from sqlqueue_app.receiving.due_messages import DueMessages
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.processing import MessageProcessor
 from sqlqueue_app.sending.dispatcher import Dispatcher
+from sqlqueue_app.tables import other_aliases
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.joined_alias import JoinedAlias
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+from sqlqueue_app.tables.transaction_log import TransactionLog
 from tests.support.failpoints import die, trap
 
 STEPS: Final = (
@@ -27,6 +30,8 @@ STEPS: Final = (
     "before commit",
     "after commit",
 )
+# Of a transaction that another database has joined, by two-phase commit.
+STEPS_OF_TWO_PHASE: Final = ("recorded", "prepared", "decided", "branch committed")
 
 
 class _Armed:
@@ -52,6 +57,10 @@ def arm(step: str, time: int) -> None:
     trap(DueMessages, "move_batch", partial(reached, "due messages moved"), if_found=True)
     trap(ReceiveTransaction, "commit", partial(reached, "before commit"), before=True)
     trap(ReceiveTransaction, "commit", partial(reached, "after commit"))
+    trap(TransactionLog, "record", partial(reached, "recorded"))
+    trap(JoinedAlias, "prepare", partial(reached, "prepared"))
+    trap(other_aliases, "commit_prepared", partial(reached, "decided"), before=True)
+    trap(other_aliases, "commit_prepared", partial(reached, "branch committed"))
 
 
 if "CHAOS_STEP" in os.environ:

@@ -18,11 +18,13 @@ SECONDS_TO_DIE = 150
 def main(side_by_side: int) -> None:
     django.setup()
     # Whatever a worker imports at its start, once.
-    from tests.chaos import app, failpoints
+    from django.conf import settings
+
+    from tests.chaos import app, failpoints, ledger
 
     assert app.MODULE
     ended: dict[str, int] = {}
-    steps = list(failpoints.STEPS)
+    steps = [*failpoints.STEPS, *(failpoints.STEPS_OF_TWO_PHASE if ledger.ALIAS in settings.DATABASES else ())]
     for first in range(0, len(steps), side_by_side):
         # not always the first time that they come there
         running = {step: fork(step, 1 + first % 3) for step in steps[first : first + side_by_side]}

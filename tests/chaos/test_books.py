@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from django.db import connections
+
 from sqlqueue_app import send
 from tests.chaos.app import TO_SALES
 from tests.chaos.books import Account, account
+from tests.chaos.ledger import is_for_ledger
+from tests.chaos.ledger_books import LedgerAccount, ledger_account
 from tests.chaos.load import Senders, note, prepare
 from tests.chaos.workers import finish
 from tests.receiving.conftest import Bench
+from tests.support.other_databases import OtherDatabase
 
 
 def handled(bench: Bench, log: Path) -> Account:
@@ -42,3 +47,29 @@ def test_what_is_wrong_is_found(sqlite_bench: Bench, tmp_path: Path) -> None:
     assert change(bench, "INSERT INTO effects VALUES ('of-a-rollback', 1)").strangers == ["of-a-rollback"]
     assert change(bench, "INSERT INTO effects VALUES ('a-failed-one', 1)").wrongly_handled == ["a-failed-one"]
     assert "a-failed-one" in account(bench).twice
+
+
+def test_what_is_wrong_in_the_ledger_is_found(bench: Bench, ledger: OtherDatabase) -> None:
+    prepare(bench)
+    units = [str(number) for number in range(100)]
+    theirs = sorted(unit for unit in units if is_for_ledger(unit))
+    with bench.database.connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO effects VALUES (%s, 1)", [[unit] for unit in units])
+    assert ledger_account(bench, ledger).lost == theirs
+    for unit in theirs:
+        ledger.write(unit)
+    assert ledger_account(bench, ledger) == LedgerAccount(in_both=len(theirs), resolved={"committed": 0, "rolled back": 0})
+
+    ledger.write(theirs[0])
+    ledger.write("of-a-rollback")
+    with connections[ledger.alias].cursor() as cursor:
+        cursor.execute("BEGIN; INSERT INTO effects VALUES ('kept'); PREPARE TRANSACTION 'sqlqueue-of-the-dead'")
+    try:
+        assert ledger_account(bench, ledger).faults == {
+            "twice in the ledger": [theirs[0]],
+            "strangers in the ledger": ["of-a-rollback"],
+            "undecided": ["prepared sqlqueue-of-the-dead"],
+        }
+    finally:
+        with connections[ledger.alias].cursor() as cursor:
+            cursor.execute("ROLLBACK PREPARED 'sqlqueue-of-the-dead'")

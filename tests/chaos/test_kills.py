@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 from tests.chaos.books import handled_more
-from tests.chaos.failpoints import STEPS
+from tests.chaos.failpoints import STEPS, STEPS_OF_TWO_PHASE
+from tests.chaos.ledger_books import ledger_account, settle
 from tests.chaos.load import Senders, prepare
 from tests.chaos.workers import KILLED, finish_whole, worker
 from tests.receiving.conftest import Bench
+from tests.support.other_databases import OtherDatabase
 from tests.support.processes import children_of
 from tests.support.waiting import poll_until
 
@@ -23,7 +25,7 @@ SIDE_BY_SIDE = 2
 A_SECOND = 100.0
 
 
-def test_a_kill_at_every_step(bench: Bench, tmp_path: Path) -> None:
+def test_a_kill_at_every_step(bench: Bench, ledger: OtherDatabase, tmp_path: Path) -> None:
     prepare(bench)
     log = tmp_path / "workers.log"
     with Senders(bench, most=100_000, a_second=A_SECOND) as senders:
@@ -31,9 +33,13 @@ def test_a_kill_at_every_step(bench: Bench, tmp_path: Path) -> None:
         environment = bench.database.child_environment()
         killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
         assert killed.returncode == 0, killed.stderr
-        assert json.loads(killed.stdout) == dict.fromkeys(STEPS, KILLED)
+        assert json.loads(killed.stdout) == dict.fromkeys((*STEPS, *STEPS_OF_TWO_PHASE), KILLED)
         senders.stop()
     found = finish_whole(bench, log)
+    settle(bench, ledger, log)
+    in_ledger = ledger_account(bench, ledger)
+    assert in_ledger.faults == {}
+    assert in_ledger.in_both
     assert senders.rolled_back
     assert not senders.rolled_back & set(found.sent)
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 
-def trap(owner: type, name: str, then: Callable[[], None], *, before: bool = False, if_found: bool = False) -> None:
-    """Call `then` before or after each call of a method: not after one that raised, nor with `if_found` one without result."""
+def trap(owner: type | ModuleType, name: str, then: Callable[[], None], *, before: bool = False, if_found: bool = False) -> None:
+    """Call `then` around each call of a method or function: not after one that raised, nor with `if_found` one without result."""
     method: Callable[..., Any] = getattr(owner, name)
 
-    def trapped(self: Any, *args: Any, **more: Any) -> Any:
+    def trapped(*args: Any, **more: Any) -> Any:
         if before:
             then()
-        result = method(self, *args, **more)
+        result = method(*args, **more)
         if not before and (result or not if_found):
             then()
         return result

@@ -1,0 +1,95 @@
+"""The accounting of the ledger: what it has, the database of the queues has, each once; and nothing is undecided."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.db import connections
+
+from sqlqueue_app.models import DistributedTransaction
+from tests.chaos.ledger import ALIAS, RESOLVED, is_for_ledger
+from tests.chaos.workers import worker
+from tests.receiving.conftest import Bench
+from tests.receiving.processes import wait_until_given_back
+from tests.support.other_databases import OtherDatabase, made_beside
+from tests.support.provisioning import PostgresqlProvider
+from tests.support.waiting import poll_until
+
+# Workers look every 5 s.
+SECONDS_TO_SETTLE = 60.0
+
+
+@dataclass
+class LedgerAccount:
+    """The units that were to have one effect in each of both databases, and what became of it."""
+
+    in_both: int = 0
+    """Once in each."""
+    lost: list[str] = field(default_factory=list)
+    """In the database of the queues alone."""
+    twice: list[str] = field(default_factory=list)
+    """More than once in the ledger."""
+    strangers: list[str] = field(default_factory=list)
+    """In the ledger alone."""
+    undecided: list[str] = field(default_factory=list)
+    """Prepared transactions, and those that the log has not forgotten, when nobody worked any more."""
+    resolved: dict[str, int] = field(default_factory=dict)
+    """How many branches were in doubt meanwhile, by how they ended."""
+
+    @property
+    def faults(self) -> dict[str, list[str]]:
+        """Everything that must not be; empty if all is well."""
+        found = {
+            "lost in the ledger": self.lost,
+            "twice in the ledger": self.twice,
+            "strangers in the ledger": self.strangers,
+            "undecided": self.undecided,
+        }
+        return {name: units for name, units in found.items() if units}
+
+
+@contextmanager
+def ledger_beside(provider: PostgresqlProvider) -> Iterator[OtherDatabase]:
+    """The ledger, on the provider's server. No key of it could refuse what must not happen."""
+    with made_beside(provider, ALIAS, unique=False) as made:
+        yield made
+
+
+def undecided(bench: Bench, ledger: OtherDatabase) -> list[str]:
+    """What two-phase commit has not come to an end with."""
+    recorded = DistributedTransaction.objects.using(bench.database.alias).values_list("id", flat=True)
+    return [f"prepared {name}" for name in ledger.prepared()] + [f"recorded {each}" for each in recorded]
+
+
+def settle(bench: Bench, ledger: OtherDatabase, log: Path) -> None:
+    """Give a worker that nobody kills the time to end what the dead have left in doubt, and to forget it."""
+    if not undecided(bench, ledger):
+        return
+    with worker(bench, log, "--log-level", "error") as process:
+        with suppress(AssertionError):
+            poll_until(lambda: not undecided(bench, ledger), SECONDS_TO_SETTLE)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()[-4_000:]
+    wait_until_given_back(bench)
+
+
+def ledger_account(bench: Bench, ledger: OtherDatabase, log: Path | None = None) -> LedgerAccount:
+    """Compare the two databases, when nothing is on its way any more; `log` has the output of the workers."""
+    with connections[bench.database.alias].cursor() as cursor:
+        cursor.execute("SELECT id FROM effects")
+        here = {str(name) for (name,) in cursor.fetchall() if is_for_ledger(str(name))}
+    there = Counter(ledger.effects())
+    said = log.read_text(errors="replace") if log else ""
+    return LedgerAccount(
+        in_both=sum(1 for unit in here if there[unit] == 1),
+        lost=sorted(here - set(there)),
+        twice=sorted(unit for unit, count in there.items() if count > 1),
+        strangers=sorted(set(there) - here),
+        undecided=undecided(bench, ledger),
+        resolved={how: said.count(line) for how, line in (("committed", RESOLVED[True]), ("rolled back", RESOLVED[False]))},
+    )

@@ -29,6 +29,9 @@ def test_settings_that_suit(spark: SparkSession) -> None:
     assert said("spark.sql.python.filterPushdown.enabled") == "true"
     assert said("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
     assert said("spark.ui.enabled") == "false"
+    assert said("spark.python.sql.dataFrameDebugging.enabled") == "false"
+    assert said("spark.sql.dataFrameQueryContext.enabled") == "false"
+    assert said("spark.sql.ui.explainMode") == "simple"
     assert said("spark.sql.shuffle.partitions") == "2"
     assert said("spark.sql.ansi.enabled") == "true"
 

@@ -57,9 +57,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--patience",
         type=float,
-        default=150.0,
+        default=300.0,
         metavar="S",
-        help="seconds to wait for messages of killed workers (default 150)",
+        help="seconds to wait for messages of killed workers, who come again or not (default %(default)s)",
     )
     parser.add_argument("--environment", type=Path, default=ROOT / ".venv-peers", metavar="DIR", help="of the peers")
     parser.add_argument("--remark", default="", help="what a reader must know of this run, for the result")

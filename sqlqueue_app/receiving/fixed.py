@@ -26,6 +26,11 @@ class FixedReceiver(Receiver):
         if self._is_started:
             self._fill("higher concurrency")
 
+    def tick(self) -> None:
+        """Start threads that the system refused before: nothing else would ask for them again."""
+        if self._threads_refused:
+            self._fill("refused before")
+
     def _fill(self, reason: str) -> None:
         while self._start_thread(reason):
             pass

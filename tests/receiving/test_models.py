@@ -121,6 +121,25 @@ def test_fixed_runs_all_its_threads_whether_there_is_work_or_not() -> None:
         assert set(stop.waited) <= {0.05, 0.1, 0.2, 0.4, 0.8, 1.0}
 
 
+def test_fixed_threads_that_were_refused_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def start_three(thread: threading.Thread) -> None:
+        if thread.name.startswith("sqlqueue-test") and int(thread.name.rpartition("-")[2]) > 3 and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_three)
+    with running(FixedReceiver, Script(), maximum=5) as (receiver, _):
+        seen = [receiver.live_threads]
+        for _ in range(2):
+            receiver.tick()
+            seen.append(receiver.live_threads)
+    assert seen == [3, 3, 5]
+
+
 def test_fixed_threads_sit_out_an_outage_ten_seconds_at_a_time() -> None:
     script = Script()
     with running(FixedReceiver, script, maximum=3) as (receiver, stop):

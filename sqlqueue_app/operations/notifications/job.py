@@ -87,15 +87,24 @@ class Notifications:
 
     def _send(self) -> None:
         """What the thread does."""
-        while not self._stop.is_set():
-            self._wake.wait()
-            self._wake.clear()
-            try:
-                self._sender.send_due(self._stop)
-            except TransientError:
-                continue  # the next look wakes it
-            except Exception:
-                extra = {"event": "background_job_failed", "job": "notifications"}
-                logger.exception("sending notifications failed", extra=extra)
-            finally:
-                connections.close_all()
+        try:
+            while not self._stop.is_set():
+                self._wake.wait()
+                self._wake.clear()
+                self._send_once()
+        except BaseException:
+            # Nobody would be told of anything any more.
+            logger.critical("the thread that sends notifications died", extra={"event": "thread_died"}, exc_info=True)
+            self._stop.fail()
+            raise
+
+    def _send_once(self) -> None:
+        try:
+            self._sender.send_due(self._stop)
+        except TransientError:
+            return  # the next look wakes it
+        except Exception:
+            extra = {"event": "background_job_failed", "job": "notifications"}
+            logger.exception("sending notifications failed", extra=extra)
+        finally:
+            connections.close_all()

@@ -290,6 +290,28 @@ def test_a_worker_sends_and_ends_with_a_receiver_that_never_answers(
     assert NotificationDelivery.objects.get().error == f"no answer in {SMALL:g} s"
 
 
+def test_an_error_that_ends_its_thread_stops_the_worker(
+    database: QueueDatabase, clock: Clock, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(BaseException):
+        """No error that one delivery can have."""
+
+    def broken(self: Sender, stop: StopSignal) -> None:
+        raise Broken
+
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(Sender, "send_due", broken)
+    webhook(clock, receiver)
+    sample(clock, waiting=11)
+    stop = StopSignal()
+    notifications = Notifications(get_settings(), stop, now=clock)
+    with notifications.running():
+        assert notifications.look()
+        assert stop.wait(60)
+    assert stop.has_failed
+    assert "thread_died" in {getattr(record, "event", "") for record in caplog.records}
+
+
 def test_what_is_a_month_old_is_forgotten(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:
     made = webhook(clock, receiver)
     for state, days in (("sent", 31), ("failed", 31), ("waiting", 31), ("sent", 29)):

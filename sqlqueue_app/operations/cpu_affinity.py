@@ -2,7 +2,7 @@
 
 Threads of one interpreter run one at a time. Where the system moves them about, what they share travels from the cache of one
 processor to that of another with every change between them, which costs a message more than its own work does: eight threads did
-1.6 to 1.9 times as much on one processor as on two (docs/explanation/performance.md).
+1.6 to 2.0 times as much on one processor as on two (docs/explanation/performance.md).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import uuid
 from contextlib import ExitStack
 
 import pytest
+from django.core.management import CommandError, call_command
 
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.operations.cpu_affinity import CpuAffinity
@@ -100,3 +101,13 @@ def test_a_wrong_processor_is_one_line_and_exit_code_2(bench: Bench, text: str, 
     result = run(bench, "--cpu-affinity", text)
     assert (result.returncode, len(result.stderr.strip().splitlines())) == (2, 1)
     assert said in result.stderr
+
+
+def test_code_that_calls_the_command_may_run_everywhere_afterwards(sqlite_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    before = os.sched_getaffinity(0)
+    sqlite_bench.configure()
+    call_command("run_sqlqueue_worker", cpu_affinity=str(min(before)), until_empty=True)
+    assert "cpu_affinity" in {getattr(record, "event", "") for record in caplog.records}
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(CommandError, match="'many' names no processors"):
+        call_command("run_sqlqueue_worker", cpu_affinity="many")

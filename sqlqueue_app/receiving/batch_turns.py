@@ -8,6 +8,7 @@ messages with eight threads, of handlers that do next to nothing (measured 2026-
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -41,12 +42,16 @@ class BatchTurn:
         self._lock = lock
         self._clock = clock
         self._wait_seconds = wait_seconds
+        # A free-threaded Python has no lock of the interpreter (PEP 703): there threads work at once.
+        self._is_of_use = getattr(sys, "_is_gil_enabled", lambda: True)()
         self._without = 0
         self._held = False
         self._until = 0.0
 
     def __enter__(self) -> None:
         """Wait for the turn, but not for long, and not where that is of no use."""
+        if not self._is_of_use:
+            return
         if self._without:
             self._without -= 1
             return

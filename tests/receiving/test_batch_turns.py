@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -46,6 +47,12 @@ def test_who_has_waited_in_vain_does_without_for_a_while() -> None:
         assert lock.locked()
     assert not any(holds(turn, lock) for _ in range(BATCHES_WITHOUT))
     assert holds(turn, lock)
+
+
+def test_threads_that_share_no_interpreter_take_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    lock = threading.Lock()
+    assert not holds(BatchTurn(lock), lock)
 
 
 def test_a_turn_that_takes_too_long_ends_between_two_messages() -> None:

@@ -43,8 +43,10 @@ class OtherDatabase:
             return [str(row[0]) for row in found]
 
     def sessions(self) -> int:
+        """Of clients: the server's own look after tables, a vacuum say, comes when it likes."""
+        of_clients = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'"
         with self.provider.server.connect() as outside:
-            found = outside.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = %s", [self.database])
+            found = outside.execute(of_clients, [self.database])
             return int(str(found.fetchall()[0][0]))
 
     def cut(self) -> None:

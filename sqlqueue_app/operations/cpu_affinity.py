@@ -60,7 +60,7 @@ class CpuAffinity:
         """Keep the calling thread, and the threads that it starts, on one processor; its number. `process` counts from 0.
 
         Threads that run already stay as they are, and programs that are started inside inherit it. `name` is what workers tell each
-        other by which processor is taken. ConfigurationError as `check`.
+        other by which processor is taken. ConfigurationError as `check`, and where the system refuses.
         """
         self.check()
         before = os.sched_getaffinity(0)
@@ -69,7 +69,11 @@ class CpuAffinity:
             number = choice[process % len(choice)]
             if not self.processors:
                 number = next((each for each in choice if _is_claimed(stack, f"{name}-{each}")), number)
-            os.sched_setaffinity(0, {number})
+            try:
+                os.sched_setaffinity(0, {number})
+            except OSError as error:
+                text = f"the system does not keep this process on processor {number} ({error}): leave --cpu-affinity out"
+                raise ConfigurationError(text) from error
             stack.callback(os.sched_setaffinity, 0, before)
             logger.info("this process stays on processor %s", number, extra={"event": "cpu_affinity"})
             yield number

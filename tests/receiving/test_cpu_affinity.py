@@ -44,6 +44,16 @@ def test_a_processor_that_may_not_be_used_is_refused() -> None:
         CpuAffinity((min(allowed), 99998, 99999)).check()
 
 
+def test_a_system_that_refuses_is_told_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    told = r"processor \d+ \(.*not permitted\): leave --cpu-affinity out"
+    with pytest.raises(ConfigurationError, match=told), CpuAffinity().held(0, name=name):
+        pass
+
+
 def test_threads_that_are_started_inside_stay_there_too(name: str) -> None:
     before, seen = os.sched_getaffinity(0), []
     with CpuAffinity().held(0, name=name) as number:

@@ -102,16 +102,13 @@ class DelayedMover:
 
     def _run(self) -> None:
         try:
-            while not self._stop.is_set():
-                self._wake.clear()
-                seconds = self.look()
-                if not self._stop.is_set():
-                    self._wait(seconds)
-        except BaseException:
-            # Nobody would move what this worker has promised to move.
-            logger.critical("the mover of delayed messages died", extra={"event": "thread_died"}, exc_info=True)
-            self._stop.fail()
-            raise
+            # Else nobody would move what this worker has promised to move.
+            with self._stop.failing_with(logger, "the mover of delayed messages died"):
+                while not self._stop.is_set():
+                    self._wake.clear()
+                    seconds = self.look()
+                    if not self._stop.is_set():
+                        self._wait(seconds)
         finally:
             connections.close_all()
 

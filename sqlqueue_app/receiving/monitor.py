@@ -70,11 +70,8 @@ class MonitorReceiver(Receiver):
     def _guarded_monitor(self) -> None:
         poller = self._new_peeking_poller()
         try:
-            self._monitor(poller)
-        except BaseException:
-            logger.critical("the monitor of %s died", self.queue, extra={"event": "thread_died"}, exc_info=True)
-            self._stop.fail()
-            raise
+            with self._stop.failing_with(logger, "the monitor of %s died", self.queue):
+                self._monitor(poller)
         finally:
             # The pool ends with its monitor, whatever ended that.
             self._stop.set()

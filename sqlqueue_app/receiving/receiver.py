@@ -264,12 +264,11 @@ class Receiver(ABC):
         with self._lock:
             self._pollers.add(poller)
         try:
-            self._work(number, poller)
+            with self._stop.failing_with(logger, "receive thread %s of %s died", number, self.queue):
+                self._work(number, poller)
         except BaseException:
             with self._lock:
                 self._ended(number)
-            logger.critical("receive thread %s of %s died", number, self.queue, extra={"event": "thread_died"}, exc_info=True)
-            self._stop.fail()
             raise
         finally:
             with self._lock:

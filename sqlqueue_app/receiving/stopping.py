@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class StopSignal:
@@ -30,6 +32,18 @@ class StopSignal:
         """As `set`, because something of ours broke: whoever runs the worker finds `has_failed`. After a `set` that alone."""
         self._failed = self._failed or not self.is_set()
         self.set()
+
+    @contextmanager
+    def failing_with(self, logger: logging.Logger, text: str, *values: object) -> Iterator[None]:
+        """What a thread does that must not die unnoticed: whatever is raised inside is logged with this text and its values (event
+        `thread_died`), is a `fail`, and goes on.
+        """
+        try:
+            yield
+        except BaseException:
+            logger.critical(text, *values, extra={"event": "thread_died"}, exc_info=True)
+            self.fail()
+            raise
 
     @property
     def has_failed(self) -> bool:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from sqlqueue_app.databases.wake_up import wake_up_channel
@@ -197,13 +197,8 @@ class WakeUpListener:
 
     def _run(self) -> None:
         try:
-            self._keep_listening()
-        except Interrupted:
-            pass
-        except BaseException:
-            logger.critical("the thread that listens for new messages died", extra={"event": "thread_died"}, exc_info=True)
-            self._stop.fail()
-            raise
+            with self._stop.failing_with(logger, "the thread that listens for new messages died"), suppress(Interrupted):
+                self._keep_listening()
         finally:
             self._cover(frozenset())
             self._line.dispose()

@@ -87,16 +87,12 @@ class Notifications:
 
     def _send(self) -> None:
         """What the thread does."""
-        try:
+        # Else nobody would be told of anything any more.
+        with self._stop.failing_with(logger, "the thread that sends notifications died"):
             while not self._stop.is_set():
                 self._wake.wait()
                 self._wake.clear()
                 self._send_once()
-        except BaseException:
-            # Nobody would be told of anything any more.
-            logger.critical("the thread that sends notifications died", extra={"event": "thread_died"}, exc_info=True)
-            self._stop.fail()
-            raise
 
     def _send_once(self) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import processes, receive
-from benchmarks.databases import PostgreSQL, run_child
+from benchmarks.databases import PostgreSQL
 from benchmarks.plain_loop import ONE_PROCESSOR
 from benchmarks.recording import record
 from benchmarks.series import Kind, Measured, Plan
@@ -20,10 +20,8 @@ def plan(database: PostgreSQL, *, messages: int) -> Plan:
 
     def plain(*, one: bool) -> Kind:
         def measure() -> Measured:
-            database.fill(messages)
-            environment = database.environment() | ({ONE_PROCESSOR: "1"} if one else {})
-            found = run_child("benchmarks.plain_loop", environment, "one_trip", "8", database.conninfo(), recording.as_json())
-            return receive.checked(found, messages, "the plain loop")
+            told = {ONE_PROCESSOR: "1"} if one else {}
+            return receive.plain(database, database.conninfo(), recording, "one_trip", messages=messages, threads=8, **told)
 
         return Kind(f"plain.8{_KEY * one}", f"plain driver loop, 8 threads{_NAME * one}", measure)
 

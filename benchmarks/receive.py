@@ -73,14 +73,21 @@ def plain_kinds(database: Database, recording: Recording, messages: int) -> list
         count = messages_of(messages, threads=threads)
 
         def one() -> Measured:
-            database.fill(count)
-            arguments = [loop, str(threads), address, recording.as_json()]
-            return checked(run_child("benchmarks.plain_loop", database.environment(), *arguments), count, loop)
+            return plain(database, address, recording, loop, messages=count, threads=threads)
 
         key, name = loops[loop]
         return Kind(f"{key}.{threads}", f"{name}, {_count(threads, 'thread')}", one)
 
     return [kind(loop, threads) for loop in loops for threads in (1, 8) if threads == 8 or loop != "pgconn"]
+
+
+def plain(
+    database: Database, address: str, recording: Recording, loop: str, *, messages: int, threads: int, **environment: str
+) -> Measured:
+    """One plain loop until the queue is empty, with more of the environment for its process."""
+    database.fill(messages)
+    arguments = [loop, str(threads), address, recording.as_json()]
+    return checked(run_child("benchmarks.plain_loop", database.environment() | environment, *arguments), messages, loop)
 
 
 def worker_kinds(database: Database, messages: int) -> list[Kind]:

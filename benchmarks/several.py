@@ -17,11 +17,7 @@ _HANDLERS = ["benchmarks.handlers", "benchmarks.writing_handlers"]
 _WAYS = {
     "own": ("rows in the database of the queues alone", "transaction_scope", ("default",)),
     "both": ("and in another, two-phase commit", "transaction_scope", ("default", SECOND)),
-    "apart": (
-        "and in another, which commits on its own",
-        "sends_atomic_with_receive",
-        ("default", SECOND),
-    ),
+    "apart": ("and in another, which commits on its own", "sends_atomic_with_receive", ("default", SECOND)),
 }
 
 

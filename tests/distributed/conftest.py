@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 
+from sqlqueue_app.operations.in_doubt import InDoubt
 from tests.receiving.conftest import Bench
 from tests.receiving.conftest import bench as bench
 from tests.receiving.conftest import calls as calls
@@ -42,5 +43,16 @@ def second(bench: Bench, provider: PostgresqlProvider) -> Iterator[OtherDatabase
 
 @pytest.fixture
 def third(bench: Bench, provider: PostgresqlProvider) -> Iterator[OtherDatabase]:
-    with ExitStack() as stack:
-        yield stack.enter_context(other_database(provider, "third"))
+    with other_database(provider, "third") as made:
+        yield made
+
+
+@pytest.fixture
+def nobody_looks_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job of the worker would forget what tests count, whenever it comes; `test_in_doubt.py` has it."""
+    monkeypatch.setattr(InDoubt, "jobs", lambda self: [])
+
+
+def reasons(bench: Bench) -> list[str]:
+    """Why messages are in the error queue."""
+    return [headers["NServiceBus.ExceptionInfo.Message"] for headers in bench.headers("error")]

@@ -39,6 +39,18 @@ def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterato
             process.communicate(timeout=60)
 
 
+def worker_command(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`run_sqlqueue_worker` until it ends by itself, and what it said."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
+        env=bench.database.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 def prepare(bench: Bench, **endpoint: Any) -> None:
     """The endpoint `Sales` with the handlers of worker_app, and the table `handled` that they write."""
     bench.configure(**{"HANDLERS": [MODULE], **endpoint})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 import uuid
@@ -15,6 +14,7 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.operations.cpu_affinity import CpuAffinity
 from tests.receiving.conftest import Bench
+from tests.receiving.processes import worker_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is nothing like it")
 
@@ -87,18 +87,11 @@ def test_workers_find_a_processor_that_no_other_one_stays_on(name: str) -> None:
         assert free_again == min(allowed)
 
 
-def run(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
-        env=bench.database.child_environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.once
 def test_each_process_of_a_worker_says_where_it_stays(bench: Bench) -> None:
     bench.configure()
     processor = min(os.sched_getaffinity(0))
-    result = run(bench, "--processes", "2", "--cpu-affinity", str(processor), "--until-empty")
+    result = worker_command(bench, "--processes", "2", "--cpu-affinity", str(processor), "--until-empty")
     assert result.returncode == 0, result.stderr
     assert result.stderr.count(f"this process stays on processor {processor}") == 2
 
@@ -108,7 +101,7 @@ def test_each_process_of_a_worker_says_where_it_stays(bench: Bench) -> None:
     ("text", "said"), [("many", "'many' names no processors"), ("99999", "which this process may not use: expected some of ")]
 )
 def test_a_wrong_processor_is_one_line_and_exit_code_2(bench: Bench, text: str, said: str) -> None:
-    result = run(bench, "--cpu-affinity", text)
+    result = worker_command(bench, "--cpu-affinity", text)
     assert (result.returncode, len(result.stderr.strip().splitlines())) == (2, 1)
     assert said in result.stderr
 

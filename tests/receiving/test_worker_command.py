@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from sqlqueue_app import send
 from tests.receiving.conftest import Bench
-from tests.receiving.processes import address, handled, prepare, worker_process
-
-
-def run(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
-        env=bench.database.child_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+from tests.receiving.processes import address, handled, prepare, worker_command, worker_process
 
 
 def test_help_says_what_it_does_its_signals_and_its_exit_codes(bench: Bench) -> None:
-    result = run(bench, "--help")
+    result = worker_command(bench, "--help")
     assert result.returncode == 0
     for said in (
         "--endpoint",
@@ -51,7 +37,7 @@ def test_help_says_what_it_does_its_signals_and_its_exit_codes(bench: Bench) -> 
     ],
 )
 def test_a_bad_argument_is_one_line_and_exit_code_2(bench: Bench, arguments: list[str], said: str) -> None:
-    result = run(bench, *arguments)
+    result = worker_command(bench, *arguments)
     assert result.returncode == 2
     assert said in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -59,7 +45,7 @@ def test_a_bad_argument_is_one_line_and_exit_code_2(bench: Bench, arguments: lis
 
 def test_wrong_settings_are_one_line_and_exit_code_2(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Sales": {"MAX_CONCURENCY": 1}})
-    result = run(bench)
+    result = worker_command(bench)
     assert result.returncode == 2
     assert "MAX_CONCURRENCY" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
@@ -67,7 +53,7 @@ def test_wrong_settings_are_one_line_and_exit_code_2(bench: Bench) -> None:
 
 def test_a_missing_table_is_exit_code_1(bench: Bench) -> None:
     bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
-    result = run(bench)
+    result = worker_command(bench)
     assert result.returncode == 1
     assert "run sqlqueue_install" in result.stderr.strip().splitlines()[-1]
 

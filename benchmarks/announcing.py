@@ -16,9 +16,8 @@ from benchmarks import messages
 from benchmarks.databases import QUEUE, PostgreSQL
 from benchmarks.limit import MISSING, TPS, find_pgbench
 from benchmarks.series import Kind, Measured, Plan
-from sqlqueue_app.databases.dialect import dialect
-from sqlqueue_app.databases.statements import Rendered
-from sqlqueue_app.databases.wake_up import (
+from sqlqueue_app.dialects.dialect import Rendered, dialect
+from sqlqueue_app.dialects.schema import (
     announcing,
     create_wake_up_function,
     create_wake_up_trigger,

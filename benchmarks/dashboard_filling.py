@@ -11,11 +11,11 @@ from django.db import connection
 from benchmarks.dashboard_retry import RETRIED
 from benchmarks.messages import stored_body, stored_headers
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.headers import read_headers, write_headers
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow

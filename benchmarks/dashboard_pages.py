@@ -17,8 +17,8 @@ from django.test.utils import CaptureQueriesContext
 
 from benchmarks.dashboard_filling import LONG, fill_failures, fill_queues, fill_samples, make_queues, register_worker
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
-from sqlqueue_app.operations.failure_index import catch_up
 
 ADMIN = "/admin/sqlqueue_app/"
 # Scans of queue tables from their start to their end, since the statistics were made.

@@ -82,10 +82,10 @@ def main() -> None:
 
     django.setup()
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
+    from sqlqueue_app.failures.operations import request_operation  # noqa: PLC0415
+    from sqlqueue_app.failures.selection import FailureSelection  # noqa: PLC0415
     from sqlqueue_app.models import FailureStatus  # noqa: PLC0415
-    from sqlqueue_app.operations.actions import Actor  # noqa: PLC0415
-    from sqlqueue_app.operations.bulk.requesting import request_operation  # noqa: PLC0415
-    from sqlqueue_app.operations.failure_selection import FailureSelection  # noqa: PLC0415
+    from sqlqueue_app.status.events import Actor  # noqa: PLC0415
 
     everything = FailureSelection(statuses=(FailureStatus.UNRESOLVED,))
     began = time.perf_counter()

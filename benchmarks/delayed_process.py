@@ -41,8 +41,7 @@ def run(due: int, waiting: int) -> dict[str, object]:
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
-    from sqlqueue_app.receiving.delayed_tables import due_messages_of  # noqa: PLC0415
-    from sqlqueue_app.receiving.due_messages import BATCH  # noqa: PLC0415
+    from sqlqueue_app.receiving.delayed import BATCH, due_messages_of  # noqa: PLC0415
 
     (mover,) = due_messages_of(get_settings())
     # The first batch connects, and looks the tables up.

@@ -25,9 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from benchmarks.lake_making import END, RARE_TEXT, make_lake
-from sqlqueue_app.lake.asking import Asked
 from sqlqueue_app.lake.data_files import glob_files
-from sqlqueue_app.lake.search import search
+from sqlqueue_app.lake.search import Asked, search
 
 LISTED: Final = ["counted_at", "row_version", "message_id", "conversation_id", "message_type", "endpoint", "sent_at", "body_bytes"]
 SIX_HOURS: Final = END - timedelta(hours=6)

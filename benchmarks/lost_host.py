@@ -26,7 +26,7 @@ from typing import Any
 
 import psycopg
 
-from sqlqueue_app.databases.lost_hosts import options_for
+from sqlqueue_app.dialects.postgresql import options_for
 from tests.support import postgresql, postgresql_programs
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,7 +7,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlqueue_app.messages.envelope import outgoing_headers
+from sqlqueue_app.messages.envelope import outgoing_headers, shared_headers
 from sqlqueue_app.messages.headers import write_headers
 
 MESSAGE_TYPE = "Bench.Message"
@@ -40,12 +40,14 @@ def stored_headers() -> str:
     headers = outgoing_headers(
         message_id=str(uuid.uuid4()),
         now=datetime.now(UTC),
-        endpoint="Bench",
-        machine="benchmark-machine",
-        host_id=uuid.uuid4(),
-        enclosed_types=MESSAGE_TYPE,
-        content_type="application/json",
-        reply_to='"public"."Bench"',
+        shared=shared_headers(
+            endpoint="Bench",
+            machine="benchmark-machine",
+            host_id=uuid.uuid4(),
+            reply_to='"public"."Bench"',
+            content_type="application/json",
+            enclosed_types=MESSAGE_TYPE,
+        ),
     )
     missing = HEADER_BYTES - len(write_headers({**headers, "Padding": ""}))
     return write_headers({**headers, "Padding": "x" * missing} if missing >= 0 else headers)

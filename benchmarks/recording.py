@@ -125,8 +125,8 @@ def main() -> None:
     django.setup()
     # Models can be imported only now.
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
-    from sqlqueue_app.operations.run import RunOptions, run_worker  # noqa: PLC0415
-    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.worker.run import RunOptions, run_worker  # noqa: PLC0415
 
     sent: dict[int, list[str]] = defaultdict(list)
     _listen(sent)

@@ -20,10 +20,9 @@ from typing import Any
 from django.db import DatabaseError as DjangoDatabaseError
 from django.db import connections, transaction
 
-from sqlqueue_app import request
-from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app import close_callbacks, request
 from sqlqueue_app.messages.errors import SqlQueueError
-from sqlqueue_app.sending.pending import Request
+from sqlqueue_app.sending.replies import Request
 from tests.chaos.app import TO_SALES
 from tests.chaos.books import assert_no_lock
 from tests.chaos.failpoints import STEPS, STEPS_OF_TWO_PHASE

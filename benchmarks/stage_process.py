@@ -25,12 +25,12 @@ DRIVER = "libpq and the server"
 
 _RECEIVE = "sqlqueue_app.tables.postgresql_receive"
 STAGES: dict[str, list[str]] = {
-    "poll and process, what is not below": ["sqlqueue_app.receiving.poller:QueuePoller.poll"],
+    "poll and process, what is not below": ["sqlqueue_app.receiving.receiver:QueuePoller.poll"],
     "receive: text, row, Django's bookkeeping": [f"{_RECEIVE}:PostgresReceiveTransaction.receive_many"],
     "commit (and receive): text, row, bookkeeping": [f"{_RECEIVE}:PostgresReceiveTransaction.commit"],
     DRIVER: [f"{_RECEIVE}:_last", f"{_RECEIVE}:_several"],
-    "headers: parse": ["sqlqueue_app.receiving.reading:read_headers"],
-    "handlers: look up, read the body": ["sqlqueue_app.receiving.calling:HandlerTable.calls"],
+    "headers: parse": ["sqlqueue_app.receiving.processing:read_headers"],
+    "handlers: look up, read the body": ["sqlqueue_app.receiving.handlers:HandlerTable.calls"],
 }
 """Where each stage begins: module and name. A name that is gone is an error: the stage moved, and the table would lie."""
 
@@ -123,8 +123,8 @@ def main() -> None:
     from benchmarks import handlers  # noqa: PLC0415
     from benchmarks.measures import rate  # noqa: PLC0415
     from sqlqueue_app.conf import get_settings  # noqa: PLC0415
-    from sqlqueue_app.operations.run import RunOptions, run_worker  # noqa: PLC0415
-    from sqlqueue_app.receiving.stopping import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
+    from sqlqueue_app.worker.run import RunOptions, run_worker  # noqa: PLC0415
 
     timers = Timers()
     lay_timers(timers)

@@ -25,7 +25,7 @@ from django.db import connections
 
 from project.processes import HOST, SITE_IS_UP, Ended, Line, Programs, Told, free_port, name_of_exit
 from sqlqueue_app.conf import ConcurrencyModel, get_settings
-from sqlqueue_app.conf.values import TransactionMode
+from sqlqueue_app.conf.settings import TransactionMode
 
 MANAGE: Final = str(Path(__file__).resolve().parent.parent / "manage.py")
 ADMIN: Final = "admin"

@@ -11,7 +11,7 @@ from typing import Any
 
 from environ import Env
 
-# One writer at a time, and the others wait: design §6.11. The journal mode stays with the file.
+# One writer at a time, and the others wait: docs/internals/decisions.md#sqlite. The journal mode stays with the file.
 _SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 30,

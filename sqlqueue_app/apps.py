@@ -17,12 +17,13 @@ class SqlQueueConfig(AppConfig):
     def ready(self) -> None:
         """Register the checks, the queue models and the installation after `migrate`."""
         # Only now: these modules need the models of every app to be loaded.
-        from sqlqueue_app import checks, queue_models  # noqa: PLC0415
-        from sqlqueue_app.after_migrate import install_after_migrate, make_groups_after_migrate  # noqa: PLC0415
+        from sqlqueue_app import checks  # noqa: PLC0415
+        from sqlqueue_app.installation import install_after_migrate, make_groups_after_migrate  # noqa: PLC0415
+        from sqlqueue_app.models.queues import make_known_models, register_app  # noqa: PLC0415
 
         checks.register()
-        queue_models.register_app()
-        queue_models.make_known_models()
+        register_app()
+        make_known_models()
         if apps.is_installed("django.contrib.admin"):
             self._list_in_admin()
         post_migrate.connect(install_after_migrate, sender=self, dispatch_uid="sqlqueue_app.install_after_migrate")
@@ -33,6 +34,6 @@ class SqlQueueConfig(AppConfig):
         """After the projects' own `admin` modules, so that what they register is what stands."""
         from django.contrib import admin  # noqa: PLC0415
 
-        from sqlqueue_app.queue_models.admin import register_tables  # noqa: PLC0415
+        from sqlqueue_app.dashboard.registration import register_tables  # noqa: PLC0415
 
         register_tables(admin.site)

@@ -1,4 +1,4 @@
-"""Checks of a project: functions that a worker calls again and again, and that say what is not well."""
+"""Custom health checks: functions of a project that workers call periodically and that report problems."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 CheckFunction = Callable[[], Any]
 _Function = TypeVar("_Function", bound=CheckFunction)
 
-# The checks that sqlqueue brings have names with this at the beginning.
+# Prefix of the built-in checks.
 OWN_PREFIX: Final = "sqlqueue."
 LONGEST_NAME: Final = 100
 LEAST_SECONDS: Final = 10.0
@@ -22,7 +22,7 @@ LEAST_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """A registered check: its name, which is unique among the projects of a database, and how often it is called."""
+    """A registered check: its name, unique among the projects of a database, and its interval."""
 
     name: str
     every_seconds: float
@@ -42,7 +42,7 @@ class CheckRegistry:
         self._checks: dict[str, HealthCheck] = {}
 
     def add(self, check: HealthCheck) -> None:
-        """Register; the successor of a function (a module imported twice) takes its place. ConfigurationError for another one."""
+        """Register a check; the same function may be registered again. ConfigurationError if another one has the name."""
         with self._lock:
             known = self._checks.get(check.name)
             if known is not None and known.path != check.path:
@@ -52,12 +52,12 @@ class CheckRegistry:
             self._checks[check.name] = check
 
     def remove(self, name: str) -> None:
-        """Take a registration back, for tests."""
+        """Unregister, for tests."""
         with self._lock:
             self._checks.pop(name, None)
 
     def all(self) -> list[HealthCheck]:
-        """Every check, in the order of registration."""
+        """All checks in the order of registration."""
         with self._lock:
             return list(self._checks.values())
 
@@ -66,11 +66,12 @@ registry: Final = CheckRegistry()
 
 
 def health_check(name: str, *, every: float | timedelta = 60.0) -> Callable[[_Function], _Function]:
-    """Register a function without arguments as a check: None or "" when all is well, else a text that says what is not.
+    """Register a function without arguments as a check. It returns None or "" if all is well, otherwise a description of the
+    problem.
 
-    One worker of the cluster calls it every so many seconds (at least 10), in a background thread. What it raises is a failure with
-    the text of the exception. It must end: give what it waits for a timeout. The function can be called as before.
-    ConfigurationError for an async function, for one that needs arguments, and for a name or an interval that cannot be used.
+    One worker of the cluster calls it at this interval (at least 10 seconds) in a background thread. An exception is a failure with
+    its text. The function must return: use timeouts. It can still be called directly. ConfigurationError for an async function, for
+    required arguments, and for an invalid name or interval.
     """
     _check_name(name)
     seconds = _seconds_of(name, every)

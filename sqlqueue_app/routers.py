@@ -8,7 +8,7 @@ from django.db.models import Model
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.queue_models import QUEUE_MODELS_LABEL
+from sqlqueue_app.models.queues import QUEUE_MODELS_LABEL
 
 _OURS = frozenset({"sqlqueue_app", QUEUE_MODELS_LABEL})
 

@@ -1,11 +1,12 @@
 """The shape of the code: imports go one way, pure parts stay pure, nothing grows too long.
 
-The table of arrows is design §5; docs, code and this table change together.
+docs/architecture.md explains the layout; the page, the code and this table change together.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,67 +16,81 @@ import pytest
 from tests.support.databases import ROOT
 
 PACKAGE = "sqlqueue_app"
-LONGEST_FILE = 400
+LONGEST_FILE = 700
 LONGEST_FUNCTION = 50
 
-# --- the arrows: a layer, and the layers that it may import -------------------------------------------------------------------
-
-_PURE = frozenset({"messages", "policies"})
-_DATABASES = _PURE | {"databases"}
-_TABLES = _DATABASES | {"tables"}
-_MODELS = _TABLES | {"conf", "queue_models", "models"}
-_INSTANCES = _MODELS | {"instances"}
-_SENDING = _TABLES | {"conf", "sending"}
-_RECEIVING = _SENDING | {"scheduler", "receiving"}
-_ENDPOINT = _RECEIVING | _INSTANCES | {"endpoint", "run"}
-_CALLBACKS = _RECEIVING | _INSTANCES | {"endpoint"}
-_OPERATIONS = _ENDPOINT | {"callbacks", "health_checks", "operations", "lake"}
+# --- the arrows: a part, and exactly the parts that it imports ----------------------------------------------------------------
 
 ALLOWED: dict[str, frozenset[str]] = {
     "messages": frozenset(),
-    "policies": frozenset({"messages"}),
-    "databases": _PURE,
-    "tables": _DATABASES,
+    "policies": frozenset(),
     "conf": frozenset({"messages"}),
-    "logs": frozenset({"messages"}),
-    "scheduler": _TABLES,
-    "sending": _TABLES | {"conf"},
-    "receiving": _SENDING | _INSTANCES | {"scheduler"},
-    "endpoint": _RECEIVING | _INSTANCES,
-    "run": _RECEIVING | _INSTANCES | {"endpoint"},
-    "callbacks": _CALLBACKS,
-    "operations": _ENDPOINT | {"callbacks", "health_checks", "lake"},
-    # what a project registers, known to nobody below the operations
+    "dialects": frozenset({"messages"}),
     "health_checks": frozenset({"messages"}),
-    # what Django finds by its place
-    "queue_models": _TABLES | {"conf"},
-    "models": _TABLES | {"conf", "queue_models"},
-    "instances": _MODELS,
-    "routers": frozenset({"conf", "messages", "queue_models"}),
-    "migration_operations": _TABLES | {"conf"},
-    "migrations": frozenset({"migration_operations", "queue_models"}),
-    "checks": _TABLES | {"conf", "operations"},
-    "after_migrate": _TABLES | {"conf", "operations"},
-    "apps": frozenset({"conf", "checks", "after_migrate", "queue_models", "models"}),
-    # what a lake looks like, for who writes it and for who reads it
     "lake": frozenset({"messages"}),
-    # Spark's executors have no Django
-    "spark": frozenset({"messages", "databases", "lake"}),
-    # the driver of the pipeline: Django above, Spark below; its command alone imports it
-    "pipeline": _OPERATIONS | {"spark", "lake"},
-    # what may look down on all of it; nobody looks up to these
-    "dashboard": _OPERATIONS,
-    "metrics": _OPERATIONS,
-    "urls": frozenset({"metrics"}),
-    "admin": _OPERATIONS | {"dashboard"},
-    "tasks": _OPERATIONS,
-    "management": _OPERATIONS | {"logs", "pipeline", "spark", "migration_operations"},
-    "testing": _OPERATIONS,
-    # the package itself: lazy exports of what users import
-    "__init__": _RECEIVING | {"callbacks", "health_checks"},
+    "spark": frozenset({"messages", "dialects", "lake"}),
+    "tables": frozenset({"messages", "policies", "dialects"}),
+    "migration_operations": frozenset({"messages", "conf", "dialects", "tables"}),
+    "models": frozenset({"messages", "conf", "dialects", "tables"}),
+    "sending": frozenset({"messages", "conf", "tables"}),
+    "installation": frozenset({"messages", "conf", "dialects", "tables", "models"}),
+    "migrations": frozenset({"models"}),
+    "receiving": frozenset({"messages", "policies", "conf", "dialects", "tables", "models", "sending"}),
+    "routers": frozenset({"messages", "conf", "models"}),
+    "status": frozenset({"messages", "conf", "dialects", "tables", "models", "sending", "receiving"}),
+    "tasks": frozenset({"messages", "conf", "tables", "models", "sending", "receiving"}),
+    "browsing": frozenset({"messages", "conf", "lake", "tables", "models", "sending", "receiving", "status"}),
+    "checks": frozenset({"messages", "policies", "conf", "dialects", "tables", "installation", "status"}),
+    "monitoring": frozenset(
+        {"messages", "conf", "dialects", "health_checks", "tables", "models", "installation", "receiving", "status"}
+    ),
+    "testing": frozenset({"messages", "policies", "conf", "dialects", "tables", "sending", "installation", "receiving", "status"}),
+    "__init__": frozenset({"messages", "policies", "health_checks", "sending", "receiving", "status"}),
+    "failures": frozenset({"messages", "conf", "tables", "models", "sending", "receiving", "status", "browsing"}),
+    "urls": frozenset({"messages", "conf", "monitoring"}),
+    "dashboard": frozenset(
+        {"messages", "conf", "dialects", "lake", "tables", "models", "receiving", "status", "browsing", "monitoring", "failures"}
+    ),
+    "pipeline": frozenset({"messages", "conf", "lake", "spark", "tables", "models", "receiving", "status", "failures"}),
+    "worker": frozenset(
+        {
+            "messages",
+            "policies",
+            "conf",
+            "health_checks",
+            "tables",
+            "models",
+            "sending",
+            "installation",
+            "receiving",
+            "status",
+            "monitoring",
+            "failures",
+        }
+    ),
+    "admin": frozenset({"dashboard"}),
+    "apps": frozenset({"models", "installation", "checks", "dashboard"}),
+    "management": frozenset(
+        {
+            "messages",
+            "conf",
+            "dialects",
+            "tables",
+            "migration_operations",
+            "models",
+            "installation",
+            "receiving",
+            "status",
+            "browsing",
+            "monitoring",
+            "failures",
+            "pipeline",
+            "worker",
+        }
+    ),
 }
 
-NO_DJANGO = frozenset({"messages", "policies", "databases", "lake", "spark"})
+NO_DJANGO = frozenset({"messages", "policies", "dialects", "lake", "spark"})
 NO_CLOCK_NO_THREAD = frozenset({"messages", "policies"})
 CLOCKS_AND_THREADS = frozenset(
     {"time", "threading", "_thread", "asyncio", "concurrent", "multiprocessing", "sched", "queue", "signal"}
@@ -168,6 +183,20 @@ def find_wrong_arrows(root: Path) -> Iterator[Finding]:
                 yield module.finding(node, f"{module.layer!r} must not import {target!r} ({name})")
 
 
+def find_unused_arrows(root: Path) -> Iterator[Finding]:
+    """Arrows of the table that no import uses any more."""
+    used = {
+        (module.layer, target)
+        for module in modules(root)
+        for _, name in imports(module)
+        if (target := layer_of_import(name, root)) is not None
+    }
+    for layer, targets in ALLOWED.items():
+        for target in sorted(targets):
+            if (layer, target) not in used:
+                yield Finding("tests/test_architecture.py", 1, f"no file of {layer!r} imports {target!r}: take it out of the table")
+
+
 def find_django(root: Path) -> Iterator[Finding]:
     for module in modules(root):
         if module.layer in NO_DJANGO:
@@ -201,7 +230,8 @@ def find_sleep(root: Path) -> Iterator[Finding]:
 def find_too_long(root: Path) -> Iterator[Finding]:
     for module in modules(root):
         lines = len(module.path.read_text(encoding="utf-8").splitlines())
-        if lines > LONGEST_FILE:
+        # Django writes migrations.
+        if lines > LONGEST_FILE and module.layer != "migrations":
             yield Finding(module.name, lines, f"has {lines} lines, {LONGEST_FILE} are allowed")
         for node in ast.walk(module.tree()):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -220,7 +250,20 @@ def test_the_code_keeps_the_rule(rule: object) -> None:
 
 
 def test_every_layer_has_its_row() -> None:
-    assert {module.layer for module in modules(ROOT)} - set(ALLOWED) == set()
+    assert {module.layer for module in modules(ROOT)} == set(ALLOWED)
+
+
+def test_every_arrow_of_the_table_is_used() -> None:
+    assert [str(finding) for finding in find_unused_arrows(ROOT)] == []
+
+
+def test_an_arrow_that_nobody_uses_is_found(tmp_path: Path) -> None:
+    _tree_with(tmp_path, "tables/a.py", "import sqlqueue_app.messages")
+
+    found = [finding.what for finding in find_unused_arrows(tmp_path)]
+
+    assert any("'tables' imports 'conf'" in what or "'tables' imports 'dialects'" in what for what in found)
+    assert not any("'tables' imports 'messages'" in what for what in found)
 
 
 def test_the_arrows_have_no_circle() -> None:
@@ -232,9 +275,43 @@ def test_the_arrows_have_no_circle() -> None:
             del left[layer]
 
 
-@pytest.mark.parametrize("outermost", ["dashboard", "metrics", "tasks", "management", "testing"])
+@pytest.mark.parametrize("outermost", ["dashboard", "tasks", "management", "testing"])
 def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
-    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in ("admin", "urls")] == []
+    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in ("admin", "apps", "urls")] == []
+
+
+# --- the size of the house ----------------------------------------------------------------------------------------------------
+
+MOST_FILES = 215
+MOST_LINES = 52_500
+
+
+@pytest.mark.xfail(strict=True, reason="step 1: a few files below a hundred lines have a single importer")
+def test_the_package_has_few_files() -> None:
+    assert len(modules(ROOT)) <= MOST_FILES
+
+
+@pytest.mark.xfail(strict=True, reason="step 1: the merged files still repeat themselves")
+def test_the_package_has_few_lines() -> None:
+    assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MOST_LINES
+
+
+# --- the architecture page ----------------------------------------------------------------------------------------------------
+
+PAGE = ROOT / "docs" / "architecture.md"
+
+
+def test_the_page_has_the_same_arrows() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE.read_text("utf-8").split("| Part | Imports |")[1], re.MULTILINE)
+
+    assert {part: frozenset(re.findall(r"`(\w+)`", targets)) for part, targets in rows} == ALLOWED
+
+
+def test_the_page_names_files_that_exist() -> None:
+    named = set(re.findall(r"`([a-z_/]+/|(?:[a-z_]+/)*[a-z_]+\.py)`", PAGE.read_text("utf-8")))
+
+    assert len(named) > 40
+    assert [path for path in sorted(named) if not (ROOT / PACKAGE / path).exists() and not (ROOT / path).exists()] == []
 
 
 # --- the rules themselves, on a made-up tree ----------------------------------------------------------------------------------
@@ -245,13 +322,13 @@ BREACHES = [
     (find_wrong_arrows, "messages/a.py", "from sqlqueue_app.tables.queue import QueueTable"),
     (find_wrong_arrows, "tables/a.py", "def f():\n    from sqlqueue_app.dashboard import views"),
     (find_wrong_arrows, "tables/a.py", "if TYPE_CHECKING:\n    from sqlqueue_app.sending.sender import Sender"),
-    (find_wrong_arrows, "tables/a.py", "importlib.import_module('sqlqueue_app.endpoint')"),
+    (find_wrong_arrows, "tables/a.py", "importlib.import_module('sqlqueue_app.receiving.endpoint')"),
     (find_wrong_arrows, "tables/a.py", "from . import queue"),
-    (find_wrong_arrows, "operations/a.py", "from sqlqueue_app.management.commands import run"),
-    (find_wrong_arrows, "databases/a.py", "from sqlqueue_app import send"),
+    (find_wrong_arrows, "status/a.py", "from sqlqueue_app.management.commands import run"),
+    (find_wrong_arrows, "dialects/a.py", "from sqlqueue_app import send"),
     (find_wrong_arrows, "invented/a.py", "import sqlqueue_app.messages"),
     (find_wrong_arrows, "spark/a.py", "import sqlqueue_app.conf"),
-    (find_django, "databases/a.py", "def f():\n    from django.db import connection"),
+    (find_django, "dialects/a.py", "def f():\n    from django.db import connection"),
     (find_django, "policies/a.py", "import django.utils.timezone"),
     (find_clocks_and_threads, "policies/a.py", "import time"),
     (find_clocks_and_threads, "messages/a.py", "from threading import Event"),
@@ -270,14 +347,14 @@ FINE = [
     ("tables/a.py", "from sqlqueue_app.tables.queue import QueueTable"),
     ("tables/a.py", "from django.db import connections\nimport threading"),
     ("messages/a.py", "from datetime import datetime, timedelta"),
-    ("management/a.py", "from sqlqueue_app.spark import job"),
+    ("management/a.py", "from sqlqueue_app.pipeline import job"),
     ("tables/a.py", "x = 1\n" * LONGEST_FILE),
     ("tables/a.py", "def f():\n" + "    x = 1\n" * (LONGEST_FUNCTION - 1)),
 ]
 
 
 def _tree_with(root: Path, file: str, text: str) -> None:
-    for layer in ("tables", "dashboard", "sending", "management", "messages", "spark"):
+    for layer in ("tables", "dashboard", "sending", "management", "messages", "spark", "pipeline"):
         (root / PACKAGE / layer).mkdir(parents=True)
     for layer in ("endpoint", "conf"):
         (root / PACKAGE / f"{layer}.py").touch()

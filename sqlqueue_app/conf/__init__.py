@@ -1,17 +1,11 @@
 """The `SQLQUEUE` setting: typed, checked, read when first needed.
 
-`get_settings()` gives the settings of the process; `settings_problems()` says what is wrong with a dictionary.
+`get_settings()` returns the settings of the process; `settings_problems()` lists what is wrong with a dictionary.
 """
 
 from __future__ import annotations
 
-from sqlqueue_app.conf.aliases import dialect_of
-from sqlqueue_app.conf.current import current_problems, get_settings, instance_name, is_configured
-from sqlqueue_app.conf.not_yet import NOT_YET
-from sqlqueue_app.conf.problems import Code, KeyPath, Problem
-from sqlqueue_app.conf.reading import settings_problems
-from sqlqueue_app.conf.task_backends import TASK_HANDLER, TASK_MESSAGE, TaskBackend, TaskQueue
-from sqlqueue_app.conf.values import (
+from sqlqueue_app.conf.settings import (
     ConcurrencyModel,
     CustomCheckSettings,
     EndpointSettings,
@@ -20,18 +14,23 @@ from sqlqueue_app.conf.values import (
     SatelliteSettings,
     ScheduleSettings,
     Settings,
+    current_problems,
+    dialect_of,
+    get_settings,
+    instance_name,
+    is_configured,
+    settings_problems,
 )
+from sqlqueue_app.conf.task_backends import TASK_HANDLER, TASK_MESSAGE, TaskBackend, TaskQueue
+from sqlqueue_app.conf.validation import Code
 
 __all__ = [
-    "NOT_YET",
     "TASK_HANDLER",
     "TASK_MESSAGE",
     "Code",
     "ConcurrencyModel",
     "CustomCheckSettings",
     "EndpointSettings",
-    "KeyPath",
-    "Problem",
     "SatelliteSettings",
     "MetricsSettings",
     "PipelineSettings",

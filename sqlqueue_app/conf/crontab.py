@@ -1,105 +1,130 @@
-"""The five fields of a crontab line, checked and read without a scheduler.
+"""Crontab lines, read by the library cronsim, which follows Debian's cron.
 
-APScheduler's own reading counts weekdays from Monday as 0; crontab, and so `SCHEDULES`, counts 0 and 7 as Sunday.
+A line is *fixed* if neither its minute nor its hour begins with `*`. A fixed line ticks once for each of its times: at the first
+moment after a gap that swallows it, and at the first of two occurrences. Any other line follows the wall clock.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from itertools import takewhile
 from typing import Final
 
-from sqlqueue_app.conf.cron_times import CronTimes
+from cronsim import CronSim, CronSimError
 
-_ITEM: Final = re.compile(r"(?P<first>\*|[0-9]+|[a-z]{3})(?:-(?P<last>[0-9]+|[a-z]{3}))?(?:/(?P<step>[0-9]+))?")
-_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_LONGEST: Final = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
+_MINUTE: Final = timedelta(minutes=1)
+_STEPS: Final = (timedelta(days=1), timedelta(hours=1), _MINUTE)
 
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    title: str
-    low: int
-    high: int
-    names: tuple[str, ...] = ()
-
-    def number(self, text: str) -> int | None:
-        """The value of a number or name, None where this field has no such value."""
-        if text in self.names:
-            return self.names.index(text) + self.low
-        if not text.isdecimal():
-            return None
-        value = int(text)
-        return value if self.low <= value <= self.high else None
-
-    def values(self, text: str) -> frozenset[int] | None:
-        """All values that the text of the field stands for, None where it is wrong."""
-        found: set[int] = set()
-        for item in text.casefold().split(","):
-            values = self._item(item)
-            if values is None:
-                return None
-            found |= values
-        return frozenset(found)
-
-    def _item(self, item: str) -> set[int] | None:
-        match = _ITEM.fullmatch(item)
-        if match is None or (match["first"] == "*" and match["last"] is not None):
-            return None
-        step = int(match["step"] or 1)
-        first = self.low if match["first"] == "*" else self.number(match["first"])
-        open_ended = match["first"] == "*" or match["step"] is not None
-        last = self.number(match["last"]) if match["last"] else (self.high if open_ended else first)
-        if first is None or last is None or first > last or step < 1:
-            return None
-        return set(range(first, last + 1, step))
-
-
+# Each field: its title and its values. cronsim takes more than crontab does, such as `L` and `#`: this pattern does not.
 _FIELDS: Final = (
-    _Field("minute", 0, 59),
-    _Field("hour", 0, 23),
-    _Field("day of month", 1, 31),
-    _Field("month", 1, 12, _MONTHS),
-    _Field("day of week", 0, 7, _DAYS),
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day of month", "1 to 31"),
+    ("month", "1 to 12 or jan to dec"),
+    ("day of week", "0 to 7 or sun to sat"),
 )
+_VALUE: Final = r"([0-9]+|[a-z]{3})"
+_ITEM: Final = rf"(\*|{_VALUE}(-{_VALUE})?)(/[0-9]+)?"
+_FIELD: Final = re.compile(rf"{_ITEM}(,{_ITEM})*", re.ASCII | re.IGNORECASE)
+_NUMBERS: Final = {
+    name: str(number)
+    for names, first in (("jan feb mar apr may jun jul aug sep oct nov dec", 1), ("sun mon tue wed thu fri sat", 0))
+    for number, name in enumerate(names.split(), first)
+}
+_RANGE_OF_ONE: Final = re.compile(r"\b0*([0-9]+)-0*\1/[0-9]+")
 
 
 def cron_fault(text: str) -> str | None:
-    """Say what is wrong with a crontab line, as the end of "… is '…', ": None when it is sound.
+    """What was expected of a wrong crontab line, as the end of "expected …"; None for a sound line.
 
     Lists, ranges, steps and the three-letter English names of months and weekdays are known; ranges go upwards.
     """
     parts = text.split()
     if len(parts) != len(_FIELDS):
-        return f"expected the five fields minute, hour, day of month, month and day of week, found {len(parts)}"
-    values: list[frozenset[int]] = []
-    for field, part in zip(_FIELDS, parts, strict=True):
-        found = field.values(part)
-        if found is None:
-            names = f" or {field.names[0]} to {field.names[-1]}" if field.names else ""
-            return f"expected {field.low} to {field.high}{names} for the {field.title}, not {part!r}"
-        values.append(found)
-    if parts[4] == "*" and all(min(values[2]) > _LONGEST.get(month, 31) for month in values[3]):
-        return "expected a day that the month has; this one never comes"
-    return None
+        return f"the five fields minute, hour, day of month, month and day of week, found {len(parts)}"
+    for number, (title, values) in enumerate(_FIELDS):
+        alone = ["*"] * len(_FIELDS)
+        alone[number] = parts[number]
+        if not _FIELD.fullmatch(parts[number]) or not _is_read(alone):
+            return f"{values} for the {title}, not {parts[number]!r:.80}"
+    return None if _is_read(parts) else "a day that the month has; this one never comes"
 
 
 def cron_times(text: str) -> CronTimes:
     """The times of a crontab line; ValueError where `cron_fault` finds a fault."""
-    fault = cron_fault(text)
-    if fault is not None:
-        raise ValueError(f"{text!r}: {fault}")
-    parts = text.split()
-    minutes, hours, days, months, weekdays = (field.values(part) or frozenset() for field, part in zip(_FIELDS, parts, strict=True))
-    # As cron itself tells the stars: by the first character of the field.
-    stars = [part.startswith("*") for part in parts]
-    return CronTimes(
-        minutes=minutes,
-        hours=hours,
-        days=days,
-        months=months,
-        weekdays=frozenset(day % 7 for day in weekdays),
-        days_must_both_fit=stars[2] or stars[4],
-        fixed=not (stars[0] or stars[1]),
-    )
+    if (fault := cron_fault(text)) is not None:
+        raise ValueError(f"{text!r}: expected {fault}")
+    line = re.sub("[a-z]{3}", lambda name: _NUMBERS[name[0]], " ".join(text.lower().split()))
+    # cronsim takes `5-5/2` for `5/2`, which has no end; crontab takes it for 5.
+    return CronTimes(_RANGE_OF_ONE.sub(r"\1", line))
+
+
+@dataclass(frozen=True, slots=True)
+class CronTimes:
+    """When a sound crontab line ticks."""
+
+    line: str
+
+    def latest(self, after: datetime, until: datetime, zone: tzinfo) -> datetime | None:
+        """The last tick later than `after` and not later than `until`, both aware, in UTC; None if there is none.
+
+        Counts every tick in between: for hours and days, not for years.
+        """
+        if until.replace(second=0, microsecond=0) <= after:
+            return None  # a worker looks several times a minute
+        return max(takewhile(lambda tick: tick <= until, self._ticks(after, zone)), default=None)
+
+    def next_after(self, after: datetime, zone: tzinfo) -> datetime | None:
+        """The first tick later than `after`, aware, in UTC; None if there is none in the next 50 years."""
+        return next(self._ticks(after, zone), None)
+
+    def _ticks(self, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+        minute, hour, *_ = self.line.split()
+        is_fixed = not (minute.startswith("*") or hour.startswith("*"))
+        return self._fixed_ticks(after, zone) if is_fixed else self._wall_ticks(after, zone)
+
+    def _fixed_ticks(self, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+        """The ticks as cronsim gives them, without those of an hour that comes twice which it gives a second time."""
+        for local in CronSim(self.line, after.astimezone(zone)):
+            tick = local.astimezone(UTC)
+            if tick > after:
+                yield tick
+                after = tick
+
+    def _wall_ticks(self, after: datetime, zone: tzinfo) -> Iterator[datetime]:
+        """Count from one change of the clocks to the next with the offset from UTC that holds in between.
+
+        Across a change cronsim loses ticks where clocks move by half an hour, and adds one where midnight is skipped.
+        """
+        begin = after.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE
+        while True:
+            offset = timezone(begin.astimezone(zone).utcoffset() or timedelta())
+            for local in CronSim(self.line, begin.astimezone(offset) - timedelta(seconds=1)):
+                tick = local.astimezone(UTC)
+                begin = _last_with_same_offset(begin, tick, zone)
+                if begin != tick:
+                    break
+                yield tick
+            else:
+                return
+            begin += _MINUTE
+
+
+def _is_read(parts: list[str]) -> bool:
+    try:
+        CronSim(" ".join(parts), datetime(2000, 1, 1, tzinfo=UTC))
+    except (CronSimError, ValueError):  # ValueError: a number of thousands of digits
+        return False
+    return True
+
+
+def _last_with_same_offset(begin: datetime, end: datetime, zone: tzinfo) -> datetime:
+    """The last minute from `begin` to `end`, both UTC, up to which the clocks of the zone are not changed."""
+    offset = begin.astimezone(zone).utcoffset()
+    for step in _STEPS:
+        while begin + step <= end and (begin + step).astimezone(zone).utcoffset() == offset:
+            begin += step
+    return begin

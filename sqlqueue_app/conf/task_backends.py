@@ -6,35 +6,33 @@ They are read here, and not by the backend, so that a worker knows which of its 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlqueue_app.conf.containers import read_section, setting
-from sqlqueue_app.conf.kinds import QueueName, Seconds, Whole
-from sqlqueue_app.conf.problems import Code, Findings, KeyPath, Problem, listed, meant, shown
+from sqlqueue_app.conf.kinds import CountOrZero, QueueName, Seconds
+from sqlqueue_app.conf.validation import Code, Findings, KeyPath, listed, meant, read_section, shown
 from sqlqueue_app.messages.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sqlqueue_app.conf.values import EndpointSettings
+    from sqlqueue_app.conf.settings import EndpointSettings
 
 TASK_BACKEND: Final = "sqlqueue_app.tasks.SqlQueueBackend"
-TASK_HANDLER: Final = "sqlqueue_app.tasks.handling.handle_task"
+TASK_HANDLER: Final = "sqlqueue_app.tasks.handle_task"
 TASK_MESSAGE: Final = "sqlqueue.Task"
 DEFAULT_QUEUE: Final = "default"  # Django's word for the queue of a task that names none
 
 _ROOT: Final = KeyPath(root="TASKS")
-_KEEP_RESULTS_SECONDS: Final = 14 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
     """`OPTIONS` of an entry of `TASKS`. Durations are seconds."""
 
-    endpoint: str | None = field(default=None, metadata=setting(QueueName(none=True)))
-    retries: int = field(default=0, metadata=setting(Whole(0)))
-    retry_delay_seconds: float = field(default=10.0, metadata=setting(Seconds()))
-    keep_results_seconds: float | None = field(default=_KEEP_RESULTS_SECONDS, metadata=setting(Seconds(none=True)))
+    endpoint: QueueName | None = None
+    retries: CountOrZero = 0
+    retry_delay_seconds: Seconds = 10.0
+    keep_results_seconds: Seconds | None = 14 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,7 @@ def find_missing_queues(backends: Mapping[str, TaskBackend], endpoints: Mapping[
         if wanted is not None and wanted not in endpoints:
             at = _ROOT / alias / "OPTIONS" / "ENDPOINT"
             message = f'{at} is {wanted!r}, expected an endpoint of SQLQUEUE["ENDPOINTS"]{meant(wanted, endpoints)}'
-            findings.add(Problem(at, message, f"the endpoints are {listed(endpoints, last='and')}", Code.TASK_QUEUE))
+            findings.add(at, message, f"the endpoints are {listed(endpoints, last='and')}", Code.TASK_QUEUE)
             continue
         for queue in backend.queues:
             try:
@@ -117,7 +115,7 @@ def find_missing_queues(backends: Mapping[str, TaskBackend], endpoints: Mapping[
                     "name an endpoint or a satellite, or add an endpoint of that name; 'default' may be another: OPTIONS ENDPOINT"
                 )
                 at = _ROOT / alias / "QUEUES"
-                findings.add(Problem(at, f"{at}: {error}", hint, Code.TASK_QUEUE))
+                findings.add(at, f"{at}: {error}", hint, Code.TASK_QUEUE)
 
 
 def _entries(raw: object) -> dict[str, Mapping[str, Any]]:
@@ -135,5 +133,5 @@ def _queues(alias: str, value: object, findings: Findings) -> tuple[str, ...]:
         return tuple(sorted(value)) if isinstance(value, (set, frozenset)) else tuple(value)
     at = _ROOT / alias / "QUEUES"
     message = f"{at} is {shown(value)}, expected a list of names"
-    findings.add(Problem(at, message, 'write it as in "QUEUES": ["default"]', Code.WRONG_TYPE))
+    findings.add(at, message, 'write it as in "QUEUES": ["default"]', Code.WRONG_TYPE)
     return ()

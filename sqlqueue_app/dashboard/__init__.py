@@ -1,3 +1,3 @@
-"""Admin pages over operations."""
+"""The pages of the admin."""
 
 from __future__ import annotations

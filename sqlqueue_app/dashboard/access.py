@@ -1,4 +1,4 @@
-"""Who may do what: one permission of Django for each power, and buttons that say why they cannot be pressed."""
+"""Permissions of the dashboard, and buttons that are disabled with the reason."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.operations.actions import Actor
+from sqlqueue_app.status.events import Actor
 
 
-class Power(enum.StrEnum):
-    """The permissions of the dashboard, by their codenames in the app `sqlqueue_app`."""
+class Permission(enum.StrEnum):
+    """The permissions of the dashboard by codename in the app `sqlqueue_app`."""
 
     VIEW = "view_queue"
     VIEW_BODY = "view_body"
@@ -31,50 +31,50 @@ class Power(enum.StrEnum):
 
 
 _NAMES = {
-    Power.VIEW: gettext_lazy("Can view queue"),
-    Power.VIEW_BODY: gettext_lazy("Can see the bodies of messages"),
-    Power.EXPORT: gettext_lazy("Can export lists and messages"),
-    Power.RETRY: gettext_lazy("Can retry failed messages"),
-    Power.EDIT: gettext_lazy("Can edit a failed message and retry it"),
-    Power.ARCHIVE: gettext_lazy("Can archive failed messages, and bring them back"),
-    Power.DELETE: gettext_lazy("Can delete messages"),
-    Power.MOVE: gettext_lazy("Can move messages to another queue"),
-    Power.PURGE: gettext_lazy("Can purge queues, and remove callback queues"),
-    Power.CONTROL: gettext_lazy("Can pause and resume, and change the concurrency of instances"),
-    Power.REDIRECT: gettext_lazy("Can manage redirects of retries"),
-    Power.SETTINGS: gettext_lazy("Can manage notes, schedules, subscriptions and notifications"),
+    Permission.VIEW: gettext_lazy("Can view queue"),
+    Permission.VIEW_BODY: gettext_lazy("Can see the bodies of messages"),
+    Permission.EXPORT: gettext_lazy("Can export lists and messages"),
+    Permission.RETRY: gettext_lazy("Can retry failed messages"),
+    Permission.EDIT: gettext_lazy("Can edit a failed message and retry it"),
+    Permission.ARCHIVE: gettext_lazy("Can archive failed messages, and bring them back"),
+    Permission.DELETE: gettext_lazy("Can delete messages"),
+    Permission.MOVE: gettext_lazy("Can move messages to another queue"),
+    Permission.PURGE: gettext_lazy("Can purge queues, and remove callback queues"),
+    Permission.CONTROL: gettext_lazy("Can pause and resume, and change the concurrency of instances"),
+    Permission.REDIRECT: gettext_lazy("Can manage redirects of retries"),
+    Permission.SETTINGS: gettext_lazy("Can manage notes, schedules, subscriptions and notifications"),
 }
 
 
-def may(request: HttpRequest, power: Power) -> bool:
-    """Whether the user of the request has the power; nobody has one without VIEW."""
+def may(request: HttpRequest, permission: Permission) -> bool:
+    """Whether the user has the permission; every permission also requires VIEW."""
     user = request.user
-    return bool(user.has_perm(f"sqlqueue_app.{Power.VIEW}") and user.has_perm(f"sqlqueue_app.{power}"))
+    return bool(user.has_perm(f"sqlqueue_app.{Permission.VIEW}") and user.has_perm(f"sqlqueue_app.{permission}"))
 
 
-def reason_of(power: Power) -> str:
-    """What somebody without the power is told."""
-    return _("You need the permission “%(permission)s”.") % {"permission": _NAMES[power]}
+def refusal_text(permission: Permission) -> str:
+    """The text shown to a user without the permission."""
+    return _("You need the permission “%(permission)s”.") % {"permission": _NAMES[permission]}
 
 
-def refusal(request: HttpRequest, *powers: Power) -> str:
-    """Why the user may not do what takes all of these powers; empty if he may."""
-    return next((reason_of(power) for power in powers if not may(request, power)), "")
+def refusal(request: HttpRequest, *permissions: Permission) -> str:
+    """Why the user may not do what needs all of these permissions; empty if allowed."""
+    return next((refusal_text(permission) for permission in permissions if not may(request, permission)), "")
 
 
-def require(request: HttpRequest, *powers: Power) -> None:
-    """Raise PermissionDenied, with the reason, unless the user has all of these powers."""
-    if reason := refusal(request, *powers):
+def require(request: HttpRequest, *permissions: Permission) -> None:
+    """Raise PermissionDenied with the reason unless the user has all of these permissions."""
+    if reason := refusal(request, *permissions):
         raise PermissionDenied(reason)
 
 
-def missing(request: HttpRequest, power: Power, text: str) -> Exception:
-    """What to raise for something that is not there, on a page that takes the power: who lacks it does not learn either."""
-    return Http404(text) if may(request, power) else PermissionDenied(reason_of(power))
+def not_found(request: HttpRequest, permission: Permission, text: str) -> Exception:
+    """The exception for a missing object: Http404, or PermissionDenied for users who may not learn that it is missing."""
+    return Http404(text) if may(request, permission) else PermissionDenied(refusal_text(permission))
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """The user of a request, for the record of actions. The address is the one that the server has seen."""
+    """The user of a request for the record of actions, with the remote address that the server sees."""
     user = request.user
     key = "" if user.pk is None else str(user.pk)
     return Actor(user.get_username() or "anonymous", key, str(request.META.get("REMOTE_ADDR") or ""))
@@ -82,7 +82,7 @@ def actor_of(request: HttpRequest) -> Actor:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A link to the page that confirms an action; with a `reason` it cannot be pressed, and says why."""
+    """A link to the confirmation page of an action; disabled if it has a `reason`."""
 
     label: str
     url: str
@@ -90,6 +90,8 @@ class Button:
     is_dangerous: bool = False
 
 
-def button(request: HttpRequest, power: Power, label: str, url: str, *, dangerous: bool = False, reason: str = "") -> Button:
-    """A button for an action; disabled without the power, or for another reason."""
-    return Button(label, url, refusal(request, power) or reason, dangerous)
+def button(
+    request: HttpRequest, permission: Permission, label: str, url: str, *, dangerous: bool = False, reason: str = ""
+) -> Button:
+    """A button for an action; disabled without the permission or for another reason."""
+    return Button(label, url, refusal(request, permission) or reason, dangerous)

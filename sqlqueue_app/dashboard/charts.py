@@ -1,7 +1,6 @@
-"""Charts as SVG that the server draws: paths and texts, no inline style, the same numbers as a sentence and as a table.
+"""Charts as server-rendered SVG without inline styles, with the numbers as a sentence and as a table, and the periods of charts.
 
-The vertical scale is that of ServicePulse: up to the largest value, 1.5 times the mean, or 10 (operations reference 3.1), rounded
-up to a number that reads well.
+The vertical scale is that of ServicePulse: the largest of the maximum, 1.5 times the mean, and 10, rounded up to a readable number.
 """
 
 from __future__ import annotations
@@ -13,35 +12,38 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.formats import date_format
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 WIDTH: Final = 420
 HEIGHT: Final = 110
 _LEAST_TOP: Final = 10.0
 _TIMES_MEAN: Final = 1.5
 _X_LABELS: Final = 4
-# the length of a point that is joined with none
+# the length of a point without neighbours
 _ALONE: Final = 6
 Points = Sequence[tuple[datetime, float | None]]
-# Hours are told from each other by their time of day; a chart of a day may begin a step before it.
+# Up to this length labels are times of day; a chart of a day may start one step earlier.
 _SHOWN_BY_TIME: Final = timedelta(hours=26)
-# So many rows a table has at most; a chart of a month has 4,320 points.
+# Most rows of a table; a chart of a month has 4,320 points.
 TABLE_ROWS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line: its name, and values at instants in their order; None is a gap, and so is a step longer than `longest_step`."""
+    """One line: a name and values at ascending instants; None is a gap, as is a step that is too long."""
 
     name: str
     points: Points
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line as it is drawn: `number` picks its colour and its dashes."""
+class ChartLine:
+    """A line as drawn: `number` selects colour and dashes."""
 
     number: int
     name: str
@@ -51,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text at a place of the drawing."""
+    """A text at a position of the drawing."""
 
     x: str
     y: str
@@ -61,10 +63,10 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with its text alternatives: `summary` in a sentence for each line, `rows` for a table of time and values."""
+    """A chart with text alternatives: `summary` has a sentence per line, `rows` is a table of times and values."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     labels: tuple[Label, ...]
     grid: tuple[str, ...]
     summary: tuple[str, ...]
@@ -74,7 +76,7 @@ class Chart:
 
     @property
     def view_box(self) -> str:
-        """The drawing with room for its labels."""
+        """The view box with room for labels."""
         return f"-64 -8 {WIDTH + 76} {HEIGHT + 30}"
 
 
@@ -88,9 +90,9 @@ def line_chart(
     text_of: Callable[[float], str],
     least_top: float = _LEAST_TOP,
 ) -> Chart:
-    """Draw the series from `begin` to `end`. Values that are further apart than two and a half `step` are not joined.
+    """Draw the series from `begin` to `end`. Points more than two and a half `step` apart are not connected.
 
-    `text_of` writes a value; `least_top` is the least value at the top of the scale.
+    `text_of` formats a value; `least_top` is the smallest top of the scale.
     """
     values = [value for each in series for _at, value in each.points if value is not None]
     top = _top(values, least_top)
@@ -106,7 +108,7 @@ def line_chart(
     for number, each in enumerate(series, start=1):
         known = [value for _at, value in each.points if value is not None]
         path = _path(each.points, x_of, y_of, step)
-        lines.append(Line(number, each.name, path, text_of(known[-1]) if known else ""))
+        lines.append(ChartLine(number, each.name, path, text_of(known[-1]) if known else ""))
     return Chart(
         title=title,
         lines=tuple(lines),
@@ -120,8 +122,8 @@ def line_chart(
 def _top(values: Sequence[float], least: float) -> float:
     mean = sum(values) / len(values) if values else 0.0
     wanted = max([least, _TIMES_MEAN * mean, *values])
-    power: float = 10.0 ** math.floor(math.log10(wanted))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= wanted * 0.999999)
+    permission: float = 10.0 ** math.floor(math.log10(wanted))
+    return next(step * permission for step in (1, 2, 2.5, 5, 10) if step * permission >= wanted * 0.999999)
 
 
 def _path(
@@ -146,7 +148,7 @@ def _path(
 
 
 def _stroke(points: Sequence[tuple[float, float]]) -> str:
-    """A point alone is a short line: one of no length, a dot as wide as the line, is hardly seen."""
+    """A single point is a short line, because a dot would hardly be visible."""
     (x, y), *others = points
     if not others:
         return f"M{x - _ALONE / 2:.1f} {y:.1f}h{_ALONE}"
@@ -182,7 +184,7 @@ def _summary(series: Series, text_of: Callable[[float], str]) -> str:
 
 
 def _rows(series: Sequence[Series], length: timedelta, text_of: Callable[[float], str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The newest first; of many points every so manieth, so that the table covers the whole period."""
+    """Newest first; long series are thinned out so that the table covers the whole period."""
     form = "H:i:s" if length <= timedelta(days=1) else "Y-m-d H:i"
     by_time: dict[datetime, list[str]] = {}
     for number, each in enumerate(series):
@@ -194,10 +196,42 @@ def _rows(series: Sequence[Series], length: timedelta, text_of: Callable[[float]
 
 
 def rates(points: Points) -> list[tuple[datetime, float | None]]:
-    """How fast a count grows, per second, between each two points that follow each other; None where it shrinks or is not known."""
+    """Growth per second between consecutive points; None where the count shrinks or is unknown."""
     found: list[tuple[datetime, float | None]] = []
     for (before, first), (after, second) in pairwise(points):
         seconds = (after - before).total_seconds()
         known = first is not None and second is not None and second >= first and seconds > 0
         found.append((after, (second - first) / seconds if known and first is not None and second is not None else None))
     return found
+
+
+# --- Periods ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A period of charts: name in the query string, label, length, and refresh interval of pages that show it."""
+
+    name: str
+    label: str | Promise
+    length: timedelta
+    refresh_seconds: int
+
+
+# The periods of ServiceControl, and longer ones up to a month, for which samples are kept.
+PERIODS: Final = (
+    Period("5m", gettext_lazy("5 minutes"), timedelta(minutes=5), 5),
+    Period("15m", gettext_lazy("15 minutes"), timedelta(minutes=15), 10),
+    Period("1h", gettext_lazy("1 hour"), timedelta(hours=1), 10),
+    Period("6h", gettext_lazy("6 hours"), timedelta(hours=6), 60),
+    Period("1d", gettext_lazy("1 day"), timedelta(days=1), 60),
+    Period("7d", gettext_lazy("7 days"), timedelta(days=7), 60),
+    Period("30d", gettext_lazy("30 days"), timedelta(days=30), 60),
+)
+DEFAULT: Final = PERIODS[2]
+
+
+def period_of(request: HttpRequest) -> Period:
+    """The period in the query string; one hour by default."""
+    name = request.GET.get("period", "")
+    return next((each for each in PERIODS if each.name == name), DEFAULT)

@@ -1,4 +1,4 @@
-"""A conversation as texts: the boxes and arrows of its diagrams, and the rows of its table, in the language of the request."""
+"""The pages of conversations: finding one, and all of its messages in diagrams and a table."""
 
 from __future__ import annotations
 
@@ -8,25 +8,317 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern
+from django.utils import timezone
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue_app.dashboard.flow_diagram import BOX_HEIGHT, BOX_WIDTH, Line, flow_diagram
-from sqlqueue_app.dashboard.formats import Stamp, number, precise_duration, stamp_of
-from sqlqueue_app.dashboard.overview import Level, State
-from sqlqueue_app.dashboard.sequence_diagram import BAR_WIDTH, HEAD_HEIGHT, LANE_WIDTH, Arrow, sequence_diagram
-from sqlqueue_app.operations.conversations.message import Fate, Kind, TalkMessage
-from sqlqueue_app.operations.conversations.reading import Looked
-from sqlqueue_app.operations.conversations.tree import Forest
+from sqlqueue_app.browsing.conversations import (
+    MOST_MESSAGES,
+    ConversationMessage,
+    Forest,
+    Kind,
+    MessageOutcome,
+    ScanExtent,
+    conversation_of,
+    cut,
+    forest,
+    newest_conversations,
+    read_conversation,
+)
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.failures import READ_BY_A_PAGE
+from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, precise_duration, stamp, stamp_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
+from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.models import Conversation, DelayedMessage, FailedMessage, LakeSearch, Queue
 
-FATE_WORDS: Mapping[Fate, tuple[Level, object]] = {
-    Fate.HANDLED: (Level.OK, gettext_lazy("handled")),
-    Fate.FAILED: (Level.ERROR, gettext_lazy("failed")),
-    Fate.ARCHIVED: (Level.INFO, gettext_lazy("archived")),
-    Fate.RETRIED: (Level.INFO, gettext_lazy("retried")),
-    Fate.WAITING: (Level.INFO, gettext_lazy("waiting")),
-    Fate.DELAYED: (Level.INFO, gettext_lazy("delayed")),
-    Fate.GONE: (Level.WARNING, gettext_lazy("deleted or gone")),
+# --- conversation admin -----------------------------------------------------------------------------------------------
+# The pages of conversations in the admin: finding one, and all of its messages in diagrams and a table.
+
+
+# So many messages are drawn, and stand on one page of the table.
+MOST_DRAWN: Final = 200
+LONGEST_ID: Final = 400
+
+
+class ConversationAdmin(PageAdmin):
+    """The pages about conversations, for people with the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """Where one is looked for, and one of them."""
+        return [
+            self.readonly_view("", self.changelist_view),
+            self.readonly_view("<str:name>/", self.conversation_view, "conversation"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Asks for an id, leads to the conversation that it means; and the newest conversations in which something has failed."""
+        wanted = request.GET.get("id", "").strip()[:LONGEST_ID]
+        looked: list[str] = []
+        if wanted:
+            found, how_far = conversation_of(get_settings(), wanted)
+            if found is not None:
+                return HttpResponseRedirect(self.conversation_url(found))
+            looked = extent_texts(how_far)
+        else:
+            # The list is right also where no worker is alive.
+            catch_up(get_settings(), limit=READ_BY_A_PAGE, now=timezone.now(), queues_at_most=1)
+        newest = newest_conversations()
+        return self.page(
+            request,
+            "conversations",
+            title=capfirst(str(Conversation._meta.verbose_name_plural)),
+            wanted=wanted,
+            looked=looked,
+            longest=LONGEST_ID,
+            newest=[(each, self.conversation_url(each.id), number(each.failed), stamp(each.last)) for each in newest],
+            **(extra_context or {}),
+        )
+
+    def conversation_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """All messages of one conversation that can be found."""
+        conversation = text_of_path(name)
+        read = read_conversation(get_settings(), conversation)
+        whole = forest(read.messages)
+        if wanted_format(request):
+            return export(request, f"conversation {conversation}"[:100], COLUMNS, export_rows(whole))
+        title = _("Conversation %(id)s") % {"id": conversation}
+        crumbs = (Crumb(conversation),)
+        shown = self._drawn(request, whole) if read.messages else {}
+        looked, most = extent_texts(read.extent), number(MOST_MESSAGES)
+        return self.page(request, "conversation", title=title, crumbs=crumbs, read=read, looked=looked, most=most, **shown)
+
+    def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
+        urgent = [
+            place
+            for place, each in enumerate(whole.branches)
+            if each.message.outcome not in (MessageOutcome.HANDLED, MessageOutcome.GONE)
+        ]
+        drawn = cut(whole, MOST_DRAWN, first=urgent)
+        count = len(whole.branches)
+        begin = _first_row(request, count)
+        return {
+            "summary": summary_of([each.message for each in whole.branches]),
+            "flow": flow_of(drawn, self._message_url),
+            "sequence": sequence_of(drawn, self._message_url),
+            "left_out": number(count - len(drawn.branches)) if drawn is not whole else "",
+            "drawn": number(len(drawn.branches)),
+            "rows": message_rows(whole, self._message_url, range(begin, min(begin + MOST_DRAWN, count))),
+            "previous_url": f"?from={max(begin - MOST_DRAWN, 0) + 1}" if begin else "",
+            "next_url": f"?from={begin + MOST_DRAWN + 1}" if begin + MOST_DRAWN < count else "",
+        }
+
+    def _message_url(self, message: ConversationMessage) -> str:
+        """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
+        if message.failure is not None:
+            return self.url_of(FailedMessage, "message", message.failure)
+        if message.lake and message.day is not None:
+            place = (message.lake, path_of(message.queue), message.day.isoformat(), message.row_version)
+            return self.url_of(LakeSearch, "message", *place)
+        if message.outcome is MessageOutcome.DELAYED:
+            return self.url_of(DelayedMessage, "message", path_of(message.queue), message.delayed)
+        if message.row_version is None:
+            return ""
+        return self.url_of(Queue, "message", path_of(message.queue), message.row_version)
+
+
+def _first_row(request: HttpRequest, count: int) -> int:
+    asked = request.GET.get("from", "")
+    return min(max(int(asked) - 1, 0), count - 1) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0
+
+
+# --- flow diagram -----------------------------------------------------------------------------------------------------
+# The flow of a conversation as boxes and lines: each message right of the one that caused it. Numbers alone, no words. Pure.
+
+
+BOX_WIDTH: Final = 190
+BOX_HEIGHT: Final = 66
+_COLUMN: Final = BOX_WIDTH + 36
+_ROW: Final = BOX_HEIGHT + 14
+MARGIN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where the box of a branch is."""
+
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLine:
+    """From a cause to its effect, as the data of a path; `is_event`: it was published."""
+
+    path: str
+    head: str
+    is_event: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FlowDiagram:
+    """The spots of the branches, in their order, and the lines between them."""
+
+    spots: tuple[Spot, ...]
+    lines: tuple[FlowLine, ...]
+    width: int
+    height: int
+
+
+def flow_diagram(forest: Forest) -> FlowDiagram:
+    """A column for each generation, a row for each message that has caused none; a cause stands beside the first of its effects.
+
+    So the first message is at the top left, however large the drawing is.
+    """
+    rows = _rows(forest)
+    spots = [Spot(MARGIN + branch.depth * _COLUMN, MARGIN + rows[n] * _ROW) for n, branch in enumerate(forest.branches)]
+    lines = []
+    for cause, effect in forest.links:
+        is_event = forest.branches[effect].message.kind is Kind.EVENT
+        lines.append(_line(spots[cause], spots[effect], is_event))
+    width = max((spot.x for spot in spots), default=0) + BOX_WIDTH + MARGIN
+    height = max((spot.y for spot in spots), default=0) + BOX_HEIGHT + MARGIN
+    return FlowDiagram(tuple(spots), tuple(lines), width, height)
+
+
+def _rows(forest: Forest) -> list[int]:
+    causes = {branch.parent for branch in forest.branches}
+    rows = []
+    row = 0
+    for position in range(len(forest.branches)):
+        rows.append(row)
+        # What a branch has caused begins in its own row.
+        row += position not in causes
+    return rows
+
+
+def _line(cause: Spot, effect: Spot, is_event: bool) -> FlowLine:
+    x, y = cause.x + BOX_WIDTH, cause.y + BOX_HEIGHT // 2
+    to_x, to_y = effect.x, effect.y + BOX_HEIGHT // 2
+    middle = (x + to_x) // 2
+    path = f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}"
+    return FlowLine(path, f"M{to_x - 8} {to_y - 4}l8 4l-8 4z", is_event)
+
+
+# --- sequence diagram -------------------------------------------------------------------------------------------------
+# The sequence of a conversation: a lane for each endpoint, an arrow for each message. Numbers alone, no words. Pure.
+
+
+LANE_WIDTH: Final = 210
+ROW_HEIGHT: Final = 48
+HEAD_HEIGHT: Final = 36
+BAR_WIDTH: Final = 10
+_FIRST_ROW: Final = HEAD_HEIGHT + 40
+_LOOP: Final = 36
+# An arrow from nobody, where it is not known who has sent the message.
+_STUB: Final = 70
+_LEAST_BAR: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """An endpoint with the middle of its lane; its name is empty where the endpoint is not known."""
+
+    endpoint: str
+    x: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceArrow:
+    """A message: the path of its arrow with its head, where its label stands and how wide it may be.
+
+    `bar` is the handling: x, y and height, on the lane of the receiver; it lasts until the last message that it has sent.
+    """
+
+    path: str
+    head: str
+    label_x: int
+    label_y: int
+    label_width: int
+    bar: tuple[int, int, int]
+    is_event: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceDiagram:
+    """The lanes from left to right, and the arrows of the branches, in their order, from top to bottom."""
+
+    lanes: tuple[Lane, ...]
+    arrows: tuple[SequenceArrow, ...]
+    width: int
+    height: int
+
+
+def lanes_of(forest: Forest) -> tuple[str, ...]:
+    """The endpoints in the order of their first appearance: of each message the sender before the receiver."""
+    found: dict[str, None] = {}
+    for branch in forest.branches:
+        # Who has sent a message that does not say it has no lane.
+        if branch.message.sending:
+            found.setdefault(branch.message.sending)
+        found.setdefault(branch.message.receiving)
+    return tuple(found)
+
+
+def sequence_diagram(forest: Forest) -> SequenceDiagram:
+    """A row for each message, in the order of the tree: what a message has caused stands right below it."""
+    endpoints = lanes_of(forest)
+    middle = {endpoint: position * LANE_WIDTH + LANE_WIDTH // 2 for position, endpoint in enumerate(endpoints)}
+    last = list(range(len(forest.branches)))
+    for position, branch in enumerate(forest.branches):
+        if branch.parent is not None:
+            last[branch.parent] = position
+    arrows = []
+    open_until: defaultdict[str, list[int]] = defaultdict(list)
+    for position, branch in enumerate(forest.branches):
+        message = branch.message
+        y = _FIRST_ROW + position * ROW_HEIGHT
+        open_until[message.receiving] = [end for end in open_until[message.receiving] if end >= y]
+        nested = min(len(open_until[message.receiving]), 3)
+        height = max(_LEAST_BAR, (last[position] - position) * ROW_HEIGHT + 8)
+        x = middle[message.receiving]
+        bar = (x - BAR_WIDTH // 2 + nested * 4, y - 2, height)
+        open_until[message.receiving].append(y + height)
+        start = middle[message.sending] if message.sending else None
+        arrows.append(_arrow(start, x, y, bar, message.kind is Kind.EVENT))
+    # The label of a loop on the last lane stands right of it.
+    width = max(1, len(endpoints)) * LANE_WIDTH + LANE_WIDTH // 2
+    lanes = tuple(Lane(endpoint, x) for endpoint, x in middle.items())
+    return SequenceDiagram(lanes, tuple(arrows), width, _FIRST_ROW + len(arrows) * ROW_HEIGHT)
+
+
+def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], is_event: bool) -> SequenceArrow:
+    if start == end:
+        right = bar[0] + BAR_WIDTH
+        path = f"M{right} {y - 12}h{_LOOP}v14h-{_LOOP - 2}"
+        head = f"M{right + 9} {y - 2}l-8 4l8 4z"
+        return SequenceArrow(path, head, right + 6, y - 17, LANE_WIDTH - 40, bar, is_event)
+    begin = end - _STUB if start is None else start
+    to_right = begin < end
+    tip = bar[0] if to_right else bar[0] + BAR_WIDTH
+    path = f"M{begin} {y}H{tip}"
+    head = f"M{tip - 8} {y - 4}l8 4l-8 4z" if to_right else f"M{tip + 8} {y - 4}l-8 4l8 4z"
+    left = min(begin, tip) + 8
+    return SequenceArrow(path, head, left, y - 7, abs(tip - begin) - 16 if start is not None else LANE_WIDTH // 2, bar, is_event)
+
+
+# --- conversations ----------------------------------------------------------------------------------------------------
+# A conversation as texts: the boxes and arrows of its diagrams, and the rows of its table, in the language of the request.
+
+
+OUTCOME_WORDS: Mapping[MessageOutcome, tuple[Grade, object]] = {
+    MessageOutcome.HANDLED: (Grade.OK, gettext_lazy("handled")),
+    MessageOutcome.FAILED: (Grade.ERROR, gettext_lazy("failed")),
+    MessageOutcome.ARCHIVED: (Grade.INFO, gettext_lazy("archived")),
+    MessageOutcome.RETRIED: (Grade.INFO, gettext_lazy("retried")),
+    MessageOutcome.WAITING: (Grade.INFO, gettext_lazy("waiting")),
+    MessageOutcome.DELAYED: (Grade.INFO, gettext_lazy("delayed")),
+    MessageOutcome.GONE: (Grade.WARNING, gettext_lazy("deleted or gone")),
 }
 KIND_WORDS: Mapping[Kind, object] = {
     Kind.COMMAND: gettext_lazy("command"),
@@ -42,7 +334,7 @@ _LETTER: Final = 8.0
 _BOX_LETTERS: Final = int((BOX_WIDTH - 18) / _LETTER)
 # Deeper rows of the table are not moved further in.
 _DEEPEST: Final = 8
-UrlOf = Callable[[TalkMessage], str]
+UrlOf = Callable[[ConversationMessage], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +342,7 @@ class TalkRow:
     """A message in the table; `numbers` are those of the messages that caused it, `level` how far it is moved in."""
 
     number: str
-    message: TalkMessage
+    message: ConversationMessage
     name: str
     url: str
     kind: str
@@ -88,7 +380,7 @@ class FlowText:
     """The flow diagram."""
 
     boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[FlowLine, ...]
     width: str
     height: str
     box_width: str = str(BOX_WIDTH)
@@ -110,7 +402,7 @@ class ArrowText:
     """A message in the sequence diagram."""
 
     shape: Shape
-    arrow: Arrow
+    arrow: SequenceArrow
     x: str
     y: str
     bar_x: str
@@ -134,7 +426,7 @@ class SequenceText:
 # --- the table ----------------------------------------------------------------------------------------------------------------
 
 
-def talk_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
+def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
     """The rows of the messages at these places, in the order of the tree."""
     causes: defaultdict[int, list[str]] = defaultdict(list)
     for cause, effect in forest.links:
@@ -159,7 +451,7 @@ def talk_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
     ]
 
 
-def exported_talk(forest: Forest) -> Iterator[tuple[Any, ...]]:
+def export_rows(forest: Forest) -> Iterator[tuple[Any, ...]]:
     """The rows of a file, by COLUMNS."""
     for branch in forest.branches:
         each = branch.message
@@ -167,7 +459,7 @@ def exported_talk(forest: Forest) -> Iterator[tuple[Any, ...]]:
         ends = (_seconds(each.processing), _seconds(each.critical), each.queue or None, each.row_version, each.failure, found_in)
         times = (each.sent, each.started, each.ended)
         names = (each.message_id, each.related_to or None, each.message_type, each.kind.value, each.sending, each.receiving)
-        yield (*names, each.fate.value, *times, *ends)
+        yield (*names, each.outcome.value, *times, *ends)
 
 
 def _seconds(length: timedelta | None) -> float | None:
@@ -195,9 +487,11 @@ def sequence_of(forest: Forest, url_of: UrlOf) -> SequenceText:
     arrows = []
     for branch, arrow in zip(forest.branches, drawn.arrows, strict=True):
         message = branch.message
-        fate = "" if message.fate is Fate.HANDLED else f" · {_state(message).word}"
-        shape = _shape(message, url_of, (message.short_type or _("without a type"),), int(arrow.label_width / _LETTER) - len(fate))
-        shape = replace(shape, lines=(shape.lines[0] + fate,))
+        outcome = "" if message.outcome is MessageOutcome.HANDLED else f" · {_state(message).word}"
+        shape = _shape(
+            message, url_of, (message.short_type or _("without a type"),), int(arrow.label_width / _LETTER) - len(outcome)
+        )
+        shape = replace(shape, lines=(shape.lines[0] + outcome,))
         left, top, height = (str(each) for each in arrow.bar)
         arrows.append(ArrowText(shape, arrow, str(arrow.label_x), str(arrow.label_y), left, top, height))
     lanes = tuple(_lane(each.endpoint or _("not known"), each.x) for each in drawn.lanes)
@@ -208,12 +502,13 @@ def _lane(name: str, x: int) -> LaneText:
     return LaneText(name, _cut(name, int((LANE_WIDTH - 28) / _LETTER)), str(x - LANE_WIDTH // 2 + 10), str(x))
 
 
-def _shape(message: TalkMessage, url_of: UrlOf, lines: tuple[str, ...], letters: int) -> Shape:
-    css = f"sq-talk-{message.fate.value} sq-talk-{message.kind.value}" + (" sq-talk-queued" if message.fate.is_in_queue else "")
+def _shape(message: ConversationMessage, url_of: UrlOf, lines: tuple[str, ...], letters: int) -> Shape:
+    queued = " sq-talk-queued" if message.outcome.is_in_queue else ""
+    css = f"sq-talk-{message.outcome.value} sq-talk-{message.kind.value}{queued}"
     return Shape(url_of(message), in_words(message), tuple(_cut(line, max(letters, 6)) for line in lines), css)
 
 
-def in_words(message: TalkMessage) -> str:
+def in_words(message: ConversationMessage) -> str:
     """A message in a sentence: for who points at it, or has it read aloud."""
     nobody = _("not known")
     return _("%(type)s (%(kind)s) from %(sending)s to %(receiving)s: %(state)s") % {
@@ -228,51 +523,51 @@ def in_words(message: TalkMessage) -> str:
 # --- what is said of all of it ------------------------------------------------------------------------------------------------
 
 
-def summary_of(messages: Sequence[TalkMessage]) -> str:
+def summary_of(messages: Sequence[ConversationMessage]) -> str:
     """How many messages there are, between how many endpoints, and what has become of them."""
     endpoints = {each for message in messages for each in (message.sending, message.receiving) if each}
-    fates = Counter(message.fate for message in messages)
-    told = ", ".join(f"{number(fates[fate])} {word}" for fate, (_level, word) in FATE_WORDS.items() if fates[fate])
+    counts = Counter(message.outcome for message in messages)
+    states = ", ".join(f"{number(counts[each])} {word}" for each, (_level, word) in OUTCOME_WORDS.items() if counts[each])
     count = ngettext("%(count)s message", "%(count)s messages", len(messages)) % {"count": number(len(messages))}
     among = ngettext("%(count)s endpoint", "%(count)s endpoints", len(endpoints)) % {"count": number(len(endpoints))}
-    return _("%(messages)s, %(endpoints)s: %(states)s") % {"messages": count, "endpoints": among, "states": told}
+    return _("%(messages)s, %(endpoints)s: %(states)s") % {"messages": count, "endpoints": among, "states": states}
 
 
-def looked_at(looked: Looked) -> list[str]:
+def extent_texts(extent: ScanExtent) -> list[str]:
     """How far the tables were looked at, and of which not all of them was."""
     found = [
         _(
             "Failed messages are all here, as far as the index of failures has them. Of each queue and each table of delayed "
             "messages the first %(rows)s rows were looked at, of each audit queue the last %(audited)s."
         )
-        % {"rows": number(looked.rows), "audited": number(looked.audited)}
+        % {"rows": number(extent.rows), "audited": number(extent.audited)}
     ]
-    if looked.longer:
-        shown = ", ".join(looked.longer[:10]) + (", …" if len(looked.longer) > 10 else "")
-        text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(looked.longer))
-        found.append(text % {"count": number(len(looked.longer)), "tables": shown})
-    if looked.lake is not None:
-        text = ngettext("The lake was searched: %(count)s file.", "The lake was searched: %(count)s files.", looked.lake.files)
-        if looked.lake.problem:
-            text = _("Not all of the lake could be searched: %(problem)s") % {"problem": looked.lake.problem}
+    if extent.longer:
+        shown = ", ".join(extent.longer[:10]) + (", …" if len(extent.longer) > 10 else "")
+        text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(extent.longer))
+        found.append(text % {"count": number(len(extent.longer)), "tables": shown})
+    if extent.lake is not None:
+        text = ngettext("The lake was searched: %(count)s file.", "The lake was searched: %(count)s files.", extent.lake.files)
+        if extent.lake.problem:
+            text = _("Not all of the lake could be searched: %(problem)s") % {"problem": extent.lake.problem}
             found.append(text)
         else:
-            found.append(text % {"count": number(looked.lake.files)})
+            found.append(text % {"count": number(extent.lake.files)})
     return found
 
 
-def _name(message: TalkMessage) -> str:
+def _name(message: ConversationMessage) -> str:
     return message.message_type or _("without a type")
 
 
-def _found_in(message: TalkMessage) -> str:
+def _found_in(message: ConversationMessage) -> str:
     if message.lake:
         return _("lake, from %(queue)s") % {"queue": message.queue}
     return message.queue if message.row_version is not None or message.delayed else _("index of failures")
 
 
-def _state(message: TalkMessage) -> State:
-    level, word = FATE_WORDS[message.fate]
+def _state(message: ConversationMessage) -> State:
+    level, word = OUTCOME_WORDS[message.outcome]
     return State(level, str(word))
 
 

@@ -1,4 +1,4 @@
-"""What can be asked of an endpoint and its processes: pause, resume, another concurrency; and forgetting one that is dead."""
+"""Actions on endpoints and processes: pause, resume, concurrency, minimum of processes, removing a dead process."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Power, actor_of, button, missing
-from sqlqueue_app.dashboard.confirming import CONFIRMED, Confirmation, Done, Field, confirm
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
+from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Confirmation, Field, confirm
 from sqlqueue_app.dashboard.formats import duration, number
-from sqlqueue_app.dashboard.page_admin import PageAdmin
-from sqlqueue_app.dashboard.pages import Crumb
-from sqlqueue_app.dashboard.paths import name_of_path, path_of
-from sqlqueue_app.instances import HEARTBEAT_SECONDS
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Endpoint
-from sqlqueue_app.operations.heartbeat import forget_dead, pause, resume, set_concurrency
-from sqlqueue_app.operations.instance_status import InstanceStatus, read_instances
-from sqlqueue_app.operations.minimums import MOST as MOST_MINIMUM
-from sqlqueue_app.operations.minimums import read_minimums, set_minimum
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS
+from sqlqueue_app.status.control import pause, resume, set_concurrency
+from sqlqueue_app.status.endpoints import MOST as MOST_MINIMUM
+from sqlqueue_app.status.endpoints import read_minimums, set_minimum
+from sqlqueue_app.status.instances import InstanceStatus, forget_dead, read_instances
 
 if TYPE_CHECKING:
-    from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
+    from sqlqueue_app.dashboard.endpoints import EndpointAdmin
 
-# Each is a thread with a connection of its own; a database rarely has more of those.
+# Each is a thread with its own connection; databases rarely allow more.
 MOST_CONCURRENCY: Final = 1000
 
 
@@ -38,13 +36,13 @@ def endpoint_action_pages(pages: EndpointAdmin) -> list[URLPattern]:
     """The pages of the actions on an endpoint and on one process."""
     one = "<str:name>/instances/<int:instance>/"
     return [
-        pages.acts("<str:name>/pause/", partial(_all_view, pages, paused=True), "pause"),
-        pages.acts("<str:name>/resume/", partial(_all_view, pages, paused=False), "resume"),
-        pages.acts("<str:name>/minimum/", partial(_minimum_view, pages), "minimum"),
-        pages.acts(f"{one}pause/", partial(_one_view, pages, paused=True), "pause_instance"),
-        pages.acts(f"{one}resume/", partial(_one_view, pages, paused=False), "resume_instance"),
-        pages.acts(f"{one}concurrency/", partial(_concurrency_view, pages), "concurrency"),
-        pages.acts(f"{one}remove/", partial(_remove_view, pages), "remove_instance"),
+        pages.action_view("<str:name>/pause/", partial(_all_view, pages, paused=True), "pause"),
+        pages.action_view("<str:name>/resume/", partial(_all_view, pages, paused=False), "resume"),
+        pages.action_view("<str:name>/minimum/", partial(_minimum_view, pages), "minimum"),
+        pages.action_view(f"{one}pause/", partial(_one_view, pages, paused=True), "pause_instance"),
+        pages.action_view(f"{one}resume/", partial(_one_view, pages, paused=False), "resume_instance"),
+        pages.action_view(f"{one}concurrency/", partial(_concurrency_view, pages), "concurrency"),
+        pages.action_view(f"{one}remove/", partial(_remove_view, pages), "remove_instance"),
     ]
 
 
@@ -52,31 +50,31 @@ def endpoint_buttons(pages: EndpointAdmin, request: HttpRequest, name: str, inst
     """The actions on all processes of an endpoint."""
     return [
         *pausing_buttons(pages, request, name, instances, (_("Pause"), _("Resume"))),
-        button(request, Power.CONTROL, _("Set the minimum of processes"), pages.url("minimum", path_of(name))),
+        button(request, Permission.CONTROL, _("Set the minimum of processes"), pages.url("minimum", path_of(name))),
     ]
 
 
 def pausing_buttons(
     pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus], labels: tuple[str, str]
 ) -> list[Button]:
-    """The two actions that stop and start all processes of an endpoint, of which `instances` are, on any page."""
+    """Pause and resume for all processes of an endpoint, of which `instances` are, on any page."""
     alive = [each for each in instances if each.alive]
     nobody = "" if alive else _("No process of it is alive.")
     paused = _("All its processes are asked to pause.") if alive and all(each.paused for each in alive) else ""
     running = _("None of its processes is asked to pause.") if alive and not any(each.paused for each in alive) else ""
     pause, resume = (pages.url_of(Endpoint, page, path_of(name)) for page in ("pause", "resume"))
     return [
-        button(request, Power.CONTROL, labels[0], pause, reason=nobody or paused),
-        button(request, Power.CONTROL, labels[1], resume, reason=nobody or running),
+        button(request, Permission.CONTROL, labels[0], pause, reason=nobody or paused),
+        button(request, Permission.CONTROL, labels[1], resume, reason=nobody or running),
     ]
 
 
 def instance_buttons(pages: EndpointAdmin, request: HttpRequest, each: InstanceStatus) -> tuple[Button, ...]:
-    """The actions on one process: those that make sense of what it does."""
+    """The actions on one process that apply to its state."""
 
     def to(label: str, page: str, *, dangerous: bool = False) -> Button:
         url = pages.url(page, path_of(each.endpoint), each.id)
-        return button(request, Power.CONTROL, label, url, dangerous=dangerous)
+        return button(request, Permission.CONTROL, label, url, dangerous=dangerous)
 
     if not each.alive:
         return (to(_("Remove"), "remove_instance", dangerous=True),)
@@ -88,32 +86,32 @@ def _all_view(pages: EndpointAdmin, request: HttpRequest, name: str, *, paused: 
     endpoint, instances = _found(request, name)
     alive = [each for each in instances if each.alive]
 
-    def perform() -> Done:
+    def perform() -> ActionOutcome:
         (pause if paused else resume)(endpoint)
-        return Done(_asked(len(alive)), pages.endpoint_url(endpoint), len(alive))
+        return ActionOutcome(_request_sent(len(alive)), pages.endpoint_url(endpoint), len(alive))
 
     title = _("Pause %(name)s") if paused else _("Resume %(name)s")
-    asked = _pausing(pages, endpoint, endpoint, title % {"name": endpoint}, perform, paused=paused)
+    confirmation = _pausing(pages, endpoint, endpoint, title % {"name": endpoint}, perform, paused=paused)
     blocked = "" if alive else _("No process of it is alive.")
     facts = ((_("Live processes"), number(len(alive))),)
-    return confirm(pages, request, replace(asked, blocked=blocked, facts=facts, count=len(alive)))
+    return confirm(pages, request, replace(confirmation, blocked=blocked, facts=facts, count=len(alive)))
 
 
 def _one_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int, *, paused: bool) -> HttpResponse:
     endpoint, each = _found_one(request, name, instance)
 
-    def perform() -> Done:
+    def perform() -> ActionOutcome:
         (pause if paused else resume)(endpoint, host=each.host, pid=each.pid)
-        return Done(_asked(1), pages.endpoint_url(endpoint))
+        return ActionOutcome(_request_sent(1), pages.endpoint_url(endpoint))
 
     title = _("Pause the process %(pid)s of %(name)s") if paused else _("Resume the process %(pid)s of %(name)s")
     words = title % {"pid": each.pid, "name": endpoint}
-    asked = _pausing(pages, endpoint, _target(each), words, perform, paused=paused)
-    return confirm(pages, request, replace(asked, blocked=_not_alive(each), facts=_facts(each)))
+    confirmation = _pausing(pages, endpoint, _target(each), words, perform, paused=paused)
+    return confirm(pages, request, replace(confirmation, blocked=_not_alive(each), facts=_facts(each)))
 
 
 def _pausing(
-    pages: EndpointAdmin, endpoint: str, target: str, title: str, perform: Callable[[], Done], *, paused: bool
+    pages: EndpointAdmin, endpoint: str, target: str, title: str, perform: Callable[[], ActionOutcome], *, paused: bool
 ) -> Confirmation:
     text = _(
         "Messages that are being handled are finished, then nothing more is received from main queue and satellites; replies are "
@@ -123,7 +121,7 @@ def _pausing(
         text = _("It receives again.")
     return Confirmation(
         action="pause" if paused else "resume",
-        power=Power.CONTROL,
+        permission=Permission.CONTROL,
         target=target,
         title=title,
         text=f"{text} {_follows()}",
@@ -139,16 +137,16 @@ def _concurrency_view(pages: EndpointAdmin, request: HttpRequest, name: str, ins
     text = request.POST.get("concurrency", str(each.concurrency)).strip()
     wanted, errors = _read_concurrency(text) if CONFIRMED in request.POST else (each.concurrency, ())
 
-    def perform() -> Done:
+    def perform() -> ActionOutcome:
         set_concurrency(endpoint, wanted, host=each.host, pid=each.pid)
-        return Done(_asked(1), pages.endpoint_url(endpoint))
+        return ActionOutcome(_request_sent(1), pages.endpoint_url(endpoint))
 
     return confirm(
         pages,
         request,
         Confirmation(
             action="concurrency",
-            power=Power.CONTROL,
+            permission=Permission.CONTROL,
             target=f"{_target(each)}: {each.concurrency} → {text[:20]}",
             title=_("Concurrency of the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
             text=_("How many messages it handles at once, at most, until its restart, which goes back to the settings.")
@@ -184,20 +182,20 @@ def _minimum_view(pages: EndpointAdmin, request: HttpRequest, name: str) -> Http
     text = request.POST.get("minimum", str(known or "")).strip()
     wanted, errors = _read_minimum(text)
 
-    def perform() -> Done:
+    def perform() -> ActionOutcome:
         set_minimum(endpoint, wanted, actor=actor_of(request))
         words = {"count": number(wanted), "name": endpoint}
         done = _("Nothing is expected of %(name)s any more.") % words
         if wanted:
             done = _("Of %(name)s at least this many live processes are expected: %(count)s.") % words
-        return Done(done, pages.endpoint_url(endpoint))
+        return ActionOutcome(done, pages.endpoint_url(endpoint))
 
     return confirm(
         pages,
         request,
         Confirmation(
             action="minimum",
-            power=Power.CONTROL,
+            permission=Permission.CONTROL,
             target=f"{endpoint}: {known} → {text[:20] or 0}",
             title=_("Minimum of processes of %(name)s") % {"name": endpoint},
             text=_("With fewer live processes the endpoint is said to be below its minimum, here and by sqlqueue_health."),
@@ -229,17 +227,17 @@ def _read_minimum(text: str) -> tuple[int, tuple[str, ...]]:
 def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
     endpoint, each = _found_one(request, name, instance)
 
-    def perform() -> Done:
+    def perform() -> ActionOutcome:
         if not forget_dead(each.id):
             raise ConfigurationError(_("The process was heard of meanwhile, or its row is gone: nothing was removed."))
-        return Done(_("The row of the process was removed."), pages.endpoint_url(endpoint))
+        return ActionOutcome(_("The row of the process was removed."), pages.endpoint_url(endpoint))
 
     return confirm(
         pages,
         request,
         Confirmation(
             action="remove_instance",
-            power=Power.CONTROL,
+            permission=Permission.CONTROL,
             target=_target(each),
             title=_("Remove the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
             text=_("It is dead, and its row is deleted. Its callback queue is free then; the replies in it stay."),
@@ -255,13 +253,13 @@ def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance
 
 
 def _found(request: HttpRequest, path: str) -> tuple[str, tuple[InstanceStatus, ...]]:
-    """An endpoint of the settings, or with a registered process or a minimum, and its processes."""
+    """An endpoint of the settings, or one with a registered process or a minimum, and its processes."""
     instances, _rows, problem = read_instances()
     if problem is not None:
         raise ConfigurationError(problem.text)
     name = name_of_path(path, {*get_settings().senders, *(each.endpoint for each in instances), *read_minimums()})
     if name is None:
-        raise missing(request, Power.CONTROL, _("There is no endpoint “%(name)s”.") % {"name": path})
+        raise not_found(request, Permission.CONTROL, _("There is no endpoint “%(name)s”.") % {"name": path})
     return name, tuple(each for each in instances if each.endpoint == name)
 
 
@@ -269,7 +267,7 @@ def _found_one(request: HttpRequest, path: str, instance: int) -> tuple[str, Ins
     endpoint, instances = _found(request, path)
     each = next((each for each in instances if each.id == instance), None)
     if each is None:
-        raise missing(request, Power.CONTROL, _("The process is not registered any more."))
+        raise not_found(request, Permission.CONTROL, _("The process is not registered any more."))
     return endpoint, each
 
 
@@ -294,6 +292,6 @@ def _follows() -> str:
     return _("A process follows at its next heartbeat, within %(seconds)s seconds.") % {"seconds": number(int(HEARTBEAT_SECONDS))}
 
 
-def _asked(count: int) -> str:
+def _request_sent(count: int) -> str:
     words = ngettext("%(count)s process was asked.", "%(count)s processes were asked.", count) % {"count": number(count)}
     return f"{words} {_follows()}"

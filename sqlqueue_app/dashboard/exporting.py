@@ -13,7 +13,7 @@ from uuid import UUID
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from sqlqueue_app.dashboard.access import Power, require
+from sqlqueue_app.dashboard.access import Permission, require
 
 FORMATS: Final = ("csv", "json")
 # What a spreadsheet would take for a formula (OWASP, CSV injection).
@@ -23,18 +23,18 @@ _NAME: Final = re.compile(r"[^0-9A-Za-z._-]+")
 
 
 def wanted_format(request: HttpRequest) -> str:
-    """``csv`` or ``json`` where the query string asks for a file by ``format``; empty for a page. Anything else is a page."""
-    asked = request.GET.get("format", "")
-    return asked if asked in FORMATS else ""
+    """``csv`` or ``json`` from the parameter ``format``; empty for a page."""
+    wanted = request.GET.get("format", "")
+    return wanted if wanted in FORMATS else ""
 
 
 def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponseBase:
-    """The rows as a file of the wanted format: a JSON array of objects, or CSV in UTF-8 with a line of names.
+    """Stream the rows as a file of the requested format: a JSON array of objects, or CSV in UTF-8 with a header line.
 
-    Rows are asked for while others are sent. Instants are ISO 8601 in UTC. In CSV a text that a spreadsheet would take for a
-    formula begins with an apostrophe. Raises PermissionDenied without the power to export.
+    Instants are ISO 8601 in UTC. In CSV, a text that a spreadsheet would take for a formula is prefixed by an apostrophe. Raises
+    PermissionDenied without the permission to export.
     """
-    require(request, Power.EXPORT)
+    require(request, Permission.EXPORT)
     if wanted_format(request) == "json":
         response = StreamingHttpResponse(_json(columns, rows), content_type="application/json")
     else:
@@ -45,17 +45,17 @@ def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterab
     return response
 
 
-class _Line:
-    """What csv writes to: keeps the line."""
+class _Echo:
+    """A file for csv that returns each line."""
 
     def write(self, text: str) -> str:
-        """The line itself, which `writerow` hands on."""
+        """Return the line, which `writerow` passes on."""
         return text
 
 
 def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    # The mark tells spreadsheets that this is UTF-8.
-    writer = csv.writer(_Line())
+    # The byte order mark tells spreadsheets that this is UTF-8.
+    writer = csv.writer(_Echo())
     yield "\ufeff" + str(writer.writerow(columns))
     for row in rows:
         yield str(writer.writerow([_cell(value) for value in row]))

@@ -1,7 +1,8 @@
-"""Values in words for the pages: numbers, sizes, durations, instants, in the language and time zone of the request."""
+"""Formatted values for pages: numbers, sizes, durations and instants in the language and time zone of the request."""
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -10,13 +11,13 @@ from django.utils.formats import date_format, number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from sqlqueue_app.operations.durations import Unit, two_units
+from sqlqueue_app.status.texts import Unit, two_units
 from sqlqueue_app.tables.queue import Depth
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number to show: `value` for machines, `text` for people, `note` where the text needs one."""
+    """A formatted number: `value` for machines, `text` for people, and an optional `note`."""
 
     value: int
     text: str
@@ -25,7 +26,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """An instant to show: in the current time zone, with UTC beside it."""
+    """A formatted instant in the current time zone, and in UTC."""
 
     iso: str
     date: str
@@ -34,12 +35,12 @@ class Stamp:
 
 
 def number(value: int) -> str:
-    """With the thousands separator of the language."""
+    """A number with thousands separators."""
     return str(number_format(value, decimal_pos=0, force_grouping=True))
 
 
 def _rounded(value: float, places: int) -> str:
-    """Django alone cuts digits off."""
+    """Rounded and formatted; Django alone truncates digits."""
     return str(number_format(round(value, places) if places else round(value), decimal_pos=places, force_grouping=True))
 
 
@@ -49,27 +50,27 @@ def whole(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """A number of things per second."""
+    """Events per second."""
     places = 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2
     return _rounded(value, places)
 
 
 def depth_number(depth: Depth) -> Number:
-    """How many rows there are; an estimate is marked."""
+    """The depth of a queue; an estimate is marked."""
     if depth.exact:
         return Number(depth.waiting, number(depth.waiting))
     return Number(depth.waiting, f"≈ {number(depth.waiting)}", _("estimated from the first and the last message"))
 
 
 def bounded_number(value: int, *, exact: bool) -> Number:
-    """A count; what is only the least that it can be is marked."""
+    """A count; a lower bound is marked."""
     if exact:
         return Number(value, number(value))
     return Number(value, f"≥ {number(value)}", _("counting stopped here"))
 
 
 def size(value: int) -> str:
-    """Bytes with a unit that suits."""
+    """A number of bytes with a suitable unit."""
     if value < 1024:
         return ngettext("%(count)s byte", "%(count)s bytes", value) % {"count": number(value)}
     for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
@@ -79,7 +80,7 @@ def size(value: int) -> str:
 
 
 def duration(value: timedelta) -> str:
-    """The two largest units; negative ones with a minus sign."""
+    """The two largest units; negative durations with a minus sign."""
     names = {Unit.DAYS: _("%(n)s d"), Unit.HOURS: _("%(n)s h"), Unit.MINUTES: _("%(n)s min"), Unit.SECONDS: _("%(n)s s")}
     negative, parts = two_units(value)
     text = " ".join(names[unit] % {"n": number(amount)} for amount, unit in parts)
@@ -87,7 +88,7 @@ def duration(value: timedelta) -> str:
 
 
 def precise_duration(value: timedelta) -> str:
-    """As `duration`, but milliseconds for less than ten seconds."""
+    """Like `duration`, with milliseconds below ten seconds."""
     if abs(value) >= timedelta(seconds=10):
         return duration(value)
     milliseconds = value / timedelta(milliseconds=1)
@@ -97,7 +98,7 @@ def precise_duration(value: timedelta) -> str:
 
 
 def stamp(instant: datetime) -> Stamp:
-    """An instant; a naive one, as Django gives with USE_TZ off, is in the default time zone."""
+    """Format an instant; a naive one, as Django returns with USE_TZ off, is in the default time zone."""
     aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
     utc = aware.astimezone(UTC)
     local = timezone.localtime(aware)
@@ -110,5 +111,25 @@ def stamp(instant: datetime) -> Stamp:
 
 
 def stamp_of(instant: datetime | None) -> Stamp | None:
-    """The same for a column that may be empty."""
+    """Like `stamp`, for a column that may be empty."""
     return None if instant is None else stamp(instant)
+
+
+WORKER_COMMAND = "python manage.py run_sqlqueue_worker"
+
+
+class Grade(enum.StrEnum):
+    """How good a state is; also the name of its icon."""
+
+    OK = "ok"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A state as a word with its grade."""
+
+    level: Grade
+    word: str

@@ -1,38 +1,57 @@
-"""The part of a page that refreshes itself: asked for by our own script, told by a tag, not sent again while nothing changes."""
+"""Pages that refresh themselves: our script asks again with an entity tag, and an unchanged page is not sent again.
+
+All users with the same permissions, language and time zone share one answer, kept for half of the refresh interval. If the open
+pages take longer to make than PART_OF_TIME of a process allows, they are made less often, because the database that makes them also
+serves workers. Each answer carries the time as of which it is, and a page that a user has loaded after an action is never replaced
+by an older answer.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.http.response import HttpResponseBase
-from django.utils.cache import patch_vary_headers
+from django.middleware.csrf import get_token
+from django.template.response import TemplateResponse
+from django.utils.cache import add_never_cache_headers, patch_vary_headers
+from django.utils.timezone import get_current_timezone_name
+from django.utils.translation import get_language
 
-# Our script says with it as of when its page is, in seconds since 1970.
+from sqlqueue_app.dashboard.access import Permission, may
+from sqlqueue_app.status.queues import RecentLooks
+
+# --- Refreshing a page ------------------------------------------------------------------------------------------------
+
+# Request header: the time as of which the page is, in seconds since 1970.
 HEADER: Final = "Sqlqueue-Live"
-# The answer says with it as of when it is.
+# Response header: the time as of which the answer is.
 MADE_HEADER: Final = "Sqlqueue-Made"
-# As often as samples are taken.
+# The interval of samples.
 LIVE_SECONDS: Final = 10
-# The hidden field of a form that makes its POST ours.
+# The CSRF token of a form.
 TOKEN: Final = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken"[^>]*>')
-# What differs each time though nothing has changed: the tokens of forms, as of when the page is, and what a template marks with
-# data-volatile.
+# Differs each time though nothing has changed: CSRF tokens, the time of the page, and elements marked data-volatile.
 _VOLATILE: Final = re.compile(
     TOKEN.pattern + rb'| data-live-made="[^"]*"|<(?P<tag>[a-z]+) data-volatile[^>]*>.*?</(?P=tag)>', re.DOTALL
 )
 
 
 def is_live(request: HttpRequest) -> bool:
-    """Whether our script asks, which needs no more than the content of the page."""
+    """Whether our script asks, which needs only the content of the page."""
     return HEADER in request.headers and request.method == "GET"
 
 
 def made_at_of(request: HttpRequest) -> float:
-    """As of when the page is that our script refreshes, in seconds since 1970; 0 where it does not say so in a number."""
+    """The time as of which the refreshed page is, in seconds since 1970; 0 without a valid header."""
     try:
         seconds = float(request.headers.get(HEADER, ""))
     except ValueError:
@@ -40,19 +59,19 @@ def made_at_of(request: HttpRequest) -> float:
     return seconds if math.isfinite(seconds) else 0.0
 
 
-def say_made_at(response: HttpResponseBase, seconds: float) -> HttpResponseBase:
-    """The response, with as of when it is in a header; `seconds` since 1970."""
+def set_made_at(response: HttpResponseBase, seconds: float) -> HttpResponseBase:
+    """Set the header with the time as of which the response is; `seconds` since 1970."""
     response[MADE_HEADER] = f"{seconds:.3f}"
     return response
 
 
 def nothing_newer() -> HttpResponse:
-    """The answer to a page that is newer than what is kept."""
+    """The answer to a page that is newer than the kept answer."""
     return HttpResponse(status=204)
 
 
 def etag_of(content: bytes) -> str:
-    """The tag of a page: the same for pages that differ in nothing that their reader sees."""
+    """The entity tag of a page: equal for pages that look the same."""
     return f'"{hashlib.sha256(_VOLATILE.sub(b"", content)).hexdigest()[:32]}"'
 
 
@@ -62,14 +81,14 @@ def has_already(request: HttpRequest, etag: str) -> bool:
 
 
 def not_modified(etag: str) -> HttpResponse:
-    """The answer to who has the page with this tag already."""
+    """The answer to a client that has the page with this tag."""
     same = HttpResponseNotModified()
     same["ETag"] = etag
     return same
 
 
 def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    """The answer to our script with a tag, or 304 if it has the same already; any other answer as it is. It must be rendered."""
+    """The response to our script with a tag, or 304 if it has the same page; any other response unchanged. It must be rendered."""
     if not is_live(request) or response.status_code != 200 or not isinstance(response, HttpResponse):
         return response
     etag = response.get("ETag") or etag_of(response.content)
@@ -81,3 +100,163 @@ def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
     response["ETag"] = etag
     patch_vary_headers(response, [HEADER])
     return response
+
+
+# --- Shared answers ---------------------------------------------------------------------------------------------------
+
+# Share of a process: costs a worker less than 3 % of its rate (`benchmarks/dashboard.py`).
+PART_OF_TIME: Final = 0.01
+# Nothing is kept longer, whatever it costs.
+LONGEST_SECONDS: Final = 30.0
+# Pages that are made within this time share their reads of queues.
+LOOKS_SECONDS: Final = 2.0
+# Bounds the memory for many different URLs.
+KEPT_AT_MOST: Final = 100
+# Log-ins with a page, as (session cookie, path)
+_READERS_AT_MOST: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A kept answer: as of when it is (seconds since 1970), its cost, its expiry; `lock` is held while it is made."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    content: bytes = b""
+    etag: str = ""
+    as_of: float = 0.0
+    cost_seconds: float = 0.0
+    until: float = float("-inf")
+
+
+class LiveAnswers:
+    """The kept answers of this process. Safe from any thread; `clock` is in seconds, `now` in seconds since 1970."""
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time, part: float = 0.5
+    ) -> None:
+        """`part` is the least part of a page's refresh interval for which an answer is kept; 0 keeps nothing."""
+        self.part = part
+        self._clock = clock
+        self._now = now
+        self._lock = threading.Lock()
+        self._answers: dict[Hashable, _Answer] = {}
+        # Sessions that were given an answer, and as of when it was: a newer answer needs authentication again.
+        self._readers: dict[tuple[str, str], tuple[_Answer, float]] = {}
+        self._looks = RecentLooks(clock=clock)
+
+    def answer(self, request: HttpRequest, make: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+        """The kept answer, or the one that `make` creates; concurrent requests wait for it. 204 if the client has a newer page.
+
+        Only self-refreshing pages with status 200 are kept. The caller must have checked the permission to see the page.
+        """
+        known = self._known(request)
+        with known.lock:
+            if self._clock() < known.until:
+                self._remember(request, known)
+                return self._nothing_new(request, known) or set_made_at(_with_content(request, known), known.as_of)
+            began, looks_seconds = self._clock(), LOOKS_SECONDS if self.part else 0.0
+            # as the header says it
+            as_of = round(self._now() - looks_seconds, 3)
+            with self._looks.used(looks_seconds):
+                response = make()
+                if isinstance(response, TemplateResponse):
+                    response.render()
+            if self._keep(known, response, as_of, self._clock() - began):
+                self._remember(request, known)
+            return set_made_at(response, as_of)
+
+    def nothing_new(self, request: HttpRequest) -> HttpResponse | None:
+        """304 or 204 for a session that was given the kept answer, without a database query; otherwise None.
+
+        It reveals nothing. A user who has lost a permission or has logged out notices when the page is made again, after at most
+        LONGEST_SECONDS.
+        """
+        known, as_of = self._readers.get(_reader(request), (None, 0.0))
+        if known is None or not known.lock.acquire(blocking=False):
+            return None
+        try:
+            if known.as_of != as_of or self._clock() >= known.until:
+                return None
+            response = self._nothing_new(request, known)
+        finally:
+            known.lock.release()
+        if response is not None:
+            # as the admin has it for all its pages
+            add_never_cache_headers(response)
+        return response
+
+    def _nothing_new(self, request: HttpRequest, known: _Answer) -> HttpResponse | None:
+        if known.as_of < self._as_of_page(request):
+            return nothing_newer()
+        if has_already(request, known.etag):
+            same = not_modified(known.etag)
+            set_made_at(same, known.as_of)
+            return same
+        return None
+
+    def _remember(self, request: HttpRequest, known: _Answer) -> None:
+        if settings.SESSION_COOKIE_NAME not in request.COOKIES:
+            return
+        with self._lock:
+            if len(self._readers) >= _READERS_AT_MOST:
+                self._readers.clear()
+            self._readers[_reader(request)] = (known, known.as_of)
+
+    def _as_of_page(self, request: HttpRequest) -> float:
+        """The time as of which the client's page is; 0 if its clock was too far ahead of ours."""
+        as_of = made_at_of(request)
+        return as_of if as_of <= self._now() + LONGEST_SECONDS else 0.0
+
+    def _keep(self, known: _Answer, response: HttpResponseBase, as_of: float, cost_seconds: float) -> bool:
+        """Keep a page that refreshes itself; returns whether it does."""
+        if not isinstance(response, TemplateResponse) or response.status_code != 200:
+            return False
+        seconds = ((response.context_data or {}).get("live_seconds") or 0) * self.part
+        if seconds:
+            known.content = response.content
+            known.etag = response["ETag"] = etag_of(response.content)
+            known.as_of, known.cost_seconds = as_of, cost_seconds
+            seconds = min(max(seconds, self._cost_of_open_pages(known) / PART_OF_TIME), LONGEST_SECONDS)
+            # All pages expire at the same instants, so that they share the reads of queues.
+            known.until = (self._clock() // seconds + 1) * seconds
+        return bool(seconds)
+
+    def _cost_of_open_pages(self, made: _Answer) -> float:
+        """The seconds that making this page and all recently requested pages takes."""
+        since = self._clock() - LONGEST_SECONDS
+        with self._lock:
+            others = [each.cost_seconds for each in self._answers.values() if each is not made and each.until > since]
+        return made.cost_seconds + sum(others)
+
+    def _known(self, request: HttpRequest) -> _Answer:
+        permissions = tuple(may(request, permission) for permission in Permission)
+        key = (request.get_full_path(), get_language(), get_current_timezone_name(), permissions)
+        with self._lock:
+            known = self._answers.get(key)
+            if known is None:
+                if len(self._answers) >= KEPT_AT_MOST:
+                    self._answers.clear()
+                known = self._answers[key] = _Answer()
+            return known
+
+
+def _reader(request: HttpRequest) -> tuple[str, str]:
+    return request.COOKIES.get(settings.SESSION_COOKIE_NAME, ""), request.get_full_path()
+
+
+def _with_content(request: HttpRequest, known: _Answer) -> HttpResponse:
+    """A response with the kept content."""
+    response = HttpResponse(_with_token(request, known.content))
+    response["ETag"] = known.etag
+    return response
+
+
+def _with_token(request: HttpRequest, content: bytes) -> bytes:
+    """The content with this user's CSRF token in its forms."""
+    if not TOKEN.search(content):
+        return content
+    field_of_user = f'<input type="hidden" name="csrfmiddlewaretoken" value="{get_token(request)}">'.encode()
+    return TOKEN.sub(lambda _found: field_of_user, content)
+
+
+live_answers = LiveAnswers()

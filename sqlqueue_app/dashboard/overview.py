@@ -1,47 +1,306 @@
-"""The overview as rows of texts: one for each queue, one for each instance."""
+"""The overview: alerts, the numbers with their scope, the queues and the instances."""
 
 from __future__ import annotations
 
-import enum
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
+from django.db.models import Count, Value
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue_app.dashboard.formats import Number, Stamp, bounded_number, depth_number, duration, number, rate, stamp
-from sqlqueue_app.operations.delayed_status import DelayedStatus
-from sqlqueue_app.operations.head_age import HeadAge, NoAge
-from sqlqueue_app.operations.instance_status import InstanceState, InstanceStatus
-from sqlqueue_app.operations.known_queues import QueueKind
-from sqlqueue_app.operations.queue_looks import QueueStatus
-from sqlqueue_app.operations.queue_problems import ProblemKind, QueueProblem
-from sqlqueue_app.operations.status import Status, callback_queues, working_queues
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
+from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
+from sqlqueue_app.dashboard.formats import (
+    WORKER_COMMAND,
+    Grade,
+    Number,
+    Stamp,
+    State,
+    bounded_number,
+    depth_number,
+    duration,
+    number,
+    rate,
+    stamp,
+    whole,
+)
+from sqlqueue_app.dashboard.history import EventRow, event_row
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
+from sqlqueue_app.dashboard.page import PageAdmin, path_of
+from sqlqueue_app.failures.index import catch_up, has_new_failures
+from sqlqueue_app.failures.queries import count_failures
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import (
+    CheckResult,
+    DelayedMessage,
+    Endpoint,
+    EndpointExpectation,
+    Event,
+    FailedMessage,
+    FailureStatus,
+    Operation,
+    OperatorAction,
+    Queue,
+    Schedule,
+    Severity,
+)
+from sqlqueue_app.models.operations import OPEN
+from sqlqueue_app.monitoring.check_results import Results, read_results
+from sqlqueue_app.monitoring.checks import FAILURES, MINIMUMS, MOVER, SCHEDULES, TABLES
+from sqlqueue_app.monitoring.issues import Issue, current_issues
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.delayed import DelayedStatus
+from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, threads_on
+from sqlqueue_app.status.overview import Status, callback_queues, read_status, working_queues
+from sqlqueue_app.status.queues import HeadAge, KnownQueue, NoAge, ProblemKind, QueueKind, QueueProblem, QueueStatus
+from sqlqueue_app.status.samples import read_totals, resolution_for
+from sqlqueue_app.tables.connections import database_now, guarded_read
 
-WORKER_COMMAND = "python manage.py run_sqlqueue_worker"
-
-
-class Level(enum.StrEnum):
-    """How good a state is; the name of its icon."""
-
-    OK = "ok"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+# Of actions and of events.
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """A state in a word, with its level for the icon."""
+class _Managed:
+    """Data of the managed tables; `failed` is None if unknown."""
 
-    level: Level
-    word: str
+    failed: Number | None = None
+    running: int = 0
+    minimums: Mapping[str, int] = field(default_factory=dict)
+    actions: Sequence[tuple[OperatorAction, Stamp]] = ()
+    events: Sequence[EventRow] = ()
+    results: Results = field(default_factory=Results)
+    charts: Sequence[Chart] = ()
+
+    def issues(self, status: Status) -> list[Issue]:
+        """The current issues."""
+        now = status.managed_now or status.taken_at
+        return current_issues(Snapshot(get_settings(), now, status=status, minimums=self.minimums), self.results)
+
+
+class DashboardAdmin(PageAdmin):
+    """The overview. It needs the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The one page."""
+        return [self.readonly_view("", self.overview_view)]
+
+    def overview_view(self, request: HttpRequest) -> HttpResponse:
+        """The overview."""
+        status = read_status()
+        overview = overview_of(status, lambda name: self.url_of(Queue, "messages", path_of(name)))
+        managed = self._read(status, period_of(request))
+        return self.page(
+            request,
+            "dashboard",
+            live_seconds=LIVE_SECONDS,
+            title=capfirst(str(self.opts.verbose_name)),
+            overview=overview,
+            tiles=tiles(status, self.url_of, failed=managed.failed, running=managed.running, failing=len(managed.results.failing)),
+            alerts=alerts(status, managed.issues(status), self.url_of),
+            charts=managed.charts,
+            period=period_of(request),
+            periods=PERIODS,
+            events=managed.events,
+            events_url=self.url_of(Event),
+            actions=managed.actions,
+            actions_url=self.url_of(OperatorAction),
+        )
+
+    def _read(self, status: Status, period: Period) -> _Managed:
+        """Read the managed tables; empty if they are missing."""
+        alias = managed_alias()
+        try:
+            with guarded_read(alias, "read the tables of the dashboard"):
+                now = status.managed_now or database_now(alias)
+                # Right also where no worker is alive, as the pages of the failed messages, which look closer.
+                if not any(each.works_for_all for each in status.instances) and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
+                    catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+                unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
+                count, exact = count_failures(unresolved)
+                running, minimums = _running_and_minimums(alias)
+                rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
+                results = read_results(alias, now)
+                events = list(Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
+                wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
+                charts = _charts(alias, wanted, period, now)
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            return _Managed()
+        return _Managed(
+            bounded_number(count, exact=exact),
+            running,
+            minimums,
+            [(row, stamp(row.at)) for row in rows if row.at],
+            [event_row(self, each) for each in events],
+            results,
+            charts,
+        )
+
+
+def _running_and_minimums(alias: str) -> tuple[int, dict[str, int]]:
+    """The number of open operations and the minimums of processes by endpoint, in one statement."""
+    open_ones = Operation.objects.using(alias).filter(state__in=OPEN).order_by().annotate(what=Value("running"))
+    running = open_ones.values("what", "state").annotate(number=Count("pk")).values_list("what", "state", "number")
+    minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum"))
+    rows = list(running.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
+    found = {name: count for what, name, count in rows if what == "minimum"}
+    return sum(count for what, _name, count in rows if what == "running"), found
+
+
+def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datetime) -> list[Chart]:
+    """The lengths of the endpoint queues and of the error queues."""
+    begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
+    titles = (
+        (_("Waiting in main queues and satellites"), (QueueKind.MAIN, QueueKind.SATELLITE)),
+        (_("In the error queues"), (QueueKind.ERROR,)),
+    )
+    groups = [[queue.name for queue in queues if queue.kind in kinds] for _title, kinds in titles]
+    return [
+        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, text_of=whole)
+        for (title, _kinds), points in zip(titles, read_totals(alias, groups, period.length, now), strict=True)
+        if points
+    ]
+
+
+# --- alerts and tiles -------------------------------------------------------------------------------------------------
+# The current issues with the pages where operators find out more, and numbers that say what they count.
+
+
+UrlOf = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A number with the scope that it counts, in words; its page; how good it is."""
+
+    label: str
+    value: str
+    scope: str
+    url: str
+    level: Grade
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An issue in words, with the page about it."""
+
+    level: Grade
+    text: str
+    url: str
+
+
+def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int, failing: int) -> list[Tile]:
+    """The tiles; elsewhere are counted `failed` unresolved messages (None: not known), `running` operations, `failing` checks."""
+    main = [each for each in status.queues if each.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE) and each.depth]
+    waiting = sum(each.depth.waiting for each in main if each.depth)
+    exact = all(each.depth.exact for each in main if each.depth)
+    expired = sum(each.depth.expired for each in status.queues if each.depth)
+    overdue = sum(each.overdue or 0 for each in status.delayed)
+    delayed = sum(each.waiting or 0 for each in status.delayed)
+    alive = sum(1 for each in status.instances if each.alive)
+    dead = len(status.instances) - alive
+    ours = status.error_queue_owner == "sqlqueue"
+    queues, checks = url_of(Queue), url_of(CheckResult)
+    return [
+        Tile(
+            _("Failed messages"),
+            "?" if failed is None else failed.text,
+            _("unresolved, in the error queues") if ours else _("in the error queues, which belong to ServiceControl"),
+            url_of(FailedMessage) or queues,
+            Grade.WARNING if failed is not None and failed.value and ours else Grade.OK,
+        ),
+        Tile(_("Waiting"), f"{'' if exact else '≈ '}{number(waiting)}", _("in main queues and satellites"), queues, Grade.OK),
+        Tile(
+            _("Expired"),
+            number(expired),
+            _("over their time and not purged yet, in all queues"),
+            queues,
+            Grade.INFO if expired else Grade.OK,
+        ),
+        Tile(
+            _("Delayed"),
+            number(delayed),
+            ngettext("of them %(count)s overdue", "of them %(count)s overdue", overdue) % {"count": number(overdue)},
+            url_of(DelayedMessage) or queues,
+            Grade.WARNING if overdue else Grade.OK,
+        ),
+        Tile(
+            _("Instances"),
+            number(alive),
+            ngettext("alive; %(count)s dead", "alive; %(count)s dead", dead) % {"count": number(dead)},
+            url_of(Endpoint) or queues,
+            Grade.ERROR if dead else Grade.OK if alive else Grade.WARNING,
+        ),
+        Tile(_("Checks"), number(failing), _("that fail and are not muted"), checks, Grade.ERROR if failing else Grade.OK),
+        Tile(_("Operations"), number(running), _("that are not done yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
+    ]
+
+
+_LEVELS = {Severity.ERROR: Grade.ERROR, Severity.WARNING: Grade.WARNING, Severity.INFO: Grade.INFO}
+
+
+def alerts(status: Status, issues: Iterable[Issue], url_of: UrlOf) -> list[Alert]:
+    """The issues in their order."""
+    queues = {each.name: each for each in status.queues}
+    delayed = {each.endpoint: each.name for each in status.delayed}
+    found = ((each, each.text(_words(each, queues.get(each.outcome.queue)))) for each in issues)
+    return [Alert(_LEVELS[each.severity], text, _page(each, url_of, delayed) or url_of(Queue)) for each, text in found]
+
+
+def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
+    """What an issue's text takes besides its details."""
+    outcome = issue.outcome
+    words = {name: _in_words(value) for name, value in outcome.now.items()}
+    if queue is not None and queue.depth is not None:
+        words["count"] = f"{'' if queue.depth.exact else '≈ '}{words.get('count', '')}"
+    age = None if queue is None else _age(queue.head_age)
+    if "age" not in words:
+        words["age"] = "" if age is None or age.is_odd else ", " + _("the first is %(age)s old") % {"age": age.text}
+    return {**words, "queue": outcome.queue, "endpoint": outcome.endpoint, "state": str(issue.check.state) if issue.check else ""}
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, timedelta):
+        return duration(value)
+    return number(value) if isinstance(value, int) else str(value)
+
+
+def _page(issue: Issue, url_of: UrlOf, delayed: Mapping[str, str]) -> str:
+    """The page about an issue; empty where the project has taken it off the site."""
+    queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
+    if not issue.is_live:
+        return url_of(CheckResult)
+    if issue.name == FAILURES.name:
+        return url_of(FailedMessage)
+    if issue.name == SCHEDULES.name:
+        return url_of(Schedule)
+    if queue:
+        # A table that cannot be worked with has no page.
+        is_broken = issue.name == TABLES.name and issue.severity == Severity.ERROR
+        return url_of(Queue) if is_broken else url_of(Queue, "messages", path_of(queue))
+    if issue.name == MOVER.name:
+        return url_of(DelayedMessage, "table", path_of(delayed[endpoint]))
+    if issue.name == TABLES.name:
+        return url_of(DelayedMessage)
+    return url_of(Endpoint, "endpoint", path_of(endpoint)) if issue.name == MINIMUMS.name else url_of(Endpoint)
+
+
+# --- Rows -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class AgeText:
-    """The age of a head, with a note on where it comes from or why there is none; `is_odd`: the note must be seen."""
+    """The age of the first message with a note on its source; `is_odd` if the note is important."""
 
     text: str
     note: str
@@ -50,7 +309,7 @@ class AgeText:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue as the table shows it. Numbers are None where nothing could be counted."""
+    """A row of the table of queues. Numbers are None if they could not be counted."""
 
     name: str
     url: str
@@ -68,13 +327,13 @@ class QueueRow:
 
     @property
     def flow(self) -> tuple[str, str] | None:
-        """How many messages come and go each second, as text."""
+        """Messages per second in and out, as text."""
         return None if self.rates is None else (rate(self.rates[0]), rate(self.rates[1]))
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedRow:
-    """A table of delayed messages. Numbers are None where nothing could be counted."""
+class OverviewDelayedRow:
+    """A row of the tables of delayed messages. Numbers are None if they could not be counted."""
 
     endpoint: str
     table: str
@@ -86,7 +345,7 @@ class DelayedRow:
 
 @dataclass(frozen=True, slots=True)
 class InstanceRow:
-    """An instance as the table shows it."""
+    """A row of the table of instances."""
 
     endpoint: str
     name: str
@@ -109,7 +368,7 @@ class Overview:
 
     queues: tuple[QueueRow, ...]
     others: tuple[QueueRow, ...]
-    delayed: tuple[DelayedRow, ...]
+    delayed: tuple[OverviewDelayedRow, ...]
     callbacks: tuple[QueueRow, ...]
     callbacks_open: bool
     instances: tuple[InstanceRow, ...]
@@ -129,11 +388,11 @@ KINDS = {
     QueueKind.OTHER: gettext_lazy("other"),
 }
 _INSTANCE_STATES = {
-    InstanceState.ALIVE: (Level.OK, gettext_lazy("Alive")),
-    InstanceState.PAUSING: (Level.WARNING, gettext_lazy("Pausing")),
-    InstanceState.PAUSED: (Level.WARNING, gettext_lazy("Paused")),
-    InstanceState.RESUMING: (Level.INFO, gettext_lazy("Resuming")),
-    InstanceState.DEAD: (Level.ERROR, gettext_lazy("Dead")),
+    InstanceState.ALIVE: (Grade.OK, gettext_lazy("Alive")),
+    InstanceState.PAUSING: (Grade.WARNING, gettext_lazy("Pausing")),
+    InstanceState.PAUSED: (Grade.WARNING, gettext_lazy("Paused")),
+    InstanceState.RESUMING: (Grade.INFO, gettext_lazy("Resuming")),
+    InstanceState.DEAD: (Grade.ERROR, gettext_lazy("Dead")),
 }
 _PROBLEM_WORDS = {
     ProblemKind.MISSING: gettext_lazy("Missing"),
@@ -157,18 +416,16 @@ def overview_of(
     *,
     delayed_url: Callable[[str], str] = lambda _name: "",
 ) -> Overview:
-    """The page of a status; `url_of` gives the address of a queue's page, `rates` how many messages come and go each second.
+    """The page of a status; `url_of` gives the URL of a queue, `rates` messages per second in and out by queue.
 
-    `delayed_url` gives the address of the page of a table of delayed messages, empty where there is none.
+    `delayed_url` gives the URL of a table of delayed messages, empty if there is none.
     """
-    alive = {instance.endpoint for instance in status.instances if instance.alive}
-    held = {found.name: instance for instance in status.instances if (found := status.callback_of(instance)) is not None}
 
     def row(each: QueueStatus) -> QueueRow:
-        found = queue_row(each, url_of, alive, held.get(each.name), threads=status.threads_of(each))
+        found = queue_row(each, url_of, status.instances)
         found = replace(found, rates=(rates or {}).get(each.name))
         if each.queue.kind is QueueKind.ERROR and found.problem is None and status.error_queue_owner == "servicecontrol":
-            return replace(found, state=State(Level.INFO, _("Belongs to ServiceControl")))
+            return replace(found, state=State(Grade.INFO, _("Belongs to ServiceControl")))
         return found
 
     callbacks = tuple(map(row, callback_queues(status)))
@@ -177,8 +434,8 @@ def overview_of(
         others=tuple(row(each) for each in status.queues if each.queue.kind is QueueKind.OTHER),
         delayed=tuple(_delayed_row(each, delayed_url) for each in status.delayed),
         callbacks=callbacks,
-        # What needs a look is not hidden: replies that nobody fetches, tables that are missing.
-        callbacks_open=any(each.state.level is not Level.OK for each in callbacks),
+        # Opened if something is wrong: unfetched replies, missing tables.
+        callbacks_open=any(each.state.level is not Grade.OK for each in callbacks),
         instances=tuple(_instance_row(status, each, url_of) for each in status.instances),
         instances_problem=status.instances_problem,
         taken_at=stamp(status.taken_at),
@@ -190,12 +447,9 @@ def overview_of(
 def queue_row(
     each: QueueStatus,
     url_of: Callable[[str], str],
-    alive: set[str],
-    holder: InstanceStatus | None = None,
-    *,
-    threads: int | None = None,
+    instances: Sequence[InstanceStatus],
 ) -> QueueRow:
-    """The row of one queue; `alive` are the endpoints with a live instance, `holder` who leases a callback queue."""
+    """The row of one queue, which these instances may receive from or lease."""
     depth = each.depth
     return QueueRow(
         name=each.name,
@@ -203,24 +457,24 @@ def queue_row(
         table=each.table,
         kind=str(KINDS[each.queue.kind]),
         endpoints=", ".join(each.queue.endpoints),
-        state=_state(each, alive, holder),
+        state=_state(each, instances),
         depth=None if depth is None else depth_number(depth),
         expiring=None if depth is None else bounded_number(depth.expiring, exact=each.expiry_exact),
         expired=None if depth is None else bounded_number(depth.expired, exact=each.expiry_exact),
         age=_age(each.head_age),
-        threads=threads,
+        threads=threads_on(each.queue.address.table, instances),
         problem=each.problem,
     )
 
 
-def _delayed_row(each: DelayedStatus, url_of: Callable[[str], str]) -> DelayedRow:
+def _delayed_row(each: DelayedStatus, url_of: Callable[[str], str]) -> OverviewDelayedRow:
     if each.exists is False:
-        state = State(Level.ERROR, str(_PROBLEM_WORDS[ProblemKind.MISSING]))
+        state = State(Grade.ERROR, str(_PROBLEM_WORDS[ProblemKind.MISSING]))
     elif each.waiting is None or each.overdue is None:
-        state = State(Level.ERROR, str(_PROBLEM_WORDS[ProblemKind.UNREADABLE]))
+        state = State(Grade.ERROR, str(_PROBLEM_WORDS[ProblemKind.UNREADABLE]))
     else:
-        state = State(Level.WARNING, _("Overdue")) if each.overdue else State(Level.OK, _("OK"))
-    return DelayedRow(
+        state = State(Grade.WARNING, _("Overdue")) if each.overdue else State(Grade.OK, _("OK"))
+    return OverviewDelayedRow(
         endpoint=each.endpoint,
         table=each.table,
         state=state,
@@ -231,27 +485,28 @@ def _delayed_row(each: DelayedStatus, url_of: Callable[[str], str]) -> DelayedRo
 
 
 def send_command(queue: str) -> str:
-    """The command that puts a first message into a queue."""
+    """A command that sends a message to the queue."""
     return f"python manage.py sqlqueue_send {shlex.quote(queue)} --type Example.Hello --body '{{}}'"
 
 
-def _state(each: QueueStatus, alive: set[str], holder: InstanceStatus | None) -> State:
+def _state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
     if each.problem is not None and each.problem.stops_work:
-        return State(Level.ERROR, str(_PROBLEM_WORDS[each.problem.kind]))
+        return State(Grade.ERROR, str(_PROBLEM_WORDS[each.problem.kind]))
     kind = each.queue.kind
     waiting = each.depth.waiting if each.depth is not None else 0
+    holders = [one for one in instances if one.callback_queue == each.queue.address.table]
     if kind is QueueKind.ERROR and waiting:
-        return State(Level.WARNING, _("Failed messages"))
-    if kind in (QueueKind.MAIN, QueueKind.SATELLITE) and waiting and not alive.intersection(each.queue.endpoints):
-        return State(Level.WARNING, _("No live worker"))
-    if kind is QueueKind.CALLBACK and waiting and (holder is None or not holder.alive):
-        return State(Level.WARNING, _("Nobody receives"))
+        return State(Grade.WARNING, _("Failed messages"))
+    if kind in (QueueKind.MAIN, QueueKind.SATELLITE) and waiting and not is_received(each.queue, instances):
+        return State(Grade.WARNING, _("No live worker"))
+    if kind is QueueKind.CALLBACK and waiting and not any(one.alive for one in holders):
+        return State(Grade.WARNING, _("Nobody receives"))
     if each.problem is not None:
-        level = Level.INFO if each.problem.kind is ProblemKind.NON_UNICODE_HEADERS else Level.WARNING
+        level = Grade.INFO if each.problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
         return State(level, str(_PROBLEM_WORDS[each.problem.kind]))
     if kind is QueueKind.CALLBACK:
-        return State(Level.OK, _("Leased")) if holder is not None else State(Level.OK, _("Free"))
-    return State(Level.OK, _("OK"))
+        return State(Grade.OK, _("Leased")) if holders else State(Grade.OK, _("Free"))
+    return State(Grade.OK, _("OK"))
 
 
 def _age(age: HeadAge | None) -> AgeText | None:
@@ -285,13 +540,13 @@ def _instance_row(status: Status, each: InstanceStatus, url_of: Callable[[str], 
 
 
 def instance_state(state: InstanceState) -> State:
-    """What the process does, in a word."""
+    """The state of a process."""
     level, word = _INSTANCE_STATES[state]
     return State(level, str(word))
 
 
 def _summary(status: Status) -> tuple[State, ...]:
-    """The state of the whole in a few phrases."""
+    """The overall state in a few phrases."""
     broken = sum(1 for each in status.queues if each.problem is not None and each.problem.stops_work)
     failed = sum(each.depth.waiting for each in status.queues if each.queue.kind is QueueKind.ERROR and each.depth is not None)
     approximately = any(
@@ -301,15 +556,15 @@ def _summary(status: Status) -> tuple[State, ...]:
     dead = len(status.instances) - alive
     phrases = [
         State(
-            Level.ERROR if broken else Level.OK,
+            Grade.ERROR if broken else Grade.OK,
             _("tables with errors: %(count)s") % {"count": number(broken)},
         ),
         State(
-            Level.OK if not failed else Level.INFO if status.error_queue_owner == "servicecontrol" else Level.WARNING,
+            Grade.OK if not failed else Grade.INFO if status.error_queue_owner == "servicecontrol" else Grade.WARNING,
             _("messages in error queues: %(count)s") % {"count": f"{'≈ ' if approximately else ''}{number(failed)}"},
         ),
-        State(Level.OK if alive else Level.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),
+        State(Grade.OK if alive else Grade.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),
     ]
     if dead:
-        phrases.append(State(Level.ERROR, _("dead instances: %(count)s") % {"count": number(dead)}))
+        phrases.append(State(Grade.ERROR, _("dead instances: %(count)s") % {"count": number(dead)}))
     return tuple(phrases)

@@ -1,29 +1,32 @@
-"""Putting the pages on an admin site."""
+"""Registration of the pages on an admin site, and read-only lists of the raw queue tables."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from django.contrib import admin
 from django.contrib.admin import AdminSite
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
 
-from sqlqueue_app.dashboard.action_admin import ActionAdmin
-from sqlqueue_app.dashboard.analytics_admin import AnalyticsAdmin
-from sqlqueue_app.dashboard.check_admin import CheckAdmin
-from sqlqueue_app.dashboard.conversation_admin import ConversationAdmin
-from sqlqueue_app.dashboard.dashboard_admin import DashboardAdmin
-from sqlqueue_app.dashboard.delayed_admin import DelayedAdmin
-from sqlqueue_app.dashboard.endpoint_admin import EndpointAdmin
-from sqlqueue_app.dashboard.event_admin import EventAdmin
-from sqlqueue_app.dashboard.failure_admin import FailureAdmin
-from sqlqueue_app.dashboard.instance_admin import InstanceAdmin
-from sqlqueue_app.dashboard.lake_admin import LakeSearchAdmin
-from sqlqueue_app.dashboard.notification_admin import NotificationAdmin
-from sqlqueue_app.dashboard.operation_admin import OperationAdmin
-from sqlqueue_app.dashboard.pipeline_admin import PipelineAdmin
-from sqlqueue_app.dashboard.queue_admin import QueueAdmin
-from sqlqueue_app.dashboard.redirect_admin import RedirectAdmin
-from sqlqueue_app.dashboard.schedule_admin import ScheduleAdmin
-from sqlqueue_app.dashboard.subscription_admin import SubscriptionAdmin
+from sqlqueue_app.dashboard.analytics import AnalyticsAdmin
+from sqlqueue_app.dashboard.checks import CheckAdmin
+from sqlqueue_app.dashboard.conversations import ConversationAdmin
+from sqlqueue_app.dashboard.delayed import DelayedAdmin
+from sqlqueue_app.dashboard.endpoints import EndpointAdmin, InstanceAdmin
+from sqlqueue_app.dashboard.failures import FailureAdmin
+from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
+from sqlqueue_app.dashboard.lake import LakeSearchAdmin, PipelineAdmin
+from sqlqueue_app.dashboard.notifications import NotificationAdmin
+from sqlqueue_app.dashboard.operations import OperationAdmin
+from sqlqueue_app.dashboard.overview import DashboardAdmin
+from sqlqueue_app.dashboard.queues import QueueAdmin
+from sqlqueue_app.dashboard.redirects import RedirectAdmin
+from sqlqueue_app.dashboard.schedules import ScheduleAdmin
+from sqlqueue_app.dashboard.subscriptions import SubscriptionAdmin
+from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import (
     Analytics,
     CheckResult,
@@ -44,6 +47,8 @@ from sqlqueue_app.models import (
     Schedule,
     Subscription,
 )
+from sqlqueue_app.models.queues import QueueMessage, queue_models
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 ADMINS: Final = (
     (Dashboard, DashboardAdmin),
@@ -68,10 +73,77 @@ ADMINS: Final = (
 
 
 def register(site: AdminSite) -> None:
-    """Register all pages on a site; harmless where they are registered already.
-
-    The default site has them by itself. A project with further sites calls this for each.
-    """
+    """Register all pages on a site; skips registered models. The default site has them already; call it for each further site."""
     for model, model_admin in ADMINS:
         if not site.is_registered(model):
             site.register(model, model_admin)
+
+
+# --- Queue tables -----------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[QueueMessage]
+    _Paginator = Paginator[QueueMessage]
+else:
+    _ModelAdmin = admin.ModelAdmin
+    _Paginator = Paginator
+
+
+class BoundedPaginator(_Paginator):
+    """Stops counting at the limit of exact counts, so that a long queue is not scanned."""
+
+    @cached_property
+    def count(self) -> int:
+        """The number of rows, at most one more than the limit."""
+        rows: Any = self.object_list
+        return len(rows.values_list("pk", flat=True)[: EXACT_COUNT_LIMIT + 1])
+
+
+class QueueMessageAdmin(_ModelAdmin):
+    """Read-only, for users who may view the queues or this table."""
+
+    list_display = ("row_version", "id", "expires")
+    ordering = ("row_version",)
+    exclude = ("body",)
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    list_per_page = 50
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[QueueMessage]:
+        """Without bodies, which may be large."""
+        return super().get_queryset(request).defer("body")
+
+    def has_view_permission(self, request: HttpRequest, obj: QueueMessage | None = None) -> bool:
+        """The permission of the queue pages, or that of this model."""
+        return bool(request.user.has_perm("sqlqueue_app.view_queue")) or super().has_view_permission(request, obj)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether the menu shows the table."""
+        return self.has_view_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Always False."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: QueueMessage | None = None) -> bool:
+        """Always False."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: QueueMessage | None = None) -> bool:
+        """Always False."""
+        return False
+
+
+def register_tables(site: admin.AdminSite) -> None:
+    """List the tables of the known queues on a site, except those that the project has registered.
+
+    Called for the default site when the app is ready, after the `admin` modules of the project. With invalid settings nothing is
+    listed; the system checks report them.
+    """
+    try:
+        tables = queue_models()
+    except ConfigurationError:
+        return
+    for table in tables:
+        if not site.is_registered(table):
+            site.register(table, QueueMessageAdmin)

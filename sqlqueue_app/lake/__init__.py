@@ -1,1 +1,1 @@
-"""What a lake looks like: its tables and their columns, and what is computed in them. No Django, no Spark."""
+"""The format of a lake: tables, columns, files, rollup arithmetic, and search. No Django, no Spark."""

@@ -1,8 +1,7 @@
-"""The tables of a lake and their columns, once for all who write and read them.
+"""The tables of a lake and their columns: the one definition for the pipeline that writes them and the code that reads them.
 
-A table is a directory, `<lake>/<table>/queue=<queue>/day=<day>/` for those of messages and `<lake>/<table>/day=<day>/` for those
-that are computed. `queue` and `day` stand in the path alone, not in the files. Types are texts as Spark's DDL has them; `duckdb` is
-the same type as DuckDB has it. Instants are in UTC, with microseconds.
+A table is a directory: `<lake>/<table>/queue=<queue>/day=<day>/` for messages, `<lake>/<table>/day=<day>/` for computed tables.
+`queue` and `day` exist only in the path, not in the files. Types are written as Spark DDL. Times are UTC with microseconds.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ _DUCKDB: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, and its type in the DDL of Spark."""
+    """A column with its type as Spark DDL."""
 
     name: str
     type: str
 
     @property
     def duckdb(self) -> str:
-        """Its type as DuckDB has it."""
+        """Its DuckDB type."""
         return _DUCKDB.get(self.type, self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTable:
-    """A table of the lake: the columns of its files in their order, and those of its path."""
+    """A table: the columns of its files, in order, and the partition columns of its path."""
 
     name: str
     columns: tuple[Column, ...]
@@ -47,17 +46,17 @@ class LakeTable:
 
     @property
     def ddl(self) -> str:
-        """The columns of its files as Spark's DDL."""
+        """The file columns as Spark DDL."""
         return _ddl(self.columns)
 
     @property
     def whole_ddl(self) -> str:
-        """The columns of its files and of its path as Spark's DDL."""
+        """The file and partition columns as Spark DDL."""
         return _ddl(self.columns + self.partitions)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns of its files."""
+        """The names of the file columns."""
         return tuple(each.name for each in self.columns)
 
 
@@ -66,7 +65,7 @@ def _ddl(columns: tuple[Column, ...]) -> str:
 
 
 def _columns(text: str) -> tuple[Column, ...]:
-    """Of lines `type: name, name`."""
+    """Parse lines of the form `type: name, name`."""
     lines = (line.partition(": ") for line in text.strip().splitlines())
     return tuple(
         Column(name.strip(), _SHORT.get(kind.strip(), kind.strip())) for kind, _, names in lines for name in names.split(",")
@@ -77,7 +76,7 @@ _SHORT: Final = {"SKETCH": _SKETCH, "GROUPS": _GROUPS}
 _QUEUE: Final = Column("queue", "STRING")
 _DAY: Final = Column("day", "DATE")
 
-# --- messages -----------------------------------------------------------------------------------------------------------------
+# --- Messages -----------------------------------------------------------------------------------------------------------------
 
 _ROW: Final = _columns(
     """
@@ -90,7 +89,7 @@ _ROW: Final = _columns(
     """
 )
 
-# What a message is, by its headers; `counted_at` is the instant at which the figures count it, `day` its day in UTC.
+# Read from the headers. `counted_at` is the time at which rollups count the message, `day` its UTC day.
 _MESSAGE: Final = _columns(
     """
     STRING: message_id, conversation_id, correlation_id, related_to
@@ -121,15 +120,15 @@ _TAKING: Final = _columns(
 _PROBLEM: Final = _columns("STRING: problem")
 
 MESSAGES: Final = LakeTable("messages", _ROW + _MESSAGE + _TAKING, (_QUEUE, _DAY))
-"""Messages that were handled: what was in an audit queue."""
+"""Handled messages, taken from audit queues."""
 
 FAILURES: Final = LakeTable("failures", _ROW + _MESSAGE + _FAILURE + _TAKING, (_QUEUE, _DAY))
-"""Copies of what was in an error queue, each time that it came there."""
+"""Copies of failed messages: one row each time a message arrives in an error queue."""
 
 UNREADABLE: Final = LakeTable("unreadable", _ROW + _PROBLEM + _TAKING, (_QUEUE, _DAY))
-"""Rows of either whose headers cannot be read, as they were."""
+"""Rows of either kind of queue whose headers cannot be parsed, unchanged."""
 
-# --- figures: the rows of each batch, which add up ------------------------------------------------------------------------------
+# --- Rollups: additive rows that each batch contributes ---------------------------------------------------------------
 
 MINUTES: Final = LakeTable(
     "minutes",
@@ -150,7 +149,7 @@ MINUTES: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""What was done in a minute, by endpoint and message type."""
+"""Throughput, failures and times per minute, endpoint and message type."""
 
 GROUPS: Final = LakeTable(
     "groups",
@@ -164,7 +163,7 @@ GROUPS: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""How many failures of a group there were in an hour."""
+"""Failures per hour and failure group."""
 
 EDGES: Final = LakeTable(
     "edges",
@@ -179,7 +178,7 @@ EDGES: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""Who has sent what to whom in an hour, how often, and how long it took."""
+"""Messages per hour, sender, receiver and message type, with their critical time."""
 
 ENDPOINTS: Final = LakeTable(
     "endpoints",
@@ -192,7 +191,7 @@ ENDPOINTS: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""Which instances of endpoints have handled messages, successfully or not, on a day."""
+"""Endpoint instances that handled messages on a day, successfully or not."""
 
 QUEUES: Final = LakeTable(
     "queues",
@@ -204,7 +203,7 @@ QUEUES: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""How many rows of a queue the pipeline has taken or copied, by their day."""
+"""Rows that the pipeline took or copied, per queue and day of the message."""
 
 NOTABLE: Final = LakeTable(
     "notable",
@@ -219,7 +218,7 @@ NOTABLE: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""The slowest and the largest messages of a day in a batch."""
+"""The slowest and the largest messages per batch and day."""
 
 USAGE: Final = LakeTable(
     "usage",
@@ -231,7 +230,7 @@ USAGE: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""What an endpoint has handled on a day."""
+"""Messages that an endpoint handled on a day."""
 
 FATES: Final = LakeTable(
     "fates",
@@ -246,12 +245,12 @@ FATES: Final = LakeTable(
     ),
     (_DAY,),
 )
-"""What has become of copies of the error queue."""
+"""What became of the copied failed messages."""
 
 MESSAGE_TABLES: Final[Mapping[str, LakeTable]] = {each.name: each for each in (MESSAGES, FAILURES, UNREADABLE)}
-FIGURES: Final[Mapping[str, LakeTable]] = {each.name: each for each in (MINUTES, GROUPS, EDGES, ENDPOINTS, QUEUES, NOTABLE, USAGE)}
-TABLES: Final[Mapping[str, LakeTable]] = {**MESSAGE_TABLES, **FIGURES, FATES.name: FATES}
+ROLLUPS: Final[Mapping[str, LakeTable]] = {each.name: each for each in (MINUTES, GROUPS, EDGES, ENDPOINTS, QUEUES, NOTABLE, USAGE)}
+TABLES: Final[Mapping[str, LakeTable]] = {**MESSAGE_TABLES, **ROLLUPS, FATES.name: FATES}
 
-NOTABLE_KINDS: Final = ("slowest", "largest")
-NOTABLE_ROWS: Final = 20
-"""How many messages of each kind are kept of a day."""
+TOP_KINDS: Final = ("slowest", "largest")
+TOP_N: Final = 20
+"""Messages kept per kind and day."""

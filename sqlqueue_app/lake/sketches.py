@@ -1,37 +1,43 @@
-"""Quantiles that add up: counts of durations in buckets whose borders grow by 5 %.
+"""Mergeable quantile sketches of durations, and the arithmetic of rollup rows.
 
-A sketch is a mapping of bucket to count. Bucket *n* has what is longer than 1.05 ** (n - 1) seconds, up to 1.05 ** n; durations of
-zero and below are in `BELOW`. Two sketches are merged by adding their counts, in any order and with the same result as one sketch
-of all durations. A quantile is within 2.5 % of the duration that has that rank, for durations of a microsecond up; one of zero or
-below is given as 0. A duration of a microsecond to a year is in one of 638 buckets.
+A sketch maps bucket to count. Bucket *n* holds durations above 1.05 ** (n - 1) and up to 1.05 ** n seconds; zero and negative
+durations are in `BELOW`. Adding the counts of two sketches, in any order, gives the sketch of all durations. A quantile is within
+2.5 % of the exact one for durations of a microsecond or more, and 0 for zero and negative ones. A duration of a microsecond to a
+year is in one of 638 buckets.
+
+A rollup row is a dictionary of the columns of a table in `lake.columns.ROLLUPS`. Its key columns identify it, all others add up.
+Sums of seconds are added as whole microseconds, so the result does not depend on the order.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+# --- Sketches ---------------------------------------------------------------------------------------------------------
 
 Sketch = dict[int, int]
-"""Counts by bucket; what is not in it is zero."""
+"""Counts by bucket; a missing bucket counts zero."""
 
 STEP: Final = 1.05
 LOG_OF_STEP: Final = 0.04879016416943205
-"""ln(1.05); a number, so that Spark and Python divide by the same."""
+"""ln(1.05), as a literal so that Spark and Python divide by the same number."""
 
 SLACK: Final = 1e-9
-"""Lets a duration that is exactly a border be in the bucket below it, whatever the last bit of the logarithm is."""
+"""Puts a duration that is exactly a border into the lower bucket, despite rounding of the logarithm."""
 
 LOWEST: Final = -283
-"""The bucket of a microsecond, and of what is shorter."""
+"""The bucket of a microsecond and shorter."""
 
 BELOW: Final = -1_000
 """The bucket of zero and of negative durations."""
 
 
 def bucket_of(seconds: float) -> int:
-    """The bucket of a duration. Raises ValueError for what is no finite number."""
+    """The bucket of a duration. Raises ValueError for NaN and infinity."""
     if not math.isfinite(seconds):
         raise ValueError(f"the duration {seconds!r} is not finite; expected seconds")
     if seconds <= 0:
@@ -49,7 +55,7 @@ def sketch_of(durations: Iterable[float]) -> Sketch:
 
 
 def merged(*sketches: Mapping[int, int]) -> Sketch:
-    """One sketch of the durations of all; what is given stays as it is."""
+    """A new sketch with the durations of all given ones."""
     found: Sketch = {}
     for sketch in sketches:
         for bucket, count in sketch.items():
@@ -58,9 +64,9 @@ def merged(*sketches: Mapping[int, int]) -> Sketch:
 
 
 def quantile(sketch: Mapping[int, int], fraction: float) -> float | None:
-    """The duration in seconds that `fraction` of all do not exceed, within 2.5 %; None of an empty sketch.
+    """The duration in seconds that `fraction` of all do not exceed, within 2.5 %; None for an empty sketch.
 
-    It is that of the rank `ceil(fraction * count)`, the first for a fraction of 0. ValueError for a fraction outside 0 to 1.
+    Its rank is `ceil(fraction * count)`, at least 1. Raises ValueError for a fraction outside 0 to 1.
     """
     if not 0 <= fraction <= 1:
         raise ValueError(f"the fraction {fraction!r} is not between 0 and 1")
@@ -73,25 +79,92 @@ def quantile(sketch: Mapping[int, int], fraction: float) -> float | None:
 
 
 def _middle(bucket: int) -> float:
-    """The duration that is equally far, in proportion, from both borders of the bucket: 2.44 % at most."""
+    """The duration with the same relative error to both borders: 2.44 % at most."""
     return 0.0 if bucket == BELOW else float(2 * STEP**bucket / (1 + STEP))
 
 
 def to_json(sketch: Mapping[int, int]) -> dict[str, int]:
-    """As an object of JSON, whose keys are texts, in the order of the buckets."""
+    """A JSON object with text keys, ordered by bucket."""
     return {str(bucket): sketch[bucket] for bucket in sorted(sketch)}
 
 
 def from_json(value: Mapping[str, int] | None) -> Sketch:
-    """Of an object of JSON; None is the empty sketch. ValueError for a key that is no bucket."""
+    """Parse a JSON object; None is the empty sketch. Raises ValueError for an invalid key."""
     return {int(bucket): count for bucket, count in (value or {}).items()}
 
 
 def to_text(sketch: Mapping[int, int]) -> str:
-    """As the text of JSON."""
+    """JSON text."""
     return json.dumps(to_json(sketch), separators=(",", ":"))
 
 
 def from_text(text: str | None) -> Sketch:
-    """Of the text of JSON; None and the empty text are the empty sketch. ValueError for other text."""
+    """Parse JSON text; None and empty text are the empty sketch. Raises ValueError for invalid text."""
     return from_json(json.loads(text)) if text else {}
+
+
+# --- Rollup rows ------------------------------------------------------------------------------------------------------
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "minutes": ("endpoint", "message_type", "at"),
+    "groups": ("group_id", "classifier", "title", "at"),
+    "edges": ("sender", "receiver", "message_type", "at"),
+    "endpoints": ("endpoint", "machine", "host_id", "host", "day"),
+    "queues": ("queue", "day"),
+    "usage": ("endpoint", "day"),
+}
+"""The key columns of each table. `notable` does not add up: see `top_rows`."""
+
+
+def add_seconds(one: float, other: float) -> float:
+    """Add two sums of seconds in whole microseconds; exact up to 70 years."""
+    return (round(one * 1e6) + round(other * 1e6)) / 1e6
+
+
+def _adding(column: str) -> Callable[[Any, Any], Any]:
+    if column.endswith("_sketch"):
+        return merged
+    if column.endswith("_sum"):
+        return add_seconds
+    if column == "first_seen":
+        return min
+    if column == "last_seen":
+        return max
+    return lambda one, other: one + other
+
+
+def add(row: Row, more: Mapping[str, Any], columns: Iterable[str]) -> None:
+    """Add these columns of `more` to `row`, in place; a column that only one of them has is taken as it is."""
+    for column in columns:
+        if column in more:
+            row[column] = _adding(column)(row[column], more[column]) if column in row else more[column]
+
+
+def add_up_rows(rows: Iterable[Mapping[str, Any]], keys: tuple[str, ...]) -> list[Row]:
+    """New rows, one per key, in order of first appearance."""
+    found: dict[Key, Row] = {}
+    for more in rows:
+        key = tuple(more[name] for name in keys)
+        row = found.get(key)
+        if row is None:
+            found[key] = dict(more)
+        else:
+            add(row, more, [name for name in more if name not in keys and name != "day"])
+    return list(found.values())
+
+
+def begin_of(at: datetime, seconds: int) -> datetime:
+    """Round an aware datetime down to a multiple of `seconds`, in UTC."""
+    length = timedelta(seconds=seconds)
+    return EPOCH + (at - EPOCH) // length * length
+
+
+def top_rows(rows: Iterable[Row], count: int) -> list[Row]:
+    """The `count` rows with the greatest value, ranked from 1; ties go to the greater message id."""
+    ordered = sorted(rows, key=lambda row: (row["value"], row["message_id"]), reverse=True)[:count]
+    return [{**row, "rank": rank} for rank, row in enumerate(ordered, 1)]

@@ -1,25 +1,30 @@
-"""What the commands of sqlqueue share: how they refuse, and in which format they print."""
+"""Shared by the commands: the base class with its exit codes, argument types, the queue argument, text and JSON output."""
 
 from __future__ import annotations
 
 import json
 import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, terminal_line
+from sqlqueue_app.status.instances import read_instances
+from sqlqueue_app.status.queues import known_queues, table_of_argument
+from sqlqueue_app.status.texts import Unit, two_units
+from sqlqueue_app.tables.queue import QueueTable
 
 EXIT_USAGE = 2
 
 
 class Several(Action):
-    """An option that may be given several times, or once with several values; all values are one list.
+    """An option that may be repeated or take several values; all values form one list.
 
-    `continues` says which further values after the first are its own, for commands whose positional argument may stand behind it.
+    `continues` decides which further values belong to the option, for commands with a positional argument behind it.
     """
 
     def __init__(self, *args: Any, continues: Callable[[str], bool] | None = None, **options: Any) -> None:
@@ -29,18 +34,18 @@ class Several(Action):
         self.continues = continues
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
-        """Add what was read."""
+        """Append the values."""
         more = values if self.continues is None else [values]
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), *more])
 
 
 class OneLineParser(CommandParser):
-    """Refuses an argument in one line, without the synopsis that argparse puts before it."""
+    """A parser whose errors are one line, without the usage text."""
 
     usage_exit_code = EXIT_USAGE
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        """As argparse does, with each value of `--header A=1 B=2` as one of an option of its own."""
+        """Like argparse, with `--header A=1 B=2` spread into one option per value."""
         return super().parse_args(None if args is None else list(self._spread(args)), namespace)
 
     def _spread(self, args: Sequence[str]) -> Iterator[str]:
@@ -61,31 +66,31 @@ class OneLineParser(CommandParser):
             yield text
 
     def error(self, message: str) -> NoReturn:
-        """Exit with code 2, or that of the command, on a command line; raise CommandError where Python code called the command."""
+        """Exit with code 2, or that of the command; raise CommandError if Python code called the command."""
         if not self.called_from_command_line:
             raise CommandError(f"Error: {message}", returncode=self.usage_exit_code)
         self.exit(self.usage_exit_code, f"{self.prog}: error: {message} (try --help)\n")
 
 
 class SqlQueueCommand(BaseCommand):
-    """Base of all commands.
+    """Base class of all commands.
 
-    A bad argument and a ConfigurationError, AddressErrors among them, are one line on stderr and exit code 2; what the database
-    refused is one line and exit code 1. The system checks do not run: `get_settings()` raises all errors of the settings itself.
+    An invalid argument or ConfigurationError is one line on stderr and exit code 2; a database error is one line and exit code 1.
+    System checks do not run, because `get_settings()` raises all errors of the settings.
     """
 
     requires_system_checks: list[str] = []  # noqa: RUF012 - Django's own form
     usage_exit_code = EXIT_USAGE
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """Django's parser, but for how it refuses."""
+        """Django's parser with one-line errors."""
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         parser.__class__ = OneLineParser
         cast(OneLineParser, parser).usage_exit_code = self.usage_exit_code
         return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """Run the command; errors that a user can mend come out as CommandError with the exit code."""
+        """Run the command; errors that a user can fix become CommandError with the exit code."""
         if not from_command_line(self):
             options = self._read_options(options)
         try:
@@ -96,7 +101,7 @@ class SqlQueueCommand(BaseCommand):
             raise CommandError(one_line(str(error)), returncode=1) from error
 
     def _read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """What Python code gave to `call_command` by name: Django hands it on unread, so it is read here as a command line is."""
+        """Parse options of `call_command`, which Django passes on unparsed, as on a command line."""
         actions = self.create_parser("", "")._actions
         return {**options, **{each.dest: self._read_option(each, options[each.dest]) for each in actions if each.dest in options}}
 
@@ -111,7 +116,7 @@ class SqlQueueCommand(BaseCommand):
     def _read_value(self, action: Action, given: Any) -> Any:
         name = "/".join(action.option_strings) or action.dest
         value = given
-        # What is no text or number, such as a timedelta, is what the text would have become.
+        # Any other value, such as a timedelta, is already parsed.
         if callable(action.type) and isinstance(given, (str, int, float)) and not isinstance(given, bool):
             try:
                 value = action.type(str(given))
@@ -122,15 +127,15 @@ class SqlQueueCommand(BaseCommand):
         return value
 
     def usage_error(self, message: str) -> CommandError:
-        """The error of arguments that do not fit together, for the command to raise."""
+        """The error for arguments that do not fit together, to be raised by the command."""
         return CommandError(message, returncode=self.usage_exit_code)
 
     def write_json(self, document: Any) -> None:
-        """Print a document for machines: indented, keys in their order, Unicode as it is."""
+        """Print a document for programs: indented, keys in order, Unicode unescaped."""
         self.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
 
     def write_progress(self, done: int, total: int, what: str) -> None:
-        """Rewrite one line of progress on a terminal; silent where stderr is a file or a pipe."""
+        """Update a progress line on a terminal; silent if stderr is not a terminal."""
         if not sys.stderr.isatty():
             return
         end = "\n" if done >= total else ""
@@ -139,19 +144,19 @@ class SqlQueueCommand(BaseCommand):
 
 
 def from_command_line(command: BaseCommand) -> bool:
-    """Whether a command line runs the command, and not Python code by `call_command`."""
+    """Whether a command line runs the command, not Python code by `call_command`."""
     return bool(getattr(command, "_called_from_command_line", False))
 
 
 def add_format_argument(parser: CommandParser, *more: str) -> None:
-    """`--format text|json`, and further formats that the command knows."""
+    """Add `--format text|json` with further formats of the command."""
     parser.add_argument(
         "--format", choices=("text", "json", *more), default="text", help="how to print the result (default: %(default)s)"
     )
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A type for arguments: a whole number in a range; anything else is refused in words."""
+    """An argument type: a whole number in a range."""
 
     def parse(text: str) -> int:
         try:
@@ -167,7 +172,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> timedelta:
-    """A type for arguments: a duration in seconds, fractions allowed, not negative."""
+    """An argument type: a duration in seconds, not negative; fractions allowed."""
     try:
         duration = timedelta(seconds=float(text))
     except (ValueError, OverflowError):
@@ -178,10 +183,45 @@ def seconds(text: str) -> timedelta:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks, as error messages of databases have them."""
+    """The text without line breaks, which error messages of databases contain."""
     return " ".join(text.split())
 
 
 def _plain(value: object) -> object:
     isoformat = getattr(value, "isoformat", None)
     return isoformat() if isoformat is not None else str(value)
+
+
+# --- Queue arguments and text output ----------------------------------------------------------------------------------
+
+_UNITS = {Unit.DAYS: "d", Unit.HOURS: "h", Unit.MINUTES: "min", Unit.SECONDS: "s"}
+
+
+def add_queue_argument(parser: CommandParser) -> None:
+    """Add the queue argument: a literal name or an address."""
+    parser.add_argument("queue", metavar="QUEUE", help="the literal name of a queue's table, or an address such as 'Sales@[sales]'")
+
+
+def named_table(settings: Settings, text: str) -> QueueTable:
+    """The table that the argument names. ConfigurationError with the nearest name if there is none; DatabaseErrors."""
+    _statuses, rows, _problem = read_instances()
+    return table_of_argument(settings, text, known_queues(settings, rows))
+
+
+def columns(rows: Iterable[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
+    """Rows of cells as lines with aligned columns; positions in `right` are right-aligned."""
+    cells = [[terminal_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[index]) for row in cells) for index in range(len(cells[0]))] if cells else []
+    return [
+        "  ".join(
+            cell.rjust(width) if index in right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def duration_text(value: timedelta) -> str:
+    """The two largest units in English; negative durations with a minus sign."""
+    negative, parts = two_units(value)
+    return ("-" if negative else "") + " ".join(f"{amount} {_UNITS[unit]}" for amount, unit in parts)

@@ -1,4 +1,4 @@
-"""Writing the tables that the settings ask for as operations of a project's own migration."""
+"""Writes tables of the settings as operations into a project's own migration."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from django.db.migrations import Migration
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.writer import MigrationWriter
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.migration_operations import CreateDelayedTable, CreateQueue, CreateSubscriptionTable, DropQueue
 
 _OPERATIONS: dict[TableKind, type[CreateQueue]] = {
@@ -22,16 +21,16 @@ _OPERATIONS: dict[TableKind, type[CreateQueue]] = {
     TableKind.DELAYED: CreateDelayedTable,
     TableKind.SUBSCRIPTIONS: CreateSubscriptionTable,
 }
-# Where black breaks lines.
+# Line length of black.
 _LINE = 88
 _Key = tuple[str, str | None, str | None]
 
 
 def write_queue_migration(app_label: str, tables: Iterable[PlannedTable], book: AddressBook) -> Path | None:
-    """Write the next migration of the app with an operation for each table that its migrations do not make yet.
+    """Write the next migration of the app, with an operation for each table that its migrations do not create yet.
 
-    Returns the file, or None if there is nothing new. Reaches no database. ConfigurationError if the app is unknown, is sqlqueue's
-    own, has migrations in conflict, or if its folder cannot be written to.
+    Returns the file, or None if nothing is new. Uses no database. ConfigurationError if the app is unknown or sqlqueue's own, has
+    conflicting migrations, or has a folder that cannot be written.
     """
     loader = _loader_of(app_label)
     known = _made_already(loader, app_label)
@@ -98,7 +97,7 @@ def _key(operation: CreateQueue | DropQueue) -> _Key:
 def _operation(table: PlannedTable, book: AddressBook) -> CreateQueue:
     address = table.address
     operation = _OPERATIONS[table.kind]
-    # What the settings say anyway is left out, so that the migration follows them from one site to the next.
+    # Schema and catalog of the settings are left out, so that the migration works for every site.
     by_settings = operation.resolve(book, address.table)
     schema = address.schema if address.schema != by_settings.schema else None
     catalog = address.catalog if address.catalog != by_settings.catalog else None
@@ -106,7 +105,7 @@ def _operation(table: PlannedTable, book: AddressBook) -> CreateQueue:
 
 
 def _number_after(leaf: str | None) -> int:
-    """One more than the number at the front of the leaf's name, as `makemigrations` counts."""
+    """One more than the number of the leaf's name, as in `makemigrations`."""
     if leaf is None:
         return 1
     number = re.match(r"\d+", leaf)
@@ -128,7 +127,7 @@ def _migration(name: str, app_label: str, leaf: str | None, operations: list[Cre
 
 
 def _rendered(migration: Migration) -> str:
-    """The file as black would leave it, which Django's own writer does only where black is installed."""
+    """The file as formatted by black, which Django's writer runs only if it is installed."""
     operations = [f"        {_call(operation)},\n" for operation in migration.operations if isinstance(operation, CreateQueue)]
     names = sorted({type(operation).__name__ for operation in migration.operations})
     dependencies = "".join(f'        ("{label}", "{name}"),\n' for label, name in migration.dependencies)
@@ -166,7 +165,7 @@ def _call(operation: CreateQueue) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The literal with the quotes that need fewer backslashes; double ones where it makes no difference."""
+    """The literal with the quotes that need fewer escapes; double quotes by default."""
     quote = '"' if text.count('"') <= text.count("'") else "'"
     return quote + "".join(_escaped(character, quote) for character in text) + quote
 

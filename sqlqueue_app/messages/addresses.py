@@ -1,34 +1,158 @@
-"""Queue addresses: the text that names a queue in headers, settings and subscription tables, and its parts.
-
-Five forms of text exist (transport reference §3):
-
-============ ============================== ===========================================================
-form         text                           who writes it
-============ ============================== ===========================================================
-sqlserver    ``table@[schema]@[catalog]``   SQL Server transport 3.1 and later; our own on SQL Server
-postgresql   ``"schema"."table"``           PostgreSQL transport; our own on PostgreSQL
-3.0          ``table@[schema]``             SQL Server transport 3.0
-legacy       ``table`` or ``table@machine`` SQL Server transport 1.x and 2.x, which cut at the first ``@``
-sqlite       ``table``                      our own on SQLite, which has no schemas
-============ ============================== ===========================================================
+"""Queue addresses: the text that names a queue in headers, settings and subscription tables, the quoting of its parts, and the
+schema and catalog that a name resolves to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.messages.identifiers import (
-    check_characters,
-    is_blank,
-    quote_postgresql,
-    quote_sqlite,
-    quote_sqlserver,
-    unquote_postgresql,
-    unquote_sqlserver,
+from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+
+# --- identifiers ------------------------------------------------------------------------------------------------------
+# Quoting of database identifiers, and the limits of their length.
+#
+# Pure text work: no connection is asked. Whatever text comes in, what goes out is exactly one quoted identifier, or an
+# :class:`AddressError`. All names reach SQL through here.
+
+
+SQLSERVER_LIMIT: Final = 128
+"""UTF-16 units of one SQL Server identifier (``sysname``)."""
+
+POSTGRESQL_LIMIT: Final = 63
+"""Bytes of UTF-8 of one PostgreSQL identifier (``NAMEDATALEN - 1``); PostgreSQL cuts longer names without an error."""
+
+POSTGRESQL_TABLE_LIMIT: Final = 55
+"""Bytes of UTF-8 of a queue table's name: 63 minus 8 for ``_seq_seq`` and ``.Delayed``.
+
+See docs/internals/wire.md#postgresql-names.
+"""
+
+WHITESPACE: Final = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
+"""What .NET calls white space. ``str.isspace()`` adds U+001C to U+001F, so it would refuse names that .NET accepts."""
+
+
+def is_blank(text: str | None) -> bool:
+    """Whether the text is ``None``, empty, or white space by the rules of .NET."""
+    return text is None or not text.strip(WHITESPACE)
+
+
+def check_characters(text: str, what: str = "name") -> None:
+    """Raise :class:`AddressError` for what no database takes in a name: NUL and halves of surrogate pairs."""
+    if "\0" in text:
+        raise AddressError(f"the {what} {text!r} contains the character NUL, which no database accepts; remove it")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise AddressError(f"the {what} {text!r} contains half of a surrogate pair; write valid Unicode") from None
+
+
+def quote_sqlserver(name: str) -> str:
+    """``a]b`` → ``[a]]b]``. The empty name gives ``[]``, as in the original. Raises AddressError for NUL."""
+    return _quote(name, "[", "]")
+
+
+def quote_postgresql(name: str) -> str:
+    """``a"b`` → ``"a""b"``. Raises AddressError for NUL."""
+    return _quote(name, '"', '"')
+
+
+def quote_sqlite(name: str) -> str:
+    """``a"b`` → ``"a""b"``. Raises AddressError for NUL."""
+    return _quote(name, '"', '"')
+
+
+def unquote_sqlserver(text: str) -> str:
+    """``[a]]b]`` → ``a]b``; text that is not in brackets comes back as it is.
+
+    See docs/internals/wire.md#sql-server-addresses, step 4.
+    """
+    return _unquote(text, "[", "]")
+
+
+def unquote_postgresql(text: str) -> str:
+    """``"a""b"`` → ``a"b``; text that is not in quotes comes back as it is (docs/internals/wire.md#postgresql-addresses)."""
+    return _unquote(text, '"', '"')
+
+
+def check_name(name: str, dialect: str, suffix_bytes: int = 0, *, part: str = "table") -> None:
+    """Raise :class:`AddressError` if the database could not hold an object of this name.
+
+    ``dialect`` is ``sqlserver``, ``postgresql`` or ``sqlite``; ``part`` is ``table``, ``schema`` or ``catalog``.
+    ``suffix_bytes`` is the length of what will be appended to the name (``.Delayed``, an instance), all ASCII: bytes
+    and UTF-16 units alike. PostgreSQL's 55 bytes for tables have room for ``.Delayed`` already. SQLite knows no limit.
+    """
+    if is_blank(name):
+        raise AddressError(f"the {part} name {name!r} is empty or white space; give it a name")
+    check_characters(name, f"{part} name")
+    limit, unit, length = _measure(name, dialect, part)
+    if limit is None or length + suffix_bytes <= limit:
+        return
+    suffix = f" and needs {suffix_bytes} more for its suffix" if suffix_bytes else ""
+    raise AddressError(
+        f"the {part} name {name!r} is {length} {unit} long{suffix}; {dialect} allows {limit} {unit} here: choose a shorter name"
+    )
+
+
+def check_queue_name(name: object, setting: str) -> None:
+    """Raise :class:`AddressError`, naming ``setting``, if the value cannot be the literal name of a queue.
+
+    A name with ``@`` is refused: every reader of the wire would cut it there and take the rest for a schema.
+    """
+    if not isinstance(name, str):
+        raise AddressError(f"{setting}: expected a queue name as text, got {name!r}")
+    if is_blank(name):
+        raise AddressError(f"{setting}: the queue name {name!r} is empty or white space; give it a name")
+    if "@" in name:
+        raise AddressError(
+            f"{setting}: the queue name {name!r} contains '@', which separates table and schema in an address; "
+            "write only the name here, and the schema in DEFAULT_SCHEMA, SCHEMA_FOR_QUEUE or SCHEMA_FOR_ENDPOINT"
+        )
+    check_characters(name, f"queue name in {setting}")
+
+
+def _measure(name: str, dialect: str, part: str) -> tuple[int | None, str, int]:
+    if dialect == "sqlserver":
+        return SQLSERVER_LIMIT, "characters", len(name.encode("utf-16-le")) // 2
+    if dialect == "postgresql":
+        limit = POSTGRESQL_TABLE_LIMIT if part == "table" else POSTGRESQL_LIMIT
+        return limit, "bytes", len(name.encode("utf-8"))
+    if dialect == "sqlite":
+        return None, "characters", len(name)
+    raise ValueError(f"unknown dialect {dialect!r}; expected 'sqlserver', 'postgresql' or 'sqlite'")
+
+
+def _quote(name: str, opening: str, closing: str) -> str:
+    check_characters(name)
+    return f"{opening}{name.replace(closing, closing * 2)}{closing}"
+
+
+def _unquote(text: str, opening: str, closing: str) -> str:
+    # A lone quote character starts and ends with itself but encloses nothing.
+    if len(text) < 2 or not text.startswith(opening) or not text.endswith(closing):
+        return text
+    return text[1:-1].replace(closing * 2, closing)
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+# Queue addresses: the text that names a queue in headers, settings and subscription tables, and its parts.
+#
+# Five forms of text exist (docs/internals/wire.md#addresses):
+#
+# ============ ============================== ===========================================================
+# form         text                           who writes it
+# ============ ============================== ===========================================================
+# sqlserver    ``table@[schema]@[catalog]``   SQL Server transport 3.1 and later; our own on SQL Server
+# postgresql   ``"schema"."table"``           PostgreSQL transport; our own on PostgreSQL
+# 3.0          ``table@[schema]``             SQL Server transport 3.0
+# legacy       ``table`` or ``table@machine`` SQL Server transport 1.x and 2.x, which cut at the first ``@``
+# sqlite       ``table``                      our own on SQLite, which has no schemas
+# ============ ============================== ===========================================================
+
 
 FORMS: Final = ("sqlserver", "postgresql", "3.0", "legacy", "sqlite")
 """Every form that :meth:`QueueAddress.parse` knows."""
@@ -42,7 +166,7 @@ class QueueAddress:
 
     Blank schemas and catalogs become ``None``, which means: not said, resolution decides. Raises :class:`AddressError`
     (a ``ValueError``) for a blank table, an unknown form, NUL and broken Unicode. Lengths are not checked here, because
-    an address may name a queue of another database: see :func:`sqlqueue_app.messages.identifiers.check_name`.
+    an address may name a queue of another database: see :func:`sqlqueue_app.messages.addresses.check_name`.
     """
 
     table: str
@@ -139,7 +263,7 @@ def _parse_sqlserver(text: str) -> _Parts:
 
 
 def _next_part(rest: str) -> tuple[str, str]:
-    """Step 3 of transport reference §3.2: the text before the next separating ``@``, and the text after it."""
+    """Step 2 of docs/internals/wire.md#sql-server-addresses: the text before the next separating ``@``, and the text after it."""
     bracketed = rest.startswith("[")
     closing = 0
     for index in range(1, len(rest)):
@@ -249,3 +373,94 @@ _EXPECTED: Final = {
     "legacy": "'table'",
     "sqlite": "'table'",
 }
+
+
+# --- resolution -------------------------------------------------------------------------------------------------------
+# Which schema and catalog a queue is in: the address book of one database.
+#
+# The order, for schema and catalog alike (docs/internals/wire.md#address-resolution): the setting for the queue, the setting for
+# the endpoint where a message is routed to one, the address, the default, and for schemas at last ``dbo`` or ``public``. Look-ups
+# are exact, case-sensitive, by the table part.
+
+
+_LAST_SCHEMA: Final = {"sqlserver": "dbo", "postgresql": "public", "sqlite": None}
+
+
+@dataclass(frozen=True, slots=True)
+class AddressBook:
+    """Fills in the schema and the catalog of queue addresses, by settings.
+
+    ``dialect`` is ``sqlserver``, ``postgresql`` or ``sqlite``; only SQL Server has catalogs, SQLite has no schemas
+    either, and settings for what a database does not have are not looked at. Without any catalog known (no default), the
+    catalog of an address stays ``None`` and its names have two parts. Raises :class:`ConfigurationError` for another
+    dialect. Resolving what is resolved changes nothing.
+
+    ``cuts_received``: addresses in received messages are read as transports 1.x and 2.x read them.
+    """
+
+    dialect: str
+    default_schema: str | None = None
+    default_catalog: str | None = None
+    schema_for_queue: Mapping[str, str] = field(default_factory=dict)
+    schema_for_endpoint: Mapping[str, str] = field(default_factory=dict)
+    catalog_for_queue: Mapping[str, str] = field(default_factory=dict)
+    catalog_for_endpoint: Mapping[str, str] = field(default_factory=dict)
+    cuts_received: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dialect not in _LAST_SCHEMA:
+            raise ConfigurationError(f"unknown dialect {self.dialect!r}; expected one of {', '.join(_LAST_SCHEMA)}")
+
+    def resolve(self, address: QueueAddress, endpoint: str | None = None) -> QueueAddress:
+        """The address in this database's form with all its parts; ``endpoint`` where the message is routed to one."""
+        table = address.table
+        schema = catalog = None
+        if self.dialect != "sqlite":
+            schema = _first(
+                self.schema_for_queue.get(table),
+                self.schema_for_endpoint.get(endpoint) if endpoint is not None else None,
+                address.schema,
+                self.default_schema,
+                _LAST_SCHEMA[self.dialect],
+            )
+        if self.dialect == "sqlserver":
+            catalog = _first(
+                self.catalog_for_queue.get(table),
+                self.catalog_for_endpoint.get(endpoint) if endpoint is not None else None,
+                address.catalog,
+                self.default_catalog,
+            )
+        return QueueAddress(table, schema, catalog, self.dialect)
+
+    def parse(self, text: str) -> QueueAddress:
+        """The queue that an address text means here, resolved; raises :class:`AddressError` for text that is none."""
+        return self.resolve(QueueAddress.parse(text, self.dialect))
+
+    def received(self, text: str) -> QueueAddress:
+        """The queue that an address in a received message means here, resolved; raises :class:`AddressError` for text that is none.
+
+        With ``cuts_received`` it is cut at the first ``@``: what follows is a machine, or a schema that versions 1 and 2 leave to
+        their settings (docs/internals/wire.md#addresses-across-versions). Text in double quotes is none of theirs, and read as
+        ever.
+        """
+        cuts = self.cuts_received and not text.startswith('"')
+        return self.resolve(QueueAddress.parse(text, "legacy" if cuts else self.dialect))
+
+    def of_queue(self, name: str) -> QueueAddress:
+        """The queue of this literal name, resolved: the name is never parsed, so dots and brackets belong to it."""
+        return self.resolve(QueueAddress(name, form=self.dialect))
+
+    def of_endpoint(self, name: str) -> QueueAddress:
+        """The primary queue of an endpoint, resolved with the endpoint's own settings; the name is never parsed."""
+        return self.resolve(QueueAddress(name, form=self.dialect), name)
+
+    def canonical(self, address: QueueAddress) -> str:
+        """The text that goes into ReplyToAddress, FailedQ, ForwardDestination and the subscription table.
+
+        On SQLite the bare name of the table. Raises :class:`AddressError` for a table whose name no reader could read.
+        """
+        return self.resolve(address).full(None)
+
+
+def _first(*values: str | None) -> str | None:
+    return next((value for value in values if not is_blank(value)), None)

@@ -1,7 +1,4 @@
-"""A message with what the wire says about it: as received from a row, and as it is about to be written.
-
-Nothing here asks a clock, a machine or a database: whoever receives or sends hands those values in.
-"""
+"""A message with its headers: as received from a row, as about to be written, and the times that its headers give."""
 
 from __future__ import annotations
 
@@ -10,40 +7,26 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.headers import Headers
+from sqlqueue_app.messages.headers import Headers, Intent
 from sqlqueue_app.messages.times import format_time, format_timespan, parse_time
 from sqlqueue_app.messages.types import resolve_enclosed
+
+# --- envelope ---------------------------------------------------------------------------------------------------------
+# A message with what the wire says about it: as received from a row, and as it is about to be written.
+#
+# Nothing here asks a clock, a machine or a database: whoever receives or sends hands those values in.
+
 
 VERSION: Final = "9.0.0"
 """What we say in the header ``NServiceBus.Version``: three numbers, because readers expect a core version there.
 
-5 or more, because a callback of core 5 takes a reply by its intent only from such a sender (transport reference §6.9); and
+5 or more, because a callback of core 5 takes a reply by its intent only from such a sender (docs/internals/wire.md#callbacks); and
 9, because the set of headers is that of core 9 (10 adds its trace header). Receivers took 99.0.0 and no version at all.
 """
-
-
-class Intent(StrEnum):
-    """Why a message was sent (transport reference §6.3); equal to its text on the wire."""
-
-    UNDEFINED = ""
-    SEND = "Send"
-    PUBLISH = "Publish"
-    SUBSCRIBE = "Subscribe"
-    UNSUBSCRIBE = "Unsubscribe"
-    REPLY = "Reply"
-
-    @classmethod
-    def read(cls, text: str | None) -> Intent:
-        """The intent of a header: a name in any case or its number; what is unknown or missing is ``UNDEFINED``."""
-        return _INTENTS.get((text or "").strip().lower(), cls.UNDEFINED)
-
-
-_INTENTS: Final = {key: intent for number, intent in enumerate(Intent) for key in (intent.value.lower(), str(number)) if key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +34,7 @@ class IncomingMessage:
     """A received row.
 
     ``correlation_id`` and ``reply_to`` are given as the columns of these names (absent on PostgreSQL, NULL from transport
-    7 on) and hold, once made, what counts by transport reference §13.1: the correlation header if it says something,
+    7 on) and hold, once made, what counts by docs/internals/wire.md#rows-by-writer: the correlation header if it says something,
     else the column; the reply column if it says something, else the header, and before both the callback queue that
     transport 2.x names in a header of its own. ``None`` if nobody said. ``reply_address`` is the same without that queue.
     """
@@ -111,7 +94,10 @@ class IncomingMessage:
 
     @property
     def is_control_message(self) -> bool:
-        """Whether the message is for the infrastructure and carries no body (reference §6.6, §6.9)."""
+        """Whether the message is for the infrastructure and carries no body.
+
+        See docs/internals/wire.md#control-messages, docs/internals/wire.md#callbacks.
+        """
         return names.CONTROL_MESSAGE in self.headers
 
 
@@ -121,7 +107,8 @@ class OutgoingMessage:
 
     With ``delay`` (counted by the database's clock from the moment it is written) or ``deliver_at`` (aware) it waits in
     the table of delayed messages of the endpoint that sends it. At most one of the three is given.
-    The correlation and reply columns of SQL Server repeat the headers (reference §13), so they are read from those.
+    The correlation and reply columns of SQL Server repeat the headers (docs/internals/wire.md#rows-for-every-version), so they are
+    read from those.
     """
 
     destination: QueueAddress
@@ -157,7 +144,7 @@ class OutgoingMessage:
 def complete_headers(headers: Headers, *, message_id: str, correlation_id: str | None, reply_to: str | None) -> Headers:
     """A copy of the headers with what only the row's id and its columns say, for where there are no such columns, or nobody who
     reads them: transports from 7 on read the headers alone, versions 1 and 2 write a reply-to address into the column alone
-    (transport reference §13.1).
+    (docs/internals/wire.md#rows-by-writer).
 
     Which of both wins is as in :class:`IncomingMessage`.
     """
@@ -183,17 +170,38 @@ def new_message_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
+def shared_headers(
+    *,
+    endpoint: str | None,
+    machine: str,
+    host_id: uuid.UUID,
+    reply_to: str | None = None,
+    content_type: str | None = None,
+    enclosed_types: str | None = None,
+) -> Headers:
+    """The headers that are the same for all messages of one type from one sender, in the order of the recorded rows.
+
+    ``endpoint`` is ``None`` in a process that sends as none; ``reply_to`` a canonical address; ``enclosed_types`` is the text of
+    :func:`sqlqueue_app.messages.types.enclosed_types`. Values of ``None`` are left out.
+    """
+    shared: Headers = {
+        names.REPLY_TO_ADDRESS: reply_to,
+        names.ORIGINATING_MACHINE: machine,
+        names.ORIGINATING_ENDPOINT: endpoint,
+        names.ORIGINATING_HOST_ID: host_id.hex,
+        names.CONTENT_TYPE: content_type,
+        names.ENCLOSED_MESSAGE_TYPES: enclosed_types,
+        names.VERSION: VERSION,
+    }
+    return {name: value for name, value in shared.items() if value is not None}
+
+
 def outgoing_headers(
     *,
     message_id: str,
     now: datetime,
-    endpoint: str | None,
-    machine: str,
-    host_id: uuid.UUID,
+    shared: Headers,
     intent: Intent = Intent.SEND,
-    enclosed_types: str | None = None,
-    content_type: str | None = None,
-    reply_to: str | None = None,
     incoming: IncomingMessage | None = None,
     time_to_be_received: timedelta | None = None,
     conversation_id: str | None = None,
@@ -202,47 +210,107 @@ def outgoing_headers(
 ) -> Headers:
     """The headers of a message that an endpoint sends, publishes or replies with, in the order of the recorded rows.
 
-    ``now`` is aware and becomes TimeSent; ``endpoint`` is ``None`` in a process that sends as none; ``enclosed_types`` is
-    the text of :func:`sqlqueue_app.messages.types.enclosed_types`; ``reply_to`` a canonical address; ``incoming`` the
-    message being handled, which hands on its conversation and correlation. Without it a conversation starts:
-    ``conversation_id``, or else the message's own id. ``trace`` are the headers of its trace, else that of ``incoming`` goes on,
-    unless ``custom`` names another. ``custom`` headers stand first and win over ours, but for the message id. Values of ``None``
-    among ours are left out. Raises :class:`WireFormatError` for a naive ``now`` and a duration that .NET could not hold.
+    ``now`` is aware and becomes TimeSent; ``shared`` are :func:`shared_headers`; ``incoming`` is the message being handled, which
+    hands on its conversation and correlation. Without it a conversation starts: ``conversation_id``, or else the message's own id.
+    ``trace`` are the headers of its trace, else that of ``incoming`` goes on, unless ``custom`` names another. ``custom`` headers
+    stand first and win over ours, but for the message id. Raises :class:`WireFormatError` for a naive ``now`` and a duration that
+    .NET could not hold.
     """
-    related_to = conversation = correlation = None
-    if incoming is not None:
-        related_to = incoming.message_id
-        conversation = incoming.conversation_id
-        correlation = incoming.correlation_id or incoming.message_id
-    ours: Headers = {
-        names.MESSAGE_ID: message_id,
-        names.MESSAGE_INTENT: intent.value or None,
-        names.RELATED_TO: related_to,
-        names.CONVERSATION_ID: conversation or conversation_id or message_id,
-        names.CORRELATION_ID: correlation or message_id,
-        names.TIME_TO_BE_RECEIVED: None if time_to_be_received is None else format_timespan(time_to_be_received),
-        names.REPLY_TO_ADDRESS: reply_to,
-        names.ORIGINATING_MACHINE: machine,
-        names.ORIGINATING_ENDPOINT: endpoint,
-        names.ORIGINATING_HOST_ID: host_id.hex,
-        names.CONTENT_TYPE: content_type,
-        names.ENCLOSED_MESSAGE_TYPES: enclosed_types,
-        names.VERSION: VERSION,
-        names.TIME_SENT: format_time(now),
-    }
-    own = {name: value for name, value in (custom or {}).items() if name != names.MESSAGE_ID}
-    ours |= {} if names.TRACE_PARENT in own else trace or _trace_of(incoming)
-    return own | {name: value for name, value in ours.items() if value is not None and name not in own}
+    ours: Headers = {names.MESSAGE_ID: message_id}
+    if intent is not Intent.UNDEFINED:
+        ours[names.MESSAGE_INTENT] = intent.value
+    if incoming is None:
+        ours[names.CONVERSATION_ID] = conversation_id or message_id
+        ours[names.CORRELATION_ID] = message_id
+    else:
+        ours[names.RELATED_TO] = incoming.message_id
+        ours[names.CONVERSATION_ID] = incoming.conversation_id or conversation_id or message_id
+        ours[names.CORRELATION_ID] = incoming.correlation_id or incoming.message_id
+    if time_to_be_received is not None:
+        ours[names.TIME_TO_BE_RECEIVED] = format_timespan(time_to_be_received)
+    ours |= shared
+    ours[names.TIME_SENT] = format_time(now)
+    if not custom or names.TRACE_PARENT not in custom:
+        ours |= trace or ({} if incoming is None else _trace_of(incoming))
+    if not custom:
+        return ours
+    headers = {name: value for name, value in custom.items() if name != names.MESSAGE_ID}
+    for name, value in ours.items():
+        headers.setdefault(name, value)
+    return headers
 
 
-def _trace_of(incoming: IncomingMessage | None) -> Headers:
+def _trace_of(incoming: IncomingMessage) -> Headers:
     """The trace that a handled message belongs to, as it is passed on by who makes no spans.
 
     A request to begin a new trace goes along: nobody has followed it yet.
     """
-    if incoming is None or not (header := incoming.headers).get(names.TRACE_PARENT):
-        return {names.BAGGAGE: incoming.headers.get(names.BAGGAGE)} if incoming is not None else {}
-    passed = {name: header.get(name) for name in names.TRACE_CONTEXT}
-    if (header.get(names.START_NEW_TRACE) or "").lower() == "true":
-        passed[names.START_NEW_TRACE] = "True"
-    return passed
+    header = incoming.headers.get
+    has_parent = bool(header(names.TRACE_PARENT))
+    passed = names.TRACE_CONTEXT if has_parent else (names.BAGGAGE,)
+    found: Headers = {name: value for name in passed if (value := header(name)) is not None}
+    if has_parent and (header(names.START_NEW_TRACE) or "").lower() == "true":
+        found[names.START_NEW_TRACE] = "True"
+    return found
+
+
+# --- message times ----------------------------------------------------------------------------------------------------
+# The times of a message by its headers: how long it waited, how long it was processed, both (docs/internals/operations.md#metrics).
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTimes:
+    """Instants, and what lies between them; None where a header is missing or cannot be read.
+
+    Negative times come from clocks that differ, and are not corrected. `ended` is when processing ended, or when it failed.
+    """
+
+    sent: datetime | None
+    due: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    failed: bool
+
+    @property
+    def begin(self) -> datetime | None:
+        """From when on it could have been handled: when it was due, else when it was sent."""
+        return self.due or self.sent
+
+    @property
+    def delivery(self) -> timedelta | None:
+        """From then until its processing started."""
+        return _between(self.begin, self.started)
+
+    @property
+    def processing(self) -> timedelta | None:
+        """How long it was processed."""
+        return _between(self.started, self.ended)
+
+    @property
+    def critical(self) -> timedelta | None:
+        """From when it could have been handled until it was, or had failed."""
+        return _between(self.begin, self.ended)
+
+
+def message_times(headers: Mapping[str, str | None]) -> MessageTimes:
+    """What the headers of a message say: all of it in an audit queue, when it failed in an error queue. Never raises."""
+    failed = _instant(headers.get(names.TIME_OF_FAILURE))
+    ended = _instant(headers.get(names.PROCESSING_ENDED))
+    return MessageTimes(
+        sent=_instant(headers.get(names.TIME_SENT)),
+        due=_instant(headers.get(names.DELIVER_AT)),
+        started=_instant(headers.get(names.PROCESSING_STARTED)),
+        ended=ended or failed,
+        failed=ended is None and failed is not None,
+    )
+
+
+def _instant(text: str | None) -> datetime | None:
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
+def _between(begin: datetime | None, end: datetime | None) -> timedelta | None:
+    return None if begin is None or end is None else end - begin

@@ -1,4 +1,6 @@
-"""By what failures are alike: the classifiers of ServiceControl with its titles and ids (operations reference 3.2).
+"""By what failures are alike: the classifiers of ServiceControl with its titles and ids.
+
+See docs/internals/operations.md#failure-groups.
 
 So one failure is in the same groups here and in ServicePulse, and a note or a link that names a group holds for both. For that,
 the trace of a Python program is read as ServiceControl reads it: one in the form of .NET, which our endpoints write first, has its
@@ -8,14 +10,139 @@ innermost frame in the title; a bare traceback of somebody else has `No stacktra
 from __future__ import annotations
 
 import hashlib
+import re
+import sys
+import unicodedata
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.identifiers import is_blank
-from sqlqueue_app.messages.stack_frames import first_frame
+from sqlqueue_app.messages.addresses import is_blank
+
+# --- stack frames -----------------------------------------------------------------------------------------------------
+# The first frame of a .NET stack trace, found as ServiceControl finds it (docs/internals/operations.md#failure-groups).
+#
+# ServiceControl uses a regular expression with a time limit of 5 seconds. A trace comes from whoever sends messages, so this is a
+# reader of our own, whose time grows with the length of the trace alone. It takes what that expression takes:
+#
+#     at <type>.<method>(<parameters>) in <file>:line <number>
+#
+# ``at``, ``in`` and ``line`` may be any word, for .NET translates them. Parameters are none, or a type and a name at least.
+# The place is optional; its file starts with ``/`` or with a drive letter, or it is in the form of Mono. Nothing else may follow.
+
+
+_WORD: Final = re.compile(r"[ \t]*\w+[ \t]+")
+# Only white space ends a name, a line does not; what is longer is none.
+_NAME: Final = re.compile(r"[^ \t]{0,4000}")
+_SPACES: Final = re.compile(r"[ \t]*")
+_SPACE: Final = re.compile(r"[ \t]")
+_PARENTHESES: Final = re.compile(r"\)")
+# What comes before the name of a file, and after it.
+_IN: Final = re.compile(r"[ \t]+\w+[ \t]+(?:[A-Za-z]:|/)")
+_LINE: Final = re.compile(r":\w+[ \t]+[0-9]+")
+_MONO: Final = re.compile(r"[ \t]+\[0x[0-9a-f]+\][ \t]+\w+[ \t]+<[^>]{1,1000}>:[0-9]+\s*", re.IGNORECASE)
+
+
+def first_frame(trace: str) -> str | None:
+    """The method of the first frame, as ``Type.Method(parameters)``; None if no line of the trace is a frame."""
+    frames = _Frames(trace)
+    start = 0
+    while start <= len(trace):
+        word = _WORD.match(trace, start)
+        found = frames.method_at(word.end()) if word is not None else None
+        if found is not None:
+            return found
+        start = frames.end_of_line(start) + 1
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line: the parentheses in it after which a frame may end, and where its white space is."""
+
+    closing: tuple[int, ...]
+    spaces: tuple[int, ...]
+
+
+class _Frames:
+    """A trace, whose lines are each looked at once."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace = trace
+        self._lines: dict[int, _Line] = {}
+
+    def end_of_line(self, position: int) -> int:
+        """Where the line of the position ends."""
+        end = self._trace.find("\n", position)
+        return len(self._trace) if end < 0 else end
+
+    def method_at(self, start: int) -> str | None:
+        """The method whose name starts here."""
+        trace = self._trace
+        end = _end(_NAME, trace, start)
+        openings = [each for each in range(start + 3, end) if trace[each] == "("]
+        behind = _end(_SPACES, trace, end)
+        if trace.startswith("(", behind):
+            openings.append(behind)
+        ends = {each: closed for each in openings if (closed := self._end_of_parameters(each)) is not None}
+        if not ends:
+            return None
+        # As much as possible belongs to the type, as little as possible to the method; both have at least one character.
+        dot = trace.rfind(".", start + 1, min(max(ends), end) - 1)
+        if dot < 0:
+            return None
+        opening = next(each for each in ends if min(each, end) >= dot + 2)
+        return trace[start : min(opening, end)] + trace[opening : ends[opening]]
+
+    def _end_of_parameters(self, opening: int) -> int | None:
+        line = self._line(opening)
+        nothing = _end(_SPACES, self._trace, opening + 1)
+        # A type, white space, a name.
+        later = bisect_left(line.spaces, opening + 2)
+        named = line.spaces[later] + 2 if later < len(line.spaces) else sys.maxsize
+        for closing in line.closing[bisect_left(line.closing, opening) :]:
+            if closing == nothing or closing >= named:
+                return closing + 1
+        return None
+
+    def _line(self, position: int) -> _Line:
+        end = self.end_of_line(position)
+        line = self._lines.get(end)
+        if line is None:
+            start = self._trace.rfind("\n", 0, position) + 1
+            text_end = start + len(self._trace[start:end].rstrip())
+            colon = self._colon_after_file(start, text_end)
+            found = (each.start() for each in _PARENTHESES.finditer(self._trace, start, end))
+            closing = tuple(each for each in found if each + 1 >= text_end or self._is_place(each + 1, colon, end))
+            spaces = tuple(each.start() for each in _SPACE.finditer(self._trace, start, end)) if closing else ()
+            line = self._lines[end] = _Line(closing, spaces)
+        return line
+
+    def _colon_after_file(self, start: int, end: int) -> int:
+        """The colon of ``:line 42`` at the end of a line, maybe with a punctuation mark; -1 if there is none."""
+        punctuated = end > start and unicodedata.category(self._trace[end - 1]).startswith("P")
+        for last in (end - 1, end) if punctuated else (end,):
+            colon = self._trace.rfind(":", start, last)
+            if colon >= 0 and _LINE.fullmatch(self._trace, colon, last):
+                return colon
+        return -1
+
+    def _is_place(self, after: int, colon: int, end: int) -> bool:
+        before = _IN.match(self._trace, after, end)
+        # At least one character of the file is between its root and the colon.
+        return (before is not None and before.end() < colon) or _MONO.fullmatch(self._trace, after, end) is not None
+
+
+def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
+    found = pattern.match(text, start)
+    return start if found is None else found.end()
+
+
+# --- failure groups ---------------------------------------------------------------------------------------------------
+
 
 Headers = Mapping[str, str | None]
 

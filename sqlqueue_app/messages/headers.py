@@ -1,19 +1,25 @@
-"""The headers of a message: their names, and the JSON text in which a row keeps them.
-
-The text is one flat JSON object of strings and nulls (transport reference §6.1). What is read is what either generation
-of NServiceBus readers takes for sensible; what is written all of them read.
-"""
+"""Message headers: their names, the JSON text in which a row keeps them, and the rules for headers that a caller adds."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import Any, Final
 
 from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
+from sqlqueue_app.messages.times import format_time, parse_time, parse_timespan
+from sqlqueue_app.messages.types import resolve_enclosed
 
-# The way of a message (transport reference §6.3).
+# --- headers ----------------------------------------------------------------------------------------------------------
+# The headers of a message: their names, and the JSON text in which a row keeps them.
+#
+# The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). What is read is what either
+# generation of NServiceBus readers takes for sensible; what is written all of them read.
+
+
+# The way of a message (docs/internals/wire.md#headers).
 MESSAGE_ID: Final = "NServiceBus.MessageId"
 CORRELATION_ID: Final = "NServiceBus.CorrelationId"
 CONVERSATION_ID: Final = "NServiceBus.ConversationId"
@@ -35,14 +41,14 @@ IS_DEFERRED_MESSAGE: Final = "NServiceBus.IsDeferredMessage"
 CONTROL_MESSAGE: Final = "NServiceBus.ControlMessage"
 RETURN_MESSAGE_ERROR_CODE: Final = "NServiceBus.ReturnMessage.ErrorCode"
 
-# Sagas (§6.3).
+# Sagas (docs/internals/wire.md#headers).
 SAGA_ID: Final = "NServiceBus.SagaId"
 SAGA_TYPE: Final = "NServiceBus.SagaType"
 ORIGINATING_SAGA_ID: Final = "NServiceBus.OriginatingSagaId"
 ORIGINATING_SAGA_TYPE: Final = "NServiceBus.OriginatingSagaType"
 IS_SAGA_TIMEOUT_MESSAGE: Final = "NServiceBus.IsSagaTimeoutMessage"
 
-# Tracing and metrics (§6.3, §18).
+# Tracing and metrics (docs/internals/wire.md#headers).
 START_NEW_TRACE: Final = "NServiceBus.OpenTelemetry.StartNewTrace"
 TRACE_PARENT: Final = "traceparent"
 TRACE_STATE: Final = "tracestate"
@@ -51,13 +57,13 @@ TRACE_CONTEXT: Final = (TRACE_PARENT, TRACE_STATE, BAGGAGE)
 METRIC_INSTANCE_ID: Final = "NServiceBus.Metric.InstanceId"
 METRIC_TYPE: Final = "NServiceBus.Metric.Type"
 
-# Legacy (§6.3).
+# Legacy (docs/internals/wire.md#headers).
 WINDOWS_IDENTITY: Final = "WinIdName"
 LEGACY_CORRELATION_ID: Final = "CorrId"
 RELATED_TO_TIMEOUT_ID: Final = "NServiceBus.RelatedToTimeoutId"
 CALLBACK_QUEUE: Final = "NServiceBus.SqlServer.CallbackQueue"
 
-# Subscriptions by message (§6.6).
+# Subscriptions by message (docs/internals/wire.md#control-messages).
 SUBSCRIPTION_MESSAGE_TYPE: Final = "SubscriptionMessageType"
 SUBSCRIBER_ADDRESS: Final = "NServiceBus.SubscriberAddress"
 SUBSCRIBER_ENDPOINT: Final = "NServiceBus.SubscriberEndpoint"
@@ -67,7 +73,7 @@ SCHEDULE: Final = "SqlQueue.Schedule"
 SCHEDULED_FOR: Final = "SqlQueue.ScheduledFor"
 RUN_BY_HAND: Final = "SqlQueue.RunByHand"
 
-# Failures (§6.7) and retries.
+# Failures (docs/internals/wire.md#error-queue-headers) and retries.
 FAILED_QUEUE: Final = "NServiceBus.FailedQ"
 TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"
 EXCEPTION_TYPE: Final = "NServiceBus.ExceptionInfo.ExceptionType"
@@ -89,7 +95,7 @@ RETRY_TO: Final = "ServiceControl.RetryTo"
 TARGET_ENDPOINT_ADDRESS: Final = "ServiceControl.TargetEndpointAddress"
 EDIT_OF: Final = "ServiceControl.EditOf"
 
-# Audit (§6.8).
+# Audit (docs/internals/wire.md#audit-headers).
 PROCESSING_STARTED: Final = "NServiceBus.ProcessingStarted"
 PROCESSING_ENDED: Final = "NServiceBus.ProcessingEnded"
 PROCESSING_ENDPOINT: Final = "NServiceBus.ProcessingEndpoint"
@@ -98,7 +104,7 @@ HOST_ID: Final = "$.diagnostics.hostid"
 HOST_DISPLAY_NAME: Final = "$.diagnostics.hostdisplayname"
 ORIGINATING_ADDRESS: Final = "NServiceBus.OriginatingAddress"
 
-# Delayed delivery (§7.1, §7.2).
+# Delayed delivery (docs/internals/wire.md#delayed-delivery).
 FORWARDS: Final = "SqlQueue.Forwards"
 """How often handlers have forwarded the message; ours, no other reader knows it."""
 MOST_FORWARDS: Final = 50
@@ -114,6 +120,8 @@ Headers = dict[str, str | None]
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BOOLEANS: Final = {True: "true", False: "false"}
+_TEXT: Final = frozenset({str})
+_TEXT_OR_NONE: Final = frozenset({str, type(None)})
 
 
 def read_headers(text: str | None) -> Headers:
@@ -153,8 +161,9 @@ def write_headers(headers: Mapping[str, str | None]) -> str:
     of 9.1 refuses it. Raises :class:`WireFormatError` for a name that is no text and a value that is neither text nor
     ``None``: readers of 9.1 take every other value for poison.
     """
-    for name, value in headers.items():
-        check_kinds(name, value)
+    if not (_TEXT.issuperset(map(type, headers)) and _TEXT_OR_NONE.issuperset(map(type, headers.values()))):
+        for name, value in headers.items():
+            check_kinds(name, value)
     text = _encode(dict(headers))
     if "\\ud" in text:
         text = _encode(_without_half_pairs(dict(headers)))
@@ -236,3 +245,86 @@ def _cut(text: str) -> str:
 def whole_number(text: str | None) -> int:
     """The count in a header: up to nine ASCII digits; 0 for anything else, which nobody of us has written."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+# --- custom headers ---------------------------------------------------------------------------------------------------
+# Headers of a caller's own: none that a reader of NServiceBus fails on (docs/internals/wire.md#header-readers).
+
+
+_REFUSED: Final = {
+    "__type": "readers of transports 3 to 9.0 take it for the type of the dictionary, and the row for poison",
+    FORWARD_DESTINATION: "receivers would send the message on to what it says; say where it goes by to=",
+}
+
+
+def _check_types(text: str) -> None:
+    if not resolve_enclosed(text):
+        raise WireFormatError(f"{text!r} names no message type; expected a full name such as 'Sales.PlaceOrder'")
+
+
+def _check_time(text: str) -> None:
+    # Cores 4 and 5 look at the separators, too.
+    if format_time(parse_time(text)) != text:
+        raise WireFormatError(f"the time {text!r} is not like '2026-04-29 21:56:55:590807 Z'")
+
+
+def _check_intent(text: str) -> None:
+    if Intent.read(text) is Intent.UNDEFINED:
+        raise WireFormatError(f"the intent {text!r} is unknown; expected {', '.join(filter(None, Intent))}")
+
+
+_CHECKS: Final[dict[str, Callable[[str], object]]] = {
+    TIME_SENT: _check_time,
+    DELIVER_AT: _check_time,
+    TIMEOUT_EXPIRE: _check_time,
+    DELAYED_RETRIES_TIMESTAMP: _check_time,
+    PROCESSING_STARTED: _check_time,
+    PROCESSING_ENDED: _check_time,
+    TIME_OF_FAILURE: _check_time,
+    TIME_TO_BE_RECEIVED: parse_timespan,
+    ENCLOSED_MESSAGE_TYPES: _check_types,
+    MESSAGE_INTENT: _check_intent,
+}
+
+
+def check_custom_headers(headers: object) -> None:
+    """Raise :class:`WireFormatError`, naming the header, for what readers fail on, and for what is no mapping of text.
+
+    That is a time or duration in another form or `None`, no type, an unknown intent, names that mean something else to readers.
+    What a header may say otherwise is its sender's business.
+    """
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping):
+        raise WireFormatError(f"headers is {type(headers).__name__} ({headers!r:.200}); expected a dictionary of text")
+    for name, value in headers.items():
+        check_kinds(name, value)
+        if (why := _REFUSED.get(name)) is not None:
+            raise WireFormatError(f"the header name {name!r} cannot be used: {why}")
+        if (check := _CHECKS.get(name)) is None:
+            continue
+        if not isinstance(value, str):
+            raise WireFormatError(f"the header {name!r} is {value!r}; expected text: readers of NServiceBus fail on anything else")
+        try:
+            check(value)
+        except WireFormatError as error:
+            raise WireFormatError(f"the header {name!r} would fail at readers of NServiceBus: {error}") from None
+
+
+class Intent(StrEnum):
+    """Why a message was sent (docs/internals/wire.md#headers); equal to its text on the wire."""
+
+    UNDEFINED = ""
+    SEND = "Send"
+    PUBLISH = "Publish"
+    SUBSCRIBE = "Subscribe"
+    UNSUBSCRIBE = "Unsubscribe"
+    REPLY = "Reply"
+
+    @classmethod
+    def read(cls, text: str | None) -> Intent:
+        """The intent of a header: a name in any case or its number; what is unknown or missing is ``UNDEFINED``."""
+        return _INTENTS.get((text or "").strip().lower(), cls.UNDEFINED)
+
+
+_INTENTS: Final = {key: intent for number, intent in enumerate(Intent) for key in (intent.value.lower(), str(number)) if key}

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 from sqlqueue_app.messages.errors import MessageBodyError
-from sqlqueue_app.messages.hints import bare
-from sqlqueue_app.messages.json_reader import Reader, reader_for
-from sqlqueue_app.messages.json_writer import write_json
-from sqlqueue_app.messages.misfit import Misfit
-from sqlqueue_app.messages.shapes import AS_IS, NAMES, is_mappable, mapped_class
-from sqlqueue_app.messages.tries import limited_tries
+from sqlqueue_app.messages.json import Misfit, Reader, limited_tries, reader_for, write_json
+from sqlqueue_app.messages.type_hints import AS_IS, NAMES, bare, is_mappable, mapped_class
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.messages.xml_document import Element, messages_in
-from sqlqueue_app.messages.xml_reader import decode_xml, plain_of
-from sqlqueue_app.messages.xml_writer import write_xml
+from sqlqueue_app.messages.xml import Element, decode_xml, messages_in, plain_of, write_xml
 
 JSON_CONTENT_TYPE: Final = "application/json"
 """What :func:`serialize` writes, for the header ContentType; receivers look it up to the letter."""
@@ -37,6 +31,10 @@ _SERIALIZERS: Final = {JSON_CONTENT_TYPE: _JSON, "text/json": _JSON, XML_CONTENT
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
+Writer = Callable[[object], bytes]
+"""Writes the body of a message; raises :class:`MessageBodyError` as :func:`serialize` does."""
+
+
 def serialize(message: object, names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> bytes:
     """The body of a message: compact JSON in UTF-8, without byte order mark; XML where the content type says so.
 
@@ -47,21 +45,31 @@ def serialize(message: object, names: str = AS_IS, content_type: str | None = No
     its name, a duration is ISO 8601, and the root is named by ``types``: the full names of the type and its base types.
     Raises :class:`MessageBodyError`, naming the place, for NaN, infinities and what has no form in JSON or XML.
     """
+    return writer_for(names, content_type, types)(message)
+
+
+def writer_for(names: str = AS_IS, content_type: str | None = None, types: Sequence[str] = ()) -> Writer:
+    """What writes messages as :func:`serialize` does with these arguments: what is the same for all is decided once."""
     if names not in NAMES:
         raise ValueError(f"unknown names {names!r}; expected one of {', '.join(NAMES)}")
-    kind: type = type(message)
-    if not isinstance(message, (Mapping, list, tuple)) and not is_mappable(kind):
-        raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
-    try:
-        return (write_xml(message, names, types) if is_xml(content_type) else write_json(message, names)).encode("utf-8")
-    except Misfit as misfit:
-        raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {misfit}") from misfit.__cause__
-    except RecursionError:
-        raise MessageBodyError(f"the body of {kind.__qualname__} is nested too deeply, or contains itself") from None
-    except UnicodeEncodeError as error:
-        raise MessageBodyError(
-            f"the body of {kind.__qualname__} contains half of a surrogate pair ({error.object[error.start]!r})"
-        ) from None
+    as_xml = is_xml(content_type)
+
+    def write(message: object) -> bytes:
+        kind: type = type(message)
+        if kind is not dict and not is_mappable(kind) and not isinstance(message, (Mapping, list, tuple)):
+            raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
+        try:
+            return (write_xml(message, names, types) if as_xml else write_json(message, names)).encode("utf-8")
+        except Misfit as misfit:
+            raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {misfit}") from misfit.__cause__
+        except RecursionError:
+            raise MessageBodyError(f"the body of {kind.__qualname__} is nested too deeply, or contains itself") from None
+        except UnicodeEncodeError as error:
+            raise MessageBodyError(
+                f"the body of {kind.__qualname__} contains half of a surrogate pair ({error.object[error.start]!r})"
+            ) from None
+
+    return write
 
 
 def deserialize(body: bytes, content_type: str | None, target: Any = None, names: str = AS_IS, default: str = _JSON) -> Any:
@@ -78,13 +86,36 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     empty body, JSON in UTF-16, and nesting without end; :class:`SeveralMessages` for XML that holds several (see
     :func:`deserialize_element`). Raises :class:`MessageTypeError` where ``target`` cannot be mapped.
     """
+    return body_reader(content_type, target, names, default)(body)
+
+
+def body_reader(content_type: str | None, target: Any = None, names: str = AS_IS, default: str = _JSON) -> Callable[[bytes], Any]:
+    """:func:`deserialize` for all bodies of one content type: what does not depend on the body is decided here, once."""
     hint = dict if target is None else target
+    if is_xml(content_type, default):
+        return functools.partial(_read_xml, hint, names)
+    return _read_json_object if hint is dict else functools.partial(_read_json, hint, names)
+
+
+def _read_xml(hint: Any, names: str, body: bytes) -> Any:
     with limited_tries(len(body)):
         try:
-            found = decode_xml(body, hint) if is_xml(content_type, default) else _decode(body)
+            found = decode_xml(body, hint)
         except Misfit as misfit:
             raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
         return _fitted(found, hint, names)
+
+
+def _read_json(hint: Any, names: str, body: bytes) -> Any:
+    found = _decode(body)
+    with limited_tries(len(body)):
+        return _fitted(found, hint, names)
+
+
+def _read_json_object(body: bytes) -> dict[str, Any]:
+    # As it was decoded, with no alternatives to try.
+    found = _decode(body)
+    return found if type(found) is dict else _fitted(found, dict, AS_IS)
 
 
 def deserialize_element(element: Element, target: Any = None, names: str = AS_IS) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from sqlqueue_app.messages.errors import MessageTypeError
-from sqlqueue_app.messages.shapes import NAMES, check_mappable
+from sqlqueue_app.messages.type_hints import NAMES, check_mappable
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -33,7 +33,10 @@ class MessageType:
 
     @property
     def enclosed(self) -> str:
-        """The entry in EnclosedMessageTypes: ``Name, Assembly`` resolves everywhere (reference §18), else the name."""
+        """The entry in EnclosedMessageTypes: ``Name, Assembly`` resolves everywhere, else the name.
+
+        See docs/internals/wire.md#message-types.
+        """
         return f"{self.name}, {self.assembly}" if self.assembly else self.name
 
 
@@ -43,6 +46,8 @@ class MessageTypes:
     def __init__(self) -> None:
         self._by_name: dict[str, MessageType] = {}
         self._by_class: dict[type, MessageType] = {}
+        self.version = 0
+        """Grows with each registration: what was derived from the registry before is out of date then."""
 
     def add(self, found: MessageType) -> None:
         """Register; raises :class:`MessageTypeError` if the name or the class is taken by another.
@@ -63,6 +68,7 @@ class MessageTypes:
             )
         self._by_name[name] = found
         self._by_class[found.cls] = found
+        self.version += 1
 
     def by_name(self, name: str) -> MessageType | None:
         """The type of exactly this name, or ``None``; what assemblies type arguments come from does not matter."""

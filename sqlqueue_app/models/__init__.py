@@ -1,4 +1,4 @@
-"""Django models: the managed tables, anchors for the pages and permissions of the dashboard, and `queue_model`."""
+"""Django models: managed tables, anchors of the pages and permissions of the dashboard, and `queue_model`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,40 @@ from sqlqueue_app.models.anchors import (
     Queue,
     Subscription,
 )
-from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
-from sqlqueue_app.models.figures import (
-    ConversationEdge,
-    EndpointSeen,
-    GroupFigures,
-    MessageFigures,
-    NotableKind,
-    NotableMessage,
-    QueueFigures,
-    UsageDay,
-)
-from sqlqueue_app.models.handled import HandledMessage, TaskResult
-from sqlqueue_app.models.lake import BatchKind, CopyFate, LakeBatch, LakeCopy, LakeFile, LakePosition, PipelineRun, RunState
-from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
-from sqlqueue_app.models.running import (
+from sqlqueue_app.models.cluster import (
     Claim,
+    DistributedTransaction,
     EndpointExpectation,
     EndpointSample,
     EndpointTotal,
+    HandledMessage,
     Instance,
     QueueSample,
     Schedule,
     ScheduleTick,
+    TaskResult,
+    TwoPhaseCoordinator,
 )
-from sqlqueue_app.models.two_phase import DistributedTransaction, TwoPhaseCoordinator
-from sqlqueue_app.models.watching import (
+from sqlqueue_app.models.failures import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Redirect
+from sqlqueue_app.models.lake import (
+    BatchKind,
+    ConversationEdge,
+    CopyFate,
+    EndpointSeen,
+    GroupFigures,
+    LakeBatch,
+    LakeCopy,
+    LakeFile,
+    LakePosition,
+    MessageFigures,
+    NotableKind,
+    NotableMessage,
+    PipelineRun,
+    QueueFigures,
+    RunState,
+    UsageDay,
+)
+from sqlqueue_app.models.monitoring import (
     CheckResult,
     DeliveryState,
     Event,
@@ -50,7 +58,8 @@ from sqlqueue_app.models.watching import (
     NotificationRule,
     Severity,
 )
-from sqlqueue_app.queue_models import queue_model, queue_models
+from sqlqueue_app.models.operations import ActionResult, Operation, OperationState, OperatorAction
+from sqlqueue_app.models.queues import queue_model, queue_models
 
 __all__ = [
     "ActionResult",
@@ -113,5 +122,5 @@ __all__ = [
 
 
 def managed_models() -> list[type[models.Model]]:
-    """The models whose tables `migrate` makes; a worker reads and writes them."""
+    """The models whose tables `migrate` creates; a worker reads and writes them."""
     return [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]

@@ -1,4 +1,4 @@
-"""Places in the admin and in the list of permissions for pages that are not about one table."""
+"""Models without a table, which give pages a place in the admin and hold the permissions of the dashboard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Queue(models.Model):
-    """The pages about queues, and the permissions of the dashboard: one for each power. It has no table and no rows."""
+    """The pages of queues, and the permissions of the dashboard."""
 
     class Meta:
         managed = False
@@ -35,7 +35,7 @@ class Queue(models.Model):
 
 
 class Dashboard(models.Model):
-    """The overview; it has no table and no rows."""
+    """The overview."""
 
     class Meta:
         managed = False
@@ -48,7 +48,7 @@ class Dashboard(models.Model):
 
 
 class Endpoint(models.Model):
-    """The pages about endpoints; it has no table and no rows."""
+    """The pages of endpoints."""
 
     class Meta:
         managed = False
@@ -61,7 +61,7 @@ class Endpoint(models.Model):
 
 
 class DelayedMessage(models.Model):
-    """The pages about delayed messages; it has no table and no rows."""
+    """The pages of delayed messages."""
 
     class Meta:
         managed = False
@@ -74,7 +74,7 @@ class DelayedMessage(models.Model):
 
 
 class Subscription(models.Model):
-    """The page about subscriptions; it has no table and no rows."""
+    """The page of subscriptions."""
 
     class Meta:
         managed = False
@@ -87,7 +87,7 @@ class Subscription(models.Model):
 
 
 class Conversation(models.Model):
-    """The pages about conversations; it has no table and no rows."""
+    """The pages of conversations."""
 
     class Meta:
         managed = False
@@ -100,7 +100,7 @@ class Conversation(models.Model):
 
 
 class Analytics(models.Model):
-    """The pages of what the pipeline has computed; it has no table and no rows."""
+    """The pages of rollups by the pipeline."""
 
     class Meta:
         managed = False
@@ -113,7 +113,7 @@ class Analytics(models.Model):
 
 
 class LakeSearch(models.Model):
-    """The pages of old messages in the lake; it has no table and no rows."""
+    """The pages of old messages in the lake."""
 
     class Meta:
         managed = False

@@ -1,21 +1,21 @@
-"""Failed messages: the index of what lies in the error queues, and what operators have said about it.
+"""Models of failed messages: the index of the error queues, and what operators add to it.
 
-The messages themselves stay in their error queue (design 6.7). What is read from their headers here can be read again at any time;
-the status, the notes and the redirects cannot.
+Messages stay in their error queue. Columns copied from headers can be read again at any time; status, notes and redirects cannot.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Final
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue_app.queue_models.fields import UtcInstantField
+from sqlqueue_app.models.fields import UtcInstantField
+from sqlqueue_app.tables.rows import without_nul
 
 
 class FailureStatus(models.IntegerChoices):
-    """What has become of a failed message; the first four numbers are those of ServiceControl (operations reference 3.2)."""
+    """The status of a failed message; the first four numbers are those of ServiceControl."""
 
     UNRESOLVED = 1, _("unresolved")
     RESOLVED = 2, _("resolved")
@@ -26,7 +26,7 @@ class FailureStatus(models.IntegerChoices):
 
 
 class FailureGroup(models.Model):
-    """Failures that have one thing in common; `id` is what ServiceControl gives the same group (operations reference 3.2)."""
+    """Failures with a common property; `id` is ServiceControl's id of the same group."""
 
     id = models.UUIDField("id", primary_key=True)
     classifier = models.CharField("classifier", max_length=64, help_text="by what the failures are alike")
@@ -46,9 +46,9 @@ class FailureGroup(models.Model):
 
 
 class FailedMessage(models.Model):
-    """A message that failed, once for all its attempts. `id` is what ServiceControl calls its unique message id.
+    """A failed message with all its attempts. `id` is the unique message id of ServiceControl.
 
-    `queue` and `row_version` say where it lies; `row_version` is NULL once it does not. Groups are those of the last failure.
+    `queue` and `row_version` locate its row; `row_version` is NULL once the row is gone. Groups are those of the last failure.
     """
 
     id = models.UUIDField("unique message id", primary_key=True)
@@ -103,7 +103,7 @@ class FailedMessage(models.Model):
 
 
 class FailedAttempt(models.Model):
-    """One time that a failed message came to an error queue. While its row lies there, `row_version` says which it is."""
+    """One arrival of a failed message in an error queue. `row_version` is set while its row is there."""
 
     failure = models.ForeignKey(FailedMessage, on_delete=models.CASCADE, related_name="history")
     queue = models.CharField("error queue", max_length=400)
@@ -129,7 +129,7 @@ class FailedAttempt(models.Model):
 
 
 class Redirect(models.Model):
-    """Where retries go instead of the queue in which the message failed; used at a retry alone."""
+    """The queue that retries go to instead of the queue where messages failed."""
 
     id = models.UUIDField("id", primary_key=True, help_text="made of the address that it is for")
     from_address = models.CharField("from", max_length=400, unique=True)
@@ -145,3 +145,13 @@ class Redirect(models.Model):
 
     def __str__(self) -> str:
         return f"{self.from_address} to {self.to_address}"
+
+
+_LONGEST: Final = {each.name: each.max_length for each in FailedMessage._meta.concrete_fields}
+
+
+def fitting(column: str, value: Any) -> Any:
+    """The value as the column of FailedMessage can store it: long texts cut, without NUL."""
+    if not isinstance(value, str):
+        return value
+    return without_nul(value)[: _LONGEST.get(column)]

@@ -1,7 +1,8 @@
-"""What the pipeline has done: its runs, and the manifest of the lake, which says what is in it.
+"""Models of the pipeline: its runs, the manifest of the lake, and the rollups that the admin shows.
 
-The manifest is written in the transaction that takes the rows out of their queue: a file that it does not name was never taken, and
-one that it names is finished after a crash.
+The manifest is written in the transaction that takes the rows out of their queue: a file that is not in it was never taken, and a
+file that is in it is completed after a crash. Rollups are updated in the transaction of each batch; tables of the lake hold the
+same numbers per batch. Times are sums in seconds, critical times may be negative, sketches are JSON as in `lake.sketches`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue_app.queue_models.fields import UtcInstantField
-from sqlqueue_app.queue_models.json_text import JsonTextField
+from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class RunState(models.TextChoices):
-    """How a run of the pipeline is, or ended."""
+    """The state of a pipeline run."""
 
     RUNNING = "running", _("running")
     ENDED = "ended", _("ended")
@@ -25,9 +25,9 @@ class RunState(models.TextChoices):
 
 
 class PipelineRun(models.Model):
-    """One run of the pipeline: a process, from its start to its end. One that runs and has no heartbeat any more was killed.
+    """One process of the pipeline. A run in state RUNNING without a recent heartbeat was killed.
 
-    The numbers are of what it has committed; they grow in the transaction of each batch.
+    The numbers count committed work; they grow in the transaction of each batch.
     """
 
     started_at = UtcInstantField("started at")
@@ -60,7 +60,7 @@ class PipelineRun(models.Model):
 
 
 class BatchKind(models.TextChoices):
-    """What a batch did."""
+    """The kind of a batch."""
 
     AUDIT = "audit", _("taken from an audit queue")
     PEEK = "peek", _("read from an audit queue")
@@ -100,9 +100,9 @@ class LakeBatch(models.Model):
 
 
 class LakeFile(models.Model):
-    """A file of the lake. It counts from the commit of its batch until `retired_at`; after that its data is elsewhere, or too old.
+    """A file of the lake, valid from the commit of its batch until `retired_at`: then its data is elsewhere or expired.
 
-    The row of a retired file is deleted once the file is.
+    The row of a retired file is deleted after the file.
     """
 
     batch = models.ForeignKey(LakeBatch, on_delete=models.CASCADE, related_name="files")
@@ -130,9 +130,10 @@ class LakeFile(models.Model):
 
 
 class LakePosition(models.Model):
-    """Up to which row an audit queue was read into a lake and left as it is; moved in the transaction of each batch.
+    """The last row of an audit queue that was copied to a lake without taking it; moved in the transaction of each batch.
 
-    None where the rows are taken. `native_id` is that row's: in a table that was made anew its number belongs to another one.
+    There is no row if messages are taken. `native_id` is the id of that row: in a recreated table its number belongs to another
+    row.
     """
 
     lake_id = models.UUIDField("lake")
@@ -152,7 +153,7 @@ class LakePosition(models.Model):
 
 
 class CopyFate(models.TextChoices):
-    """What has become of a failed message of which the lake has a copy."""
+    """The outcome of a failed message that was copied to the lake."""
 
     WAITING = "waiting", _("waiting")
     RETRIED = "retried", _("retried")
@@ -163,9 +164,9 @@ class CopyFate(models.TextChoices):
 
 
 class LakeCopy(models.Model):
-    """A row of an error queue that the lake has a copy of. Which row it is, its number and its id say together.
+    """A row of an error queue that was copied to the lake, identified by number and id together.
 
-    `left_at` is NULL while the row lies in the queue; the fate may change after that, until it is final.
+    `left_at` is NULL while the row is in the queue; afterwards the fate may change until it is final.
     """
 
     lake_id = models.UUIDField("lake")
@@ -194,3 +195,186 @@ class LakeCopy(models.Model):
 
     def __str__(self) -> str:
         return f"{self.queue} {self.row_version}: {self.fate}"
+
+
+# --- Rollups ----------------------------------------------------------------------------------------------------------
+
+
+class NotableKind(models.TextChoices):
+    """The ranking of a notable message."""
+
+    SLOWEST = "slowest", _("slowest")
+    LARGEST = "largest", _("largest")
+
+
+class MessageFigures(models.Model):
+    """Messages of one type at an endpoint per minute, hour or day of their processing.
+
+    `processed` counts audited messages, `failed` those that came to an error queue. A mean is a sum divided by its count.
+    """
+
+    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")
+    message_type = models.CharField("message type", max_length=255, blank=True, default="")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time: 60, 3600 or 86400")
+    at = UtcInstantField("at", help_text="the begin of its time, in UTC")
+    processed = models.PositiveBigIntegerField("processed", default=0)
+    failed = models.PositiveBigIntegerField("failed", default=0)
+    retried = models.PositiveBigIntegerField("retried by an operator", default=0)
+    delayed_retries = models.PositiveBigIntegerField("delayed retries", default=0)
+    processing_count = models.PositiveBigIntegerField("processed with a processing time", default=0)
+    processing_sum = models.FloatField("processing time", default=0)
+    processing_sketch = JsonTextField("processing times", default=dict)
+    critical_count = models.PositiveBigIntegerField("processed with a critical time", default=0)
+    critical_sum = models.FloatField("critical time", default=0)
+    critical_negative = models.PositiveBigIntegerField("processed with a negative critical time", default=0)
+    critical_sketch = JsonTextField("critical times", default=dict)
+    body_bytes = models.PositiveBigIntegerField("bytes of bodies", default=0)
+
+    class Meta:
+        verbose_name = _("figures of messages")
+        verbose_name_plural = _("figures of messages")
+        default_permissions = ()
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["endpoint", "message_type", "seconds", "at"], name="sqlqueue_figures_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["seconds", "at"], name="sqlqueue_figures_time")]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}: {self.message_type} at {self.at:%Y-%m-%d %H:%M}"
+
+
+class GroupFigures(models.Model):
+    """Failures of a group per hour or day; the id is ServiceControl's."""
+
+    group_id = models.UUIDField("group id")
+    classifier = models.CharField("classifier", max_length=64)
+    title = models.TextField("title")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time: 3600 or 86400")
+    at = UtcInstantField("at", help_text="the begin of its time, in UTC")
+    count = models.PositiveBigIntegerField("failures", default=0)
+    first_seen = UtcInstantField("first failure")
+    last_seen = UtcInstantField("last failure")
+
+    class Meta:
+        verbose_name = _("figures of a group of failures")
+        verbose_name_plural = _("figures of groups of failures")
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["group_id", "seconds", "at"], name="sqlqueue_group_figures_once")]
+        indexes: ClassVar = [models.Index(fields=["seconds", "at"], name="sqlqueue_group_figures_time")]
+
+    def __str__(self) -> str:
+        return f"{self.title} at {self.at:%Y-%m-%d %H:%M}"
+
+
+class ConversationEdge(models.Model):
+    """Messages from one endpoint to another per hour or day of their processing."""
+
+    sender = models.CharField("sender", max_length=255, blank=True, default="")
+    receiver = models.CharField("receiver", max_length=255, blank=True, default="")
+    message_type = models.CharField("message type", max_length=255, blank=True, default="")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time: 3600 or 86400")
+    at = UtcInstantField("at", help_text="the begin of its time, in UTC")
+    count = models.PositiveBigIntegerField("messages", default=0)
+    critical_count = models.PositiveBigIntegerField("messages with a critical time", default=0)
+    critical_sum = models.FloatField("critical time", default=0)
+    critical_sketch = JsonTextField("critical times", default=dict)
+
+    class Meta:
+        verbose_name = _("edge of conversations")
+        verbose_name_plural = _("edges of conversations")
+        default_permissions = ()
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["sender", "receiver", "message_type", "seconds", "at"], name="sqlqueue_edge_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["seconds", "at"], name="sqlqueue_edge_time")]
+
+    def __str__(self) -> str:
+        return f"{self.sender} to {self.receiver} at {self.at:%Y-%m-%d %H:%M}"
+
+
+class EndpointSeen(models.Model):
+    """An instance of an endpoint that has handled messages, successfully or not."""
+
+    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")
+    machine = models.CharField("machine", max_length=255, blank=True, default="")
+    host_id = models.CharField("host id", max_length=64, blank=True, default="")
+    host = models.CharField("host", max_length=255, blank=True, default="", help_text="its name for people, as last seen")
+    first_seen = UtcInstantField("first seen")
+    last_seen = UtcInstantField("last seen")
+    messages = models.PositiveBigIntegerField("messages", default=0)
+
+    class Meta:
+        verbose_name = _("endpoint seen")
+        verbose_name_plural = _("endpoints seen")
+        default_permissions = ()
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["endpoint", "machine", "host_id"], name="sqlqueue_seen_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} on {self.machine}"
+
+
+class QueueFigures(models.Model):
+    """Rows of a queue that the pipeline has taken or copied, per day in UTC."""
+
+    queue = models.CharField("queue", max_length=400)
+    day = models.DateField("day")
+    taken = models.PositiveBigIntegerField("taken", default=0)
+    copied = models.PositiveBigIntegerField("copied", default=0)
+    expired = models.PositiveBigIntegerField("expired", default=0, help_text="how many of them were over their time")
+    unreadable = models.PositiveBigIntegerField("unreadable", default=0, help_text="how many have headers that cannot be read")
+    bytes = models.PositiveBigIntegerField("bytes", default=0, help_text="of headers and bodies")
+
+    class Meta:
+        verbose_name = _("figures of a queue")
+        verbose_name_plural = _("figures of queues")
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "day"], name="sqlqueue_queue_figures_once")]
+        indexes: ClassVar = [models.Index(fields=["day"], name="sqlqueue_queue_figures_day")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} on {self.day}"
+
+
+class NotableMessage(models.Model):
+    """One of the slowest or largest messages of a day in UTC; `value` is in seconds, or in bytes."""
+
+    day = models.DateField("day")
+    kind = models.CharField("kind", max_length=16, choices=NotableKind.choices)
+    rank = models.PositiveIntegerField("rank", help_text="from 1")
+    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")
+    message_type = models.CharField("message type", max_length=255, blank=True, default="")
+    message_id = models.CharField("message id", max_length=255, blank=True, default="")
+    conversation_id = models.CharField("conversation id", max_length=255, blank=True, default="")
+    value = models.FloatField("value")
+    at = UtcInstantField("at")
+
+    class Meta:
+        verbose_name = _("notable message")
+        verbose_name_plural = _("notable messages")
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["day", "kind", "rank"], name="sqlqueue_notable_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.rank} of {self.day}: {self.message_id}"
+
+
+class UsageDay(models.Model):
+    """Messages that an endpoint has handled per day in UTC; bytes include headers and bodies."""
+
+    endpoint = models.CharField("endpoint", max_length=255, blank=True, default="")
+    day = models.DateField("day")
+    messages = models.PositiveBigIntegerField("messages", default=0)
+    failures = models.PositiveBigIntegerField("failures", default=0)
+    bytes = models.PositiveBigIntegerField("bytes", default=0)
+
+    class Meta:
+        verbose_name = _("usage on a day")
+        verbose_name_plural = _("usage by day")
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["endpoint", "day"], name="sqlqueue_usage_once")]
+        indexes: ClassVar = [models.Index(fields=["day"], name="sqlqueue_usage_day")]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} on {self.day}"

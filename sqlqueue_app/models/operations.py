@@ -1,14 +1,13 @@
-"""What operators do: bulk operations, which workers carry out, and the record of every action."""
+"""Models of operator actions: bulk operations, and the record of every action."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from sqlqueue_app.queue_models.fields import UtcInstantField
-from sqlqueue_app.queue_models.json_text import JsonTextField
+from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
 
 
 class OperationState(models.TextChoices):
@@ -22,10 +21,10 @@ class OperationState(models.TextChoices):
 
 
 class Operation(models.Model):
-    """A bulk operation: a row that any live worker claims, works on batch by batch, and brings to its end (design 6.14).
+    """A bulk operation, claimed and run batch by batch by any live worker.
 
-    Each batch is one transaction with the numbers here, so what is done is counted once, whoever is killed. `cursor` is the last
-    that was looked at; `lease_until` is how long the process that works on it is left alone.
+    The numbers are written in the transaction of each batch, so that every message counts once even if the process is killed.
+    `cursor` is the last processed message; `lease_until` ends the claim of the worker.
     """
 
     id = models.UUIDField("id", primary_key=True)
@@ -63,7 +62,7 @@ class Operation(models.Model):
 
 
 class ActionResult(models.TextChoices):
-    """How an action ended."""
+    """The result of an action."""
 
     DONE = "done", _("done")
     REQUESTED = "requested", _("requested")
@@ -72,9 +71,9 @@ class ActionResult(models.TextChoices):
 
 
 class OperatorAction(models.Model):
-    """Who did what, when, on how many: one row for each action in the dashboard or by a command, also for those that were denied.
+    """The record of an action in the dashboard or by a command, denied ones included: who, what, when, how many.
 
-    Users may be in another database, and may be deleted: what stands here is their key and name as they were.
+    Users may be in another database and may be deleted: the row keeps their key and name.
     """
 
     at = UtcInstantField("at")
@@ -97,3 +96,6 @@ class OperatorAction(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user_name}: {self.action} ({self.result})"
+
+
+OPEN: Final = (OperationState.WAITING, OperationState.RUNNING)

@@ -1,4 +1,4 @@
-"""The driver of the Spark pipeline: it takes batches from the audit queues, writes them to a lake, and keeps the manifest of it.
+"""The driver of the Spark pipeline: it moves batches from audit queues into a lake, copies error queues, and keeps the manifest.
 
-Only the command `run_sqlqueue_pipeline` imports this part, which needs the extra `spark`.
+Only the command `run_sqlqueue_pipeline` imports this package. It needs the extra `spark`.
 """

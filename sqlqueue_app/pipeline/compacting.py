@@ -1,4 +1,7 @@
-"""Putting small files together, and retiring what is too old: batches of their own, so that every row is in the manifest once."""
+"""Compaction and retention of a lake.
+
+Each compaction and each deletion is a batch of its own, so a reader of the manifest sees every row exactly once at any time.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,29 @@ from typing import Final
 
 from sqlqueue_app.lake.columns import MESSAGE_TABLES, TABLES
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
-from sqlqueue_app.pipeline.errors import BatchLost, PipelineError
-from sqlqueue_app.pipeline.manifest import Commit
-from sqlqueue_app.pipeline.places import NewFile, inflight
-from sqlqueue_app.pipeline.runs import count_in_run
+from sqlqueue_app.pipeline.manifest import Commit, count_in_run
+from sqlqueue_app.pipeline.storage import BatchLost, NewFile, PipelineError, inflight
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.lake_files import rows_by_file, write_together
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.tables.connections import database_now
 
 SMALL: Final = 64 * 2**20
-"""Files below so many bytes are put together."""
+"""Files below this size in bytes are compacted."""
 LARGE: Final = 256 * 2**20
-"""Up to about so many."""
+"""The approximate maximum size of a compacted file in bytes."""
 
 _AT_ONCE: Final = 500
 _COPIES_KEPT_DAYS: Final = 30
 
 
 def compact(tools: Tools) -> int:
-    """Put the small files of each folder together; returns how many there are fewer.
+    """Compact the small files of each folder; return by how many files the lake shrank.
 
-    Readers who ask the manifest see each row once at any time. BatchLost if somebody else has retired one of the files.
+    Raises BatchLost if another pipeline retired one of the files.
     """
     fewer = 0
     for files in _groups(tools):
-        fewer += _put_together(tools, files)
+        fewer += _compact_group(tools, files)
     return fewer
 
 
@@ -59,7 +60,7 @@ def _folder(file: LakeFile) -> str:
     return file.path.rpartition("/")[0]
 
 
-def _put_together(tools: Tools, old: Sequence[LakeFile]) -> int:
+def _compact_group(tools: Tools, old: Sequence[LakeFile]) -> int:
     if len(old) < 2:
         return 0
     batch, table, folder = uuid.uuid4(), TABLES[old[0].table], _folder(old[0])
@@ -80,7 +81,7 @@ def _put_together(tools: Tools, old: Sequence[LakeFile]) -> int:
         )
     commit = Commit(batch, BatchKind.COMPACTION, rows=rows, files=files)
     tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in files])
-    tools.manifest.publish(tools.committed(commit, lambda made: _retire(tools, made, old)))
+    tools.manifest.publish(tools.committed(commit, lambda batch: _retire(tools, batch, old)))
     tools.manifest.delete_retired()
     return len(old) - len(files)
 
@@ -98,7 +99,7 @@ def _retire(tools: Tools, batch: LakeBatch, files: Sequence[LakeFile]) -> None:
 
 
 def retire_old(tools: Tools, keep_days: int) -> int:
-    """Delete the messages of the lake whose day is longer ago; figures stay. Returns how many files there are fewer."""
+    """Delete message files older than `keep_days`; rollups stay. Returns the number of deleted files."""
     now = database_now(tools.alias)
     before = now.date() - timedelta(days=keep_days)
     old = list(
@@ -112,9 +113,9 @@ def retire_old(tools: Tools, keep_days: int) -> int:
     )
     if old:
         commit = Commit(uuid.uuid4(), BatchKind.RETENTION, rows=sum(each.rows for each in old))
-        tools.manifest.publish(tools.committed(commit, lambda made: _retire(tools, made, old)))
+        tools.manifest.publish(tools.committed(commit, lambda batch: _retire(tools, batch, old)))
         tools.manifest.delete_retired()
-    # Of what has left its queue longer ago than the index of failures remembers nothing more will be known.
+    # The index of failures remembers nothing about messages that left their queue earlier.
     left_before = now - timedelta(days=max(keep_days, _COPIES_KEPT_DAYS))
     LakeCopy.objects.using(tools.alias).filter(lake_id=tools.manifest.lake_id, left_at__lt=left_before).delete()
     return len(old)

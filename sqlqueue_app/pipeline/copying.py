@@ -1,41 +1,46 @@
-"""Copying what is new in an error queue. Nothing is ever taken from it: its rows are what operators retry.
+"""Copy failed messages from error queues into the lake, and record what became of them.
 
-New is each row that lies in the queue and of which the lake has no copy: also one that was committed late, or put back by hand.
+Nothing is removed from an error queue, because operators retry its rows. A row is new if the lake has no copy of it, so rows that
+were committed late or put back by hand are copied too.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
-from sqlqueue_app.lake.columns import FAILURES, TABLES
+from sqlqueue_app.lake.columns import FAILURES, FATES, TABLES
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy
-from sqlqueue_app.operations.error_rows import without_nul
-from sqlqueue_app.pipeline.batches import Made, Written, count_batch, make_batch, write_parsed
-from sqlqueue_app.pipeline.manifest import Commit
-from sqlqueue_app.pipeline.places import queue_folder
+from sqlqueue_app.models import BatchKind, CopyFate, FailedMessage, FailureStatus, LakeBatch, LakeCopy
+from sqlqueue_app.pipeline.lake_batches import PreparedBatch, WrittenBatch, count_batch, make_batch, write_parsed, write_rows
+from sqlqueue_app.pipeline.manifest import Commit, count_in_run
+from sqlqueue_app.pipeline.storage import inflight, queue_folder
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.lake_files import CopiedRow, copied_rows, only_rows, without_text
-from sqlqueue_app.spark.transforms.failures import parse_failures
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.spark.transforms import parse_failures
+from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.row_ranges import row_ids
-from sqlqueue_app.tables.rows import row_id_of
+from sqlqueue_app.tables.row_selection import row_ids
+from sqlqueue_app.tables.rows import row_id_of, without_nul
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
+# --- Copies of failed messages ----------------------------------------------------------------------------------------
+
 _WRITTEN_AT_ONCE: Final = 500
 Key = tuple[int, str]
-"""A row of an error queue: its RowVersion and its id. A table that was made anew begins with the same numbers, and other ids."""
+"""RowVersion and id of a row. A recreated table reuses row versions, but with other ids."""
 
 
-class ErrorQueue:
-    """One error queue. `queue` is its name in the lake, and in the index of failures."""
+class ErrorQueueCopier:
+    """Copies one error queue. `queue` is its name in the lake and in the index of failures."""
 
     def __init__(self, tools: Tools, table: QueueTable, queue: str) -> None:
         self._tools = tools
@@ -43,42 +48,42 @@ class ErrorQueue:
         self._queue = queue
 
     def copy(self, most: int) -> Commit | None:
-        """Copy the first rows that are new, `most` at most, and note which have left the queue; None if none is new.
+        """Copy the first new rows, at most `most`, and record which rows have left the queue; None if none is new.
 
-        Acknowledgements of retries are no failures, and are not copied.
+        Acknowledgements of retries are not failures and are skipped.
         """
         there = set(row_ids(self._table))
         known = {(number, native) for number, native in self._in_queue().values_list("row_version", "native_id")}
-        self._note_left(known - there)
+        self._mark_left(known - there)
         new = sorted(there - known)[:most]
         if not new:
             return None
         self._tools.step("chosen to copy")
         copied: list[CopiedRow] = []
 
-        def write(batch: uuid.UUID) -> Written:
+        def write(batch: uuid.UUID) -> WrittenBatch:
             written = self._write(batch, new)
             copied.extend(self._copied(batch, written))
             return written
 
         return make_batch(
-            self._tools, BatchKind.FAILURES, self._queue, write, lambda batch, made: self._record(batch, made, copied)
+            self._tools, BatchKind.FAILURES, self._queue, write, lambda batch, prepared: self._record(batch, prepared, copied)
         )
 
     def _in_queue(self) -> QuerySet[LakeCopy]:
         copies = LakeCopy.objects.using(self._tools.alias)
         return copies.filter(lake_id=self._tools.manifest.lake_id, queue=self._queue, left_at=None)
 
-    def _note_left(self, keys: set[Key]) -> None:
+    def _mark_left(self, keys: set[Key]) -> None:
         now = database_now(self._tools.alias)
         gone = sorted(keys)
         for start in range(0, len(gone), _WRITTEN_AT_ONCE):
-            portion = gone[start : start + _WRITTEN_AT_ONCE]
-            found = self._in_queue().filter(row_version__in=[number for number, _ in portion])
+            chunk = gone[start : start + _WRITTEN_AT_ONCE]
+            found = self._in_queue().filter(row_version__in=[number for number, _ in chunk])
             left = [each.pk for each in found if (each.row_version, each.native_id) in keys]
             self._in_queue().filter(pk__in=left).update(left_at=now)
 
-    def _write(self, batch: uuid.UUID, new: Sequence[Key]) -> Written:
+    def _write(self, batch: uuid.UUID, new: Sequence[Key]) -> WrittenBatch:
         tools, taken_at = self._tools, database_now(self._tools.alias)
         numbers = [number for number, _ in new]
 
@@ -89,8 +94,8 @@ class ErrorQueue:
 
         return write_parsed(tools, batch, FAILURES, self._queue, parsed, numbers[-1])
 
-    def _copied(self, batch: uuid.UUID, written: Written) -> list[CopiedRow]:
-        """By the files themselves."""
+    def _copied(self, batch: uuid.UUID, written: WrittenBatch) -> list[CopiedRow]:
+        """The copied rows, as read back from the files."""
         return [
             row
             for table in sorted({each.table for each in written.files})
@@ -102,7 +107,7 @@ class ErrorQueue:
             )
         ]
 
-    def _record(self, batch: LakeBatch, made: Made, copied: Sequence[CopiedRow]) -> None:
+    def _record(self, batch: LakeBatch, prepared: PreparedBatch, copied: Sequence[CopiedRow]) -> None:
         tools = self._tools
         copies = [
             LakeCopy(
@@ -119,4 +124,130 @@ class ErrorQueue:
         ]
         LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_WRITTEN_AT_ONCE)
         tools.step("copied")
-        count_batch(tools, made, "failures")
+        count_batch(tools, prepared, "failures")
+
+
+# --- Outcomes of copied messages --------------------------------------------------------------------------------------
+
+_AT_ONCE: Final = 500
+# The index of failures forgets finished messages after this time.
+_TRACKED_FOR: Final = timedelta(days=30)
+# The index and the copies are written in different transactions.
+_MARGIN: Final = timedelta(minutes=2)
+_FINAL: Final = (CopyFate.RESOLVED, CopyFate.DELETED, CopyFate.GONE)
+_OUTCOME_OF_STATUS: Final = {
+    FailureStatus.RESOLVED: CopyFate.RESOLVED,
+    FailureStatus.RETRY_ISSUED: CopyFate.RETRIED,
+    FailureStatus.DELETED: CopyFate.DELETED,
+    FailureStatus.GONE: CopyFate.GONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _OutcomeChange:
+    copy: LakeCopy
+    outcome: CopyFate
+    at: datetime
+
+
+class OutcomeTracker:
+    """Tracks the outcomes of the copies of one lake. Kept for a whole run; used by one thread."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._since: datetime | None = None
+
+    def update(self) -> int:
+        """Record the outcomes that changed since the last call (the first call checks all open copies); return their number."""
+        now = database_now(self._tools.alias)
+        changed = 0
+        for chunk in _chunks(self._candidates(now)):
+            changed += self._write(list(self._changes(chunk, now)))
+        self._since = now
+        return changed
+
+    def _candidates(self, now: datetime) -> QuerySet[LakeCopy]:
+        copies = LakeCopy.objects.using(self._tools.alias).filter(lake_id=self._tools.manifest.lake_id).exclude(fate__in=_FINAL)
+        copies = copies.filter(Q(left_at=None) | Q(left_at__gte=now - _TRACKED_FOR))
+        if self._since is None:
+            return copies.order_by("pk")
+        since = self._since - _MARGIN
+        failures = FailedMessage.objects.using(self._tools.alias).filter(status_at__gte=since)
+        ids = [str(each) for each in failures.values_list("pk", flat=True)[: _AT_ONCE + 1]]
+        if len(ids) > _AT_ONCE:
+            return copies.order_by("pk")
+        recent = Q(left_at__gte=since) | Q(left_at__isnull=False, fate=CopyFate.WAITING)
+        return copies.filter(recent | Q(unique_message_id__in=ids)).order_by("pk")
+
+    def _changes(self, copies: Sequence[LakeCopy], now: datetime) -> Iterator[_OutcomeChange]:
+        ids = {each.pk: _uuid(each.unique_message_id) for each in copies}
+        failures = FailedMessage.objects.using(self._tools.alias).in_bulk([each for each in ids.values() if each is not None])
+        for each in copies:
+            key = ids[each.pk]
+            failure = None if key is None else failures.get(key)
+            outcome = outcome_of(each, failure)
+            if outcome != each.fate:
+                yield _OutcomeChange(each, outcome, now if failure is None or failure.status_at is None else failure.status_at)
+
+    def _write(self, changes: Sequence[_OutcomeChange]) -> int:
+        if not changes:
+            return 0
+        tools, batch = self._tools, uuid.uuid4()
+        rows = [
+            {
+                "queue": each.copy.queue,
+                "row_version": each.copy.row_version,
+                "native_id": each.copy.native_id,
+                "message_id": each.copy.message_id,
+                "unique_message_id": each.copy.unique_message_id,
+                "fate": str(each.outcome),
+                "fate_at": each.at,
+                "copied_at": each.copy.copied_at,
+                "batch": str(batch),
+                "day": each.at.date(),
+            }
+            for each in changes
+        ]
+        commit = Commit(batch, BatchKind.FATES, rows=len(rows), files=write_rows(tools, batch, FATES, rows))
+        tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in commit.files])
+        tools.manifest.publish(tools.committed(commit, lambda _: self._record(commit, changes)))
+        return len(changes)
+
+    def _record(self, commit: Commit, changes: Sequence[_OutcomeChange]) -> None:
+        for each in changes:
+            each.copy.fate, each.copy.fate_at = each.outcome, each.at
+        LakeCopy.objects.using(self._tools.alias).bulk_update(
+            [each.copy for each in changes], ["fate", "fate_at"], batch_size=_AT_ONCE // 5
+        )
+        self._tools.step("fates recorded")
+        count_in_run(self._tools.alias, self._tools.run, batches=1, bytes=commit.bytes)
+
+
+def outcome_of(copy: LakeCopy, failure: FailedMessage | None) -> CopyFate:
+    """The outcome of a copied row according to the index of failures; unchanged if the index does not know it yet."""
+    is_there = copy.left_at is None
+    before = CopyFate(copy.fate)
+    if failure is None:
+        return before if is_there or before is not CopyFate.WAITING else CopyFate.GONE
+    status = FailureStatus(failure.status)
+    if is_there:
+        return CopyFate.ARCHIVED if status is FailureStatus.ARCHIVED else CopyFate.WAITING
+    if status in _OUTCOME_OF_STATUS:
+        return _OUTCOME_OF_STATUS[status]
+    is_same_row = (failure.queue, failure.row_version) == (copy.queue, copy.row_version)
+    # The message waits in another row: it was retried and failed again.
+    return before if failure.row_version is None or is_same_row else CopyFate.RETRIED
+
+
+def _chunks(copies: QuerySet[LakeCopy]) -> Iterator[list[LakeCopy]]:
+    after = 0
+    while chunk := list(copies.filter(pk__gt=after)[:_AT_ONCE]):
+        yield chunk
+        after = chunk[-1].pk
+
+
+def _uuid(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None

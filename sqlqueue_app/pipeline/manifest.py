@@ -1,45 +1,50 @@
-"""The manifest of a lake: what a batch has committed, and how its files come to where readers look.
+"""The manifest of a lake, and the rows of pipeline runs.
 
-A commit names the files, which are private until then. Publishing moves them; it may be broken off anywhere and done again. What is
-in the private folder and in no commit was never taken, and is deleted.
+A commit names the files of a batch, which are private until then. Publishing moves them to their final paths; it can be interrupted
+anywhere and repeated. Files in the private folder without a commit are deleted: their rows are still in the queue.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import platform
+import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final
 
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.models import F
 
-from sqlqueue_app.models import BatchKind, LakeBatch, LakeFile, PipelineRun
-from sqlqueue_app.operations.claims import one_at_a_time
-from sqlqueue_app.pipeline.errors import BatchLost
-from sqlqueue_app.pipeline.places import INFLIGHT, NewFile, inflight
-from sqlqueue_app.pipeline.storage import LakeStorage
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.models import BatchKind, LakeBatch, LakeFile, PipelineRun, RunState
+from sqlqueue_app.pipeline.storage import INFLIGHT, BatchLost, LakeStorage, NewFile, PipelineBusy, inflight
+from sqlqueue_app.receiving.instances import one_at_a_time
+from sqlqueue_app.tables.connections import database_now
+
+logger = logging.getLogger("sqlqueue.pipeline")
 
 _LOCK: Final = "pipeline commits"
 _WRITTEN_AT_ONCE: Final = 100
 
 Step = Callable[[str], None]
-"""Told the name of each step as it is reached: tests stop there."""
+"""Called with the name of each step, so that tests can interrupt there."""
 
 
 def no_step(_name: str) -> None:
-    """Where nobody asks for the steps."""
+    """Ignore the steps: the default."""
 
 
 def hold_lock(alias: str, now: datetime) -> None:
-    """Keep other pipelines of the database waiting until the end of the transaction, which must be open."""
+    """Lock out other pipelines of the database until the end of the open transaction."""
     one_at_a_time(alias, _LOCK, now)
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a batch is to write into the manifest."""
+    """The manifest entry of a batch."""
 
     id: uuid.UUID
     kind: BatchKind
@@ -52,12 +57,12 @@ class Commit:
 
     @property
     def bytes(self) -> int:
-        """Of its files."""
+        """The size of its files."""
         return sum(each.bytes for each in self.files)
 
 
 class Manifest:
-    """The manifest of one lake in the database of `alias`; used by one thread."""
+    """The manifest of one lake in the database `alias`. Used by one thread."""
 
     def __init__(self, alias: str, lake_id: uuid.UUID, storage: LakeStorage, run: PipelineRun | None, step: Step = no_step) -> None:
         self._alias = alias
@@ -72,9 +77,9 @@ class Manifest:
         return self._lake_id
 
     def check_files(self, commit: Commit) -> None:
-        """BatchLost unless every file of the batch is still where it was written; to be asked with the lock held.
+        """Raise BatchLost unless every file of the batch is still in the private folder. Call it with the lock held.
 
-        Who cleans up holds the same lock: from here on it sees the commit, or the commit will not be.
+        Cleaning up takes the same lock, so it either runs before this check or sees the commit.
         """
         there = self._storage.sizes(inflight(commit.id))
         for each in commit.files:
@@ -111,7 +116,7 @@ class Manifest:
         return batch
 
     def publish(self, batch: LakeBatch) -> None:
-        """Move the files of a committed batch to where readers look; whatever was done of it before is not done again."""
+        """Move the files of a committed batch to their final paths; continues an interrupted move."""
         files = list(batch.files.using(self._alias).order_by("pk"))
         for each in files:
             self._storage.move(f"{inflight(batch.id)}/{each.written_as}", each.path)
@@ -123,9 +128,9 @@ class Manifest:
         self._step("published")
 
     def recover(self) -> int:
-        """Finish what was committed and not published, then drop what was never committed; returns how many batches were finished.
+        """Publish committed batches, delete files without a commit; return the number of batches published.
 
-        Safe beside another pipeline: what that one is about to commit, it will find gone, and take again.
+        Safe while another pipeline runs: if its uncommitted files are deleted, `check_files` rejects its commit.
         """
         unfinished = list(
             LakeBatch.objects.using(self._alias).filter(lake_id=self._lake_id, published_at=None).order_by("committed_at")
@@ -148,7 +153,7 @@ class Manifest:
                     self._storage.delete(f"{INFLIGHT}/{name}")
 
     def delete_retired(self) -> int:
-        """Delete the files that do not count any more, then their rows; returns how many."""
+        """Delete retired files, then their manifest rows; return their number."""
         retired = list(
             LakeFile.objects.using(self._alias).filter(batch__lake_id=self._lake_id, retired_at__isnull=False).order_by("pk")
         )
@@ -159,3 +164,101 @@ class Manifest:
             chosen = [each.pk for each in retired[start : start + _WRITTEN_AT_ONCE]]
             LakeFile.objects.using(self._alias).filter(pk__in=chosen).delete()
         return len(retired)
+
+
+# --- Runs -------------------------------------------------------------------------------------------------------------
+
+HEARTBEAT_SECONDS: Final = 10.0
+DEAD_AFTER: Final = timedelta(minutes=2)
+_KILLED: Final = "the process was killed, or its machine was lost"
+
+
+def begin_run(alias: str, *, master: str, lake: str, options: Mapping[str, Any]) -> PipelineRun:
+    """Insert the row of a new run; mark dead runs as failed. Raises PipelineBusy if another run is alive."""
+    with transaction.atomic(using=alias):
+        now = database_now(alias)
+        hold_lock(alias, now)
+        for other in PipelineRun.objects.using(alias).filter(state=RunState.RUNNING):
+            if _is_alive(other, now):
+                raise PipelineBusy(
+                    f"a pipeline runs already: process {other.pid} on {other.host}, since {other.started_at:%Y-%m-%d %H:%M} UTC, "
+                    f"heard of {_seconds_since(other.heartbeat_at, now)} s ago; stop it, or wait for its end"
+                )
+            other.state, other.ended_at, other.error = RunState.FAILED, now, _KILLED
+            other.save(using=alias, update_fields=["state", "ended_at", "error"])
+        return PipelineRun.objects.using(alias).create(
+            started_at=now,
+            heartbeat_at=now,
+            host=_host(),
+            pid=os.getpid(),
+            master=master,
+            lake=lake,
+            options=dict(options),
+        )
+
+
+def end_run(alias: str, run: PipelineRun, state: RunState, error: str = "") -> None:
+    """Record how the run ended."""
+    now = database_now(alias)
+    PipelineRun.objects.using(alias).filter(pk=run.pk).update(state=state, error=error, ended_at=now, heartbeat_at=now)
+
+
+def count_in_run(alias: str, run: PipelineRun | None, **more: int) -> None:
+    """Add to the counters of the run, in the same transaction as what they count."""
+    if run is not None:
+        PipelineRun.objects.using(alias).filter(pk=run.pk).update(**{name: F(name) + number for name, number in more.items()})
+
+
+def _is_alive(run: PipelineRun, now: datetime) -> bool:
+    if run.heartbeat_at is None or now - run.heartbeat_at > DEAD_AFTER:
+        return False
+    # A local process that no longer exists is dead before its heartbeat expires.
+    return run.host != _host() or (run.pid != os.getpid() and _is_process(run.pid))
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _host() -> str:
+    return platform.node()[:255]
+
+
+def _seconds_since(at: datetime | None, now: datetime) -> int:
+    return 0 if at is None else int((now - at).total_seconds())
+
+
+class Heartbeats:
+    """A context that updates the heartbeat of a run every ten seconds, in a thread of its own."""
+
+    def __init__(self, alias: str, run: PipelineRun) -> None:
+        self._alias = alias
+        self._run = run
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="sqlqueue-pipeline-heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeats:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        try:
+            while not self._end.wait(HEARTBEAT_SECONDS):
+                try:
+                    now = database_now(self._alias)
+                    PipelineRun.objects.using(self._alias).filter(pk=self._run.pk).update(heartbeat_at=now)
+                except Exception:
+                    logger.exception("the heartbeat of the run was not written", extra={"event": "pipeline_heartbeat_failed"})
+                    connections[self._alias].close()
+        finally:
+            connections.close_all()

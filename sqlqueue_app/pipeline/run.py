@@ -1,51 +1,142 @@
-"""A run of the pipeline from its start to its end; what `run_sqlqueue_pipeline` does."""
+"""A run of the pipeline from start to end: the work of the command `run_sqlqueue_pipeline`."""
 
 from __future__ import annotations
 
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError
+from sqlqueue_app.conf import PipelineSettings, Settings
+from sqlqueue_app.conf.kinds import has_password
+from sqlqueue_app.failures.queries import read_all_failures
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError
 from sqlqueue_app.models import PipelineRun, RunState
-from sqlqueue_app.operations.failure_lookup import read_all_failures
 from sqlqueue_app.pipeline.compacting import compact, retire_old
-from sqlqueue_app.pipeline.copying import ErrorQueue
-from sqlqueue_app.pipeline.errors import BatchLost, PipelineError
-from sqlqueue_app.pipeline.fates import Fates
-from sqlqueue_app.pipeline.lake import check_local_lake, open_lake, open_storage
-from sqlqueue_app.pipeline.manifest import Manifest, Step, no_step
-from sqlqueue_app.pipeline.options import PipelineOptions, PipelineQueue, audit_queues, check_aliases, error_queues
-from sqlqueue_app.pipeline.peeking import PeekedQueue
-from sqlqueue_app.pipeline.reading import reader_of
-from sqlqueue_app.pipeline.runs import Heartbeats, begin_run, end_run
-from sqlqueue_app.pipeline.switching import delete_copied
-from sqlqueue_app.pipeline.taking import AuditQueue
-from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.spark.failures import spark_errors
-from sqlqueue_app.spark.session import spark_running
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker
+from sqlqueue_app.pipeline.manifest import Heartbeats, Manifest, Step, begin_run, end_run, no_step
+from sqlqueue_app.pipeline.storage import BatchLost, PipelineError, check_local_lake, open_lake, open_storage
+from sqlqueue_app.pipeline.taking import AuditQueueCopier, AuditQueueTaker, delete_copied
+from sqlqueue_app.pipeline.tools import Tools, reader_of
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.spark.session import spark_errors, spark_running
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues, name_of_queue
+from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger("sqlqueue.pipeline")
-
-# How often in a row a batch may be lost to somebody else before the run gives up.
+# Batches lost in a row to another consumer before the run gives up.
 _LOST_AT_MOST: Final = 10
-Progress = Callable[["Done"], None]
+ProgressCallback = Callable[["PipelineProgress"], None]
+
+# --- Options and queues -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """All options of a run. Durations are in seconds."""
+
+    lake: str
+    master: str = "local[*]"
+    continuous: bool = False
+    peek_only: bool = False
+    keep_days: int | None = None
+    compact: bool = False
+    batch_size: int = 500_000
+    every_seconds: float = 10.0
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def shown(self) -> dict[str, Any]:
+        """The options stored with the run: no Spark settings, because they contain keys."""
+        return {
+            "continuous": self.continuous,
+            "peek_only": self.peek_only,
+            "keep_days": self.keep_days,
+            "compact": self.compact,
+            "batch_size": self.batch_size,
+        }
+
+
+def options_of(settings: Settings, **given: Any) -> PipelineOptions:
+    """The options of the settings, overridden by arguments that are not None.
+
+    Raises ConfigurationError if no lake is configured or its URL contains a password.
+    """
+    configured = settings.pipeline or PipelineSettings()
+    chosen = {
+        "lake": configured.lake,
+        "master": configured.master,
+        "peek_only": configured.peek_only,
+        "keep_days": configured.keep_days,
+        "batch_size": configured.batch_size,
+        "every_seconds": configured.every_seconds,
+        "spark": dict(configured.spark),
+        **{name: value for name, value in given.items() if value is not None},
+    }
+    if not chosen["lake"]:
+        raise ConfigurationError(
+            'where the lake is was not said: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
+        )
+    if has_password(chosen["lake"]):
+        raise ConfigurationError(
+            "the URL of the lake contains a password, which would be stored with every run: pass the keys of the store to Spark, "
+            'as spark.hadoop.fs.s3a.secret.key in SQLQUEUE["PIPELINE"]["SPARK"], or by the environment'
+        )
+    return PipelineOptions(**chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineQueue:
+    """A queue that the pipeline reads, by its name in the lake."""
+
+    name: str
+    table: QueueTable
+
+
+def audit_queues(settings: Settings) -> list[PipelineQueue]:
+    """The audit queues of the pipeline settings, else of all endpoints; each table once."""
+    return _queues(settings, (settings.pipeline or PipelineSettings()).audit_queues, QueueKind.AUDIT)
+
+
+def error_queues(settings: Settings) -> list[PipelineQueue]:
+    """The error queues, chosen like `audit_queues`."""
+    return _queues(settings, (settings.pipeline or PipelineSettings()).error_queues, QueueKind.ERROR)
+
+
+def _queues(settings: Settings, addresses: tuple[str, ...] | None, kind: QueueKind) -> list[PipelineQueue]:
+    book = address_book_of(settings)
+    if addresses is None:
+        found = [each.address for each in known_queues(settings) if each.kind is kind]
+    else:
+        found = [book.parse(text) for text in addresses]
+    return [PipelineQueue(name_of_queue(book, each), queue_table(settings.database, each)) for each in dict.fromkeys(found)]
+
+
+def check_aliases(settings: Settings) -> str:
+    """The alias of both queues and manifest. Raises ConfigurationError if they are in different databases."""
+    managed = managed_alias()
+    if managed != settings.database:
+        raise ConfigurationError(
+            f"the queues are in the database {settings.database!r} and the tables of the app in {managed!r}, but the pipeline "
+            'writes both in one transaction: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, and migrate'
+        )
+    return managed
+
+
+# --- Run --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Done:
-    """What a run has done so far."""
+class PipelineProgress:
+    """The counters of a run; the command prints them as JSON under these names."""
 
     batches: int = 0
     messages: int = 0
@@ -53,15 +144,15 @@ class Done:
     unreadable: int = 0
     bytes: int = 0
     finished: int = 0
-    """Batches of a run before this one, which had been committed and were not published."""
+    """Batches that an earlier run committed but did not publish."""
     fates: int = 0
-    """Copies of failed messages of which something has become."""
+    """Copies of failed messages whose outcome changed."""
     compacted: int = 0
     retired: int = 0
-    """How many files there are fewer."""
+    """Files removed by compaction (`compacted`) and retention (`retired`)."""
     state: str = str(RunState.RUNNING)
     problems: list[str] = field(default_factory=list)
-    """Queues that cannot be read, or not up to their end."""
+    """Queues that could not be read, or not to the end."""
 
 
 def run_pipeline(
@@ -69,18 +160,18 @@ def run_pipeline(
     options: PipelineOptions,
     stop: StopSignal,
     *,
-    progress: Progress = lambda _: None,
+    progress: ProgressCallback = lambda _: None,
     step: Step = no_step,
-) -> Done:
-    """Take what is in the audit queues (with `peek_only`: copy it), copy what is new in the error queues; once, or `continuous`.
+) -> PipelineProgress:
+    """Take the rows of audit queues (with `peek_only`: copy them) and copy new rows of error queues, once or `continuous`.
 
     Ends between two batches when `stop` is set. `progress` is called after each batch, `step` at each step of one. Raises
-    PipelineError and ConfigurationError, in words; what was not committed then is in the queues still.
+    PipelineError and ConfigurationError; whatever was not committed is still in the queues.
     """
     alias = check_aliases(settings)
     check_local_lake(options.lake)
     run = begin_run(alias, master=options.master, lake=options.lake, options=options.shown())
-    done = Done()
+    done = PipelineProgress()
     try:
         with Heartbeats(alias, run), _session(options) as session, spark_errors("run the pipeline"):
             _Run(settings, options, stop, alias, run, session, done, progress, step).work()
@@ -94,7 +185,7 @@ def run_pipeline(
 
 @contextmanager
 def _session(options: PipelineOptions) -> Iterator[SparkSession]:
-    """Spark, which takes SIGINT for itself when it starts: it is given back."""
+    """A Spark session. Spark replaces the SIGINT handler when it starts, so the former one is restored."""
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else None
     with spark_running(options.master, options.spark) as session:
@@ -112,8 +203,8 @@ class _Run:
         alias: str,
         run: PipelineRun,
         session: SparkSession,
-        done: Done,
-        progress: Progress,
+        done: PipelineProgress,
+        progress: ProgressCallback,
         step: Step,
     ) -> None:
         self._settings = settings
@@ -124,13 +215,13 @@ class _Run:
         storage = open_storage(options.lake, session)
         manifest = Manifest(alias, open_lake(storage), storage, run, step)
         self._tools = Tools(session, alias, storage, manifest, run, reader_of(session, alias), step)
-        self._fates = Fates(self._tools)
-        self._peeked: dict[str, PeekedQueue] = {}
-        self._lost = 0
+        self._outcomes = OutcomeTracker(self._tools)
+        self._copiers: dict[str, AuditQueueCopier] = {}
+        self._lost_batches = 0
         self._tidied_on: date | None = None
 
     def work(self) -> None:
-        """Rounds until there is nothing left, or until the stop."""
+        """Work in rounds: one, or until stopped."""
         self._done.finished = self._tools.manifest.recover()
         while not self._stop.is_set():
             self._round()
@@ -141,15 +232,15 @@ class _Run:
     def _round(self) -> None:
         self._done.problems.clear()
         for queue in audit_queues(self._settings):
-            self._each(queue, self._take_all)
+            self._process(queue, self._take_all)
         read_all_failures(self._settings)
         for queue in error_queues(self._settings):
-            self._each(queue, self._copy)
+            self._process(queue, self._copy)
         if not self._stop.is_set():
-            self._done.fates += self._fates.learn()
+            self._done.fates += self._outcomes.update()
 
     def _tidy_up(self) -> None:
-        """Once a day in a run that goes on, else at its end."""
+        """Retention and compaction: once a day in a continuous run, else at the end."""
         today = database_now(self._tools.alias).date()
         if self._stop.is_set() or today == self._tidied_on:
             return
@@ -162,8 +253,8 @@ class _Run:
         except BatchLost as error:
             logger.warning("%s", error, extra={"event": "pipeline_batch_lost"})
 
-    def _each(self, queue: PipelineQueue, work: Callable[[PipelineQueue], None]) -> None:
-        """One queue; that its table is missing is told, and keeps nobody from the others."""
+    def _process(self, queue: PipelineQueue, work: Callable[[PipelineQueue], None]) -> None:
+        """Process one queue; a missing table is reported and does not affect the other queues."""
         if self._stop.is_set():
             return
         try:
@@ -178,9 +269,9 @@ class _Run:
             try:
                 taken = audit.take(self._options.batch_size)
             except BatchLost as error:
-                self._lose(error, queue)
+                self._count_lost_batch(error, queue)
                 continue
-            self._lost = 0
+            self._lost_batches = 0
             if taken is None:
                 break
             self._done.batches += 1
@@ -197,29 +288,29 @@ class _Run:
             )
             if not taken.was_full:
                 break
-        if isinstance(audit, PeekedQueue) and audit.left is not None:
+        if isinstance(audit, AuditQueueCopier) and audit.left is not None:
             self._done.problems.append(audit.left)
             logger.warning("%s", audit.left, extra={"event": "pipeline_unsettled", "queue": queue.name})
 
-    def _audit_queue(self, queue: PipelineQueue) -> AuditQueue | PeekedQueue:
+    def _audit_queue(self, queue: PipelineQueue) -> AuditQueueTaker | AuditQueueCopier:
         if not self._options.peek_only:
             delete_copied(self._tools, queue.table, queue.name, self._options.batch_size, self._stop)
-            return AuditQueue(self._tools, queue.table, queue.name)
-        if queue.name not in self._peeked:
-            self._peeked[queue.name] = PeekedQueue(self._tools, queue.table, queue.name, self._stop)
-        return self._peeked[queue.name]
+            return AuditQueueTaker(self._tools, queue.table, queue.name)
+        if queue.name not in self._copiers:
+            self._copiers[queue.name] = AuditQueueCopier(self._tools, queue.table, queue.name, self._stop)
+        return self._copiers[queue.name]
 
-    def _lose(self, error: SqlQueueError, queue: PipelineQueue) -> None:
-        self._lost += 1
+    def _count_lost_batch(self, error: SqlQueueError, queue: PipelineQueue) -> None:
+        self._lost_batches += 1
         logger.warning("%s", error, extra={"event": "pipeline_batch_lost", "queue": queue.name})
-        if self._lost >= _LOST_AT_MOST:
+        if self._lost_batches >= _LOST_AT_MOST:
             raise PipelineError(
-                f"{self._lost} batches in a row were lost to somebody who takes from {queue.table.qualified}: nothing may receive "
-                "from a queue that the pipeline takes from, so stop that receiver"
+                f"{self._lost_batches} batches in a row were lost to somebody who takes from {queue.table.qualified}: nothing may "
+                "receive from a queue that the pipeline takes from, so stop that receiver"
             ) from error
 
     def _copy(self, queue: PipelineQueue) -> None:
-        errors = ErrorQueue(self._tools, queue.table, queue.name)
+        errors = ErrorQueueCopier(self._tools, queue.table, queue.name)
         while not self._stop.is_set():
             copied = errors.copy(self._options.batch_size)
             if copied is None:

@@ -1,6 +1,6 @@
-"""The files of a lake on this machine, and what all stores of files can do.
+"""Where the files of a lake are stored: a local folder, or any store that Hadoop supports (`s3a:`, `abfss:`, `hdfs:` and others).
 
-Paths are relative to the folder of the lake, with `/`. What was synced survives the loss of power.
+Paths are relative to the lake, with `/`. A synced file survives a power failure. In an object store, moving a file copies it.
 """
 
 from __future__ import annotations
@@ -9,62 +9,165 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
-from sqlqueue_app.pipeline.errors import PipelineError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped,unused-ignore]
+
+from sqlqueue_app import __version__
+from sqlqueue_app.lake.data_files import MARKER_FORMAT, MARKER_NAME, LakeMarker, read_marker
+from sqlqueue_app.messages.errors import SqlQueueError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+_MISSING = "FileNotFoundException"
+_THERE = "FileAlreadyExistsException"
+INFLIGHT: Final = "_inflight"
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+
+class PipelineError(SqlQueueError):
+    """The pipeline cannot continue; the message says what is wrong and what to do. The queues are unchanged."""
+
+
+class PipelineBusy(PipelineError):
+    """Another pipeline is running on the same database."""
+
+
+class BatchLost(PipelineError):
+    """Another consumer took rows or files of the batch: it was rolled back and can be retried at once."""
+
+
+# --- Paths ------------------------------------------------------------------------------------------------------------
+
+
+def inflight(batch: uuid.UUID) -> str:
+    """The private folder of an unpublished batch."""
+    return f"{INFLIGHT}/{batch}"
+
+
+def queue_folder(table: str, queue: str) -> str:
+    """The partition folder of a queue, relative to the lake or to a batch folder."""
+    return f"{table}/queue={quote(queue, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file of a batch. `written_as` is its path below the batch folder."""
+
+    table: str
+    written_as: str
+    day: date | None
+    rows: int
+    bytes: int
+
+    def path(self, batch: uuid.UUID, number: int) -> str:
+        """Its final path in the lake: the same folder, and a name unique to the batch."""
+        folder = self.written_as.rpartition("/")[0]
+        return f"{folder}/{batch}-{number}.parquet"
+
+
+# --- Opening a lake ---------------------------------------------------------------------------------------------------
+
+
+def open_storage(lake: str, session: SparkSession) -> LakeStorage:
+    """The store of a lake: local for a path or `file:` URL, else Hadoop."""
+    folder = local_folder(lake)
+    if folder is not None:
+        return LocalStorage(folder)
+    return HadoopStorage(session, lake)
+
+
+def check_local_lake(lake: str) -> None:
+    """Check a local lake before Spark starts, without writing. Raises PipelineError like `open_lake`."""
+    folder = local_folder(lake)
+    if folder is not None:
+        _marker_of(LocalStorage(folder))
+
+
+def open_lake(storage: LakeStorage) -> uuid.UUID:
+    """Return the id of the lake, creating the lake if necessary. Raises PipelineError if it is read-only or has a newer format."""
+    found = _marker_of(storage)
+    if found is None:
+        storage.write_new(MARKER_NAME, LakeMarker(MARKER_FORMAT, uuid.uuid4(), __version__).text())
+        found = _marker_of(storage)
+    if found is None:
+        raise PipelineError(
+            f"the file {MARKER_NAME} of the lake {storage.name} was deleted at this moment: start the pipeline again"
+        )
+    probe = f"{INFLIGHT}/{uuid.uuid4()}"
+    storage.write_new(probe, "")
+    storage.delete(probe)
+    return found.id
+
+
+def _marker_of(storage: LakeStorage) -> LakeMarker | None:
+    text = storage.read(MARKER_NAME)
+    try:
+        return None if text is None else read_marker(text)
+    except ValueError as error:
+        raise PipelineError(f"the lake {storage.name} cannot be used: {error}") from None
+
+
+def local_folder(lake: str) -> Path | None:
+    """The folder of a local lake, given as a path or `file:` URL; None for any other store."""
+    parts = urlsplit(lake)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(url2pathname(parts.path))
+    # a single letter is a Windows drive
+    return Path(lake).expanduser() if len(parts.scheme) < 2 else None
+
+
+# --- Stores -----------------------------------------------------------------------------------------------------------
 
 
 class LakeStorage(Protocol):
-    """What the pipeline needs of the store in which a lake is. Every method raises PipelineError for what the store refuses."""
+    """The store of a lake. Every method raises PipelineError if the store refuses."""
 
     @property
     def name(self) -> str:
-        """The lake as a user knows it."""
+        """The lake as the user named it."""
 
     def url(self, path: str) -> str:
-        """Where Spark finds the path."""
+        """The URL of a path for Spark."""
 
     def read(self, path: str) -> str | None:
         """The text of a small file; None if there is none."""
 
     def write_new(self, path: str, text: str) -> bool:
-        """Write a small file that is there whole or not at all; False, and nothing done, where there is one already."""
+        """Write a small file atomically; return False, and do nothing, if the file exists."""
 
     def put(self, source: Path, path: str) -> None:
-        """Copy a file of this machine into the lake."""
+        """Copy a local file into the lake."""
 
     def names(self, path: str) -> list[str]:
-        """The names directly in a folder, sorted; none where there is no such folder."""
+        """The sorted names in a folder; empty if it does not exist."""
 
     def sizes(self, path: str) -> dict[str, int]:
-        """Every file in a folder and below it, with its bytes."""
+        """The sizes in bytes of all files below a folder, except names that start with a dot or an underscore."""
 
     def sync(self, paths: list[str]) -> None:
-        """Have these files, and their names, survive the loss of power."""
+        """Make these files and their names survive a power failure."""
 
     def move(self, source: str, target: str) -> None:
-        """Move a file, or find that it was moved before. PipelineError where it is neither here nor there."""
+        """Move a file, unless it was moved before. Raises PipelineError if it is at neither path."""
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a folder with all that is in it; nothing where there is none."""
-
-
-def local_folder(lake: str) -> Path | None:
-    """The folder of a lake on this machine, also as a `file:` URL; None for another store."""
-    parts = urlsplit(lake)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(url2pathname(parts.path))
-    # a letter alone is a drive of Windows
-    return Path(lake).expanduser() if len(parts.scheme) < 2 else None
+        """Delete a file or a folder with its content, if it exists."""
 
 
 class LocalStorage:
-    """A lake in a folder of this machine, or of a file system that is mounted on it."""
+    """A lake in a local or mounted folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -75,7 +178,7 @@ class LocalStorage:
         return str(self.folder)
 
     def url(self, path: str) -> str:
-        """With a scheme, else it is in the default file system of a cluster; without escapes, which Hadoop takes as they are."""
+        """A `file:` URL; without the scheme a cluster uses its default file system. Unescaped, because Hadoop does not unescape."""
         return f"file://{(self.folder / path).as_posix()}"
 
     def read(self, path: str) -> str | None:
@@ -87,7 +190,7 @@ class LocalStorage:
                 return None
 
     def write_new(self, path: str, text: str) -> bool:
-        """By a hard link, which never replaces; the folder is made where it is missing."""
+        """Use a hard link, which never replaces a file. Creates the folder."""
         target = self.folder / path
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         with self._refused("write", path):
@@ -107,7 +210,7 @@ class LocalStorage:
         return True
 
     def put(self, source: Path, path: str) -> None:
-        """Copied, for the file may be on another disk."""
+        """Copy rather than move: the file may be on another disk."""
         target = self.folder / path
         with self._refused("write", path):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +225,7 @@ class LocalStorage:
                 return []
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The files, by their paths below the lake; without those whose names begin with a dot or an underscore."""
+        """By path below the lake."""
         found: dict[str, int] = {}
         with self._refused("list", path):
             for folder, _, files in os.walk(self.folder / path):
@@ -133,7 +236,7 @@ class LocalStorage:
         return found
 
     def sync(self, paths: list[str]) -> None:
-        """`fsync` of each file, then of every folder on the way to it."""
+        """`fsync` each file, then every folder above it."""
         folders: set[Path] = set()
         with self._refused("write", paths[0] if paths else ""):
             for path in paths:
@@ -145,7 +248,7 @@ class LocalStorage:
                 _sync_folder(folder)
 
     def move(self, source: str, target: str) -> None:
-        """`rename`, which is all or nothing."""
+        """`rename`, which is atomic."""
         old, new = self.folder / source, self.folder / target
         with self._refused("write", target):
             new.parent.mkdir(parents=True, exist_ok=True)
@@ -153,10 +256,10 @@ class LocalStorage:
                 old.replace(new)
             except FileNotFoundError:
                 if not new.exists():
-                    raise PipelineError(lost_file(self.name, source, target)) from None
+                    raise PipelineError(lost_file_message(self.name, source, target)) from None
 
     def delete(self, path: str) -> None:
-        """The file or folder, and the folders above it that are empty then, up to that of the table."""
+        """Also delete the folders above that are empty then, up to the table."""
         target = self.folder / path
         with self._refused("delete", path):
             if target.is_dir():
@@ -176,9 +279,9 @@ class LocalStorage:
         try:
             yield
         except OSError as error:
-            raise PipelineError(self._in_words(doing, path, error)) from error
+            raise PipelineError(self._error_text(doing, path, error)) from error
 
-    def _in_words(self, doing: str, path: str, error: OSError) -> str:
+    def _error_text(self, doing: str, path: str, error: OSError) -> str:
         where = f"{path!r} in the lake {self.name}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return f"the lake {self.name} is full: make room, and start the pipeline again; nothing is lost"
@@ -190,16 +293,139 @@ class LocalStorage:
         return f"failed to {doing} {where}: {error.strerror or error}"
 
 
-def lost_file(lake: str, source: str, target: str) -> str:
-    """What to say where a file of the manifest is nowhere."""
+class HadoopStorage:
+    """A lake below a Hadoop URL. Spark settings (`spark.hadoop.…`) configure the store; a closed file is durable there."""
+
+    def __init__(self, session: SparkSession, url: str) -> None:
+        self._url = url.rstrip("/")
+        jvm: Any = session._jvm
+        self._path_of = jvm.org.apache.hadoop.fs.Path
+        configuration = session._jsc.hadoopConfiguration()  # type: ignore[attr-defined,unused-ignore]
+        self._files: Any = self._call("open", "", lambda: self._path_of(self._url).getFileSystem(configuration))
+        self._root: str = self._files.makeQualified(self._path_of(self._url)).toUri().getPath().rstrip("/")
+
+    @property
+    def name(self) -> str:
+        """The URL."""
+        return self._url
+
+    def url(self, path: str) -> str:
+        """Below the URL of the lake."""
+        return f"{self._url}/{path}"
+
+    def read(self, path: str) -> str | None:
+        """The text."""
+
+        def read() -> str:
+            stream = self._files.open(self._path(path))
+            try:
+                return bytes(stream.readAllBytes()).decode("utf-8")
+            finally:
+                stream.close()
+
+        return self._call("read", path, read, missing=lambda: None)
+
+    def write_new(self, path: str, text: str) -> bool:
+        """Create without overwriting."""
+
+        def write() -> bool:
+            stream = self._files.create(self._path(path), False)
+            try:
+                stream.write(bytearray(text.encode("utf-8")))
+            finally:
+                stream.close()
+            return True
+
+        def was_there() -> bool:
+            if not self._files.exists(self._path(path)):
+                raise PipelineError(f"failed to write {path!r} in the lake {self._url}: a file is where a folder should be")
+            return False
+
+        return self._call("write", path, write, there=was_there)
+
+    def put(self, source: Path, path: str) -> None:
+        """Upload."""
+        self._call(
+            "write", path, lambda: self._files.copyFromLocalFile(False, True, self._path_of(source.as_uri()), self._path(path))
+        )
+
+    def names(self, path: str) -> list[str]:
+        """The names."""
+        found = self._call("list", path, lambda: list(self._files.listStatus(self._path(path))), missing=list)
+        return sorted(each.getPath().getName() for each in found)
+
+    def sizes(self, path: str) -> dict[str, int]:
+        """By path below the lake."""
+
+        def sizes() -> dict[str, int]:
+            found: dict[str, int] = {}
+            files = self._files.listFiles(self._path(path), True)
+            while files.hasNext():
+                each = files.next()
+                if not each.getPath().getName().startswith((".", "_")):
+                    found[each.getPath().toUri().getPath().removeprefix(f"{self._root}/")] = int(each.getLen())
+            return found
+
+        return self._call("list", path, sizes, missing=dict)
+
+    def sync(self, paths: list[str]) -> None:
+        """Nothing to do: closed files are durable."""
+
+    def move(self, source: str, target: str) -> None:
+        """`rename`. If an earlier move was interrupted between copy and deletion, finish it."""
+
+        def move() -> None:
+            old, new = self._path(source), self._path(target)
+            if not self._files.exists(old):
+                if not self._files.exists(new):
+                    raise PipelineError(lost_file_message(self._url, source, target))
+            elif self._files.exists(new):
+                self._files.delete(old, False)
+            else:
+                self._files.mkdirs(new.getParent())
+                if not self._files.rename(old, new) and self._files.exists(old):
+                    raise PipelineError(f"the store refused to move {source!r} to {target!r} in the lake {self._url}")
+
+        self._call("write", target, move)
+
+    def delete(self, path: str) -> None:
+        """Recursive."""
+        self._call("delete", path, lambda: self._files.delete(self._path(path), True), missing=lambda: False)
+
+    def _path(self, path: str) -> Any:
+        return self._path_of(f"{self._url}/{path}")
+
+    def _call(
+        self,
+        doing: str,
+        path: str,
+        call: Callable[[], T],
+        *,
+        missing: Callable[[], T] | None = None,
+        there: Callable[[], T] | None = None,
+    ) -> T:
+        try:
+            return call()
+        except Py4JJavaError as error:
+            kind = str(error.java_exception.getClass().getSimpleName())
+            if missing is not None and kind == _MISSING:
+                return missing()
+            if there is not None and kind == _THERE:
+                return there()
+            text = str(error.java_exception.getMessage() or kind).strip().splitlines()[0]
+            raise PipelineError(f"failed to {doing} {path!r} in the lake {self._url}: {kind}: {text}. Nothing is lost") from None
+
+
+def lost_file_message(lake: str, source: str, target: str) -> str:
+    """The error text for a file of the manifest that does not exist."""
     return (
-        f"the file {target!r} is in the manifest of the lake {lake}, but neither there nor at {source!r}: somebody has moved or "
-        "deleted it. Put it back, or delete its row of LakeFile if it is gone for good"
+        f"the file {target!r} is in the manifest of the lake {lake}, but neither there nor at {source!r}: it was moved or deleted "
+        "by hand. Put it back, or delete its row of LakeFile if it is gone for good"
     )
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot, and need not
+    if os.name == "nt":  # neither possible nor necessary on Windows
         return
     opened = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:

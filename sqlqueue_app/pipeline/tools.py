@@ -1,4 +1,4 @@
-"""What every part of a run works with."""
+"""The context that all parts of a run share: session, storage, manifest, and how queues are read."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from django.db import connections, transaction
 from sqlqueue_app.lake.columns import LakeTable
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import LakeBatch, PipelineRun
-from sqlqueue_app.pipeline.errors import PipelineError
 from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock, no_step
-from sqlqueue_app.pipeline.places import NewFile, inflight
-from sqlqueue_app.pipeline.storage import LakeStorage
+from sqlqueue_app.pipeline.storage import LakeStorage, NewFile, PipelineError, inflight
 from sqlqueue_app.spark.lake_files import WrittenFile, read_files, written_files
-from sqlqueue_app.tables.clock import database_now
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.spark.source import source_url
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.queue import QueueTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
 Reader = Callable[[QueueTable, int | None, int], "DataFrame"]
-"""The rows of a queue from one RowVersion (None: from the first) to another, with the columns of the data source."""
+"""Reads the rows of a queue between two RowVersions (None: from the first), with the columns of the data source."""
 
 _COMMIT_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The parts of one run; used by one thread."""
+    """The context of one run. Used by one thread."""
 
     session: SparkSession
     alias: str
@@ -43,13 +42,13 @@ class Tools:
     step: Step = no_step
 
     def inflight_url(self, batch: uuid.UUID, path: str = "") -> str:
-        """Where Spark finds a path of a batch that is under way."""
+        """The URL of a path in the private folder of a batch."""
         return self.storage.url(f"{inflight(batch)}/{path}".rstrip("/"))
 
     def committed(self, commit: Commit, work: Callable[[LakeBatch], None]) -> LakeBatch:
-        """Commit a batch with the work that belongs to it, in one transaction; again where the database says that it may help.
+        """Commit a batch together with `work`, in one transaction; retry transient errors.
 
-        `work` is called before the batch is recorded as done, and raises to roll all of it back.
+        `work` is called inside the transaction; an exception from it rolls everything back.
         """
         for left in reversed(range(_COMMIT_TRIES)):
             try:
@@ -78,7 +77,7 @@ class Tools:
         return batch
 
     def files_of(self, batch: uuid.UUID, table: LakeTable, folder: str) -> tuple[list[NewFile], list[int]]:
-        """What Spark has written into a folder of a batch, by the files themselves: the files, and the row versions in them."""
+        """Read back what Spark wrote into a folder of a batch: the files, and their row versions."""
         rows = read_files(self.session, table, self.inflight_url(batch, table.name), [self.inflight_url(batch, folder)])
         return self._new_files(batch, table, folder, written_files(rows))
 
@@ -94,3 +93,28 @@ class Tools:
                 raise PipelineError(f"the file {path!r} of batch {batch} was written and is not there: the batch is given up")
             files.append(NewFile(table.name, path, each.day, len(each.row_versions), size))
         return files, [number for each in written for number in each.row_versions]
+
+
+def reader_of(session: SparkSession, alias: str) -> Reader:
+    """A reader for the database `alias`, configured from Django's settings.
+
+    Raises ConfigurationError for a database that only this process can open, such as SQLite in memory.
+    """
+    connection = connections[alias]
+    settings = connection.settings_dict
+    url = source_url(
+        connection.vendor,
+        str(settings["NAME"]),
+        host=settings["HOST"],
+        port=settings["PORT"],
+        user=settings["USER"],
+        password=settings["PASSWORD"],
+        options=settings["OPTIONS"],
+    )
+
+    def read(table: QueueTable, lowest: int | None, highest: int) -> DataFrame:
+        rows = session.read.format("sqlqueue").option("url", url).option("queue", str(table.address)).load()
+        up_to = rows.where(f"RowVersion <= {int(highest)}")
+        return up_to if lowest is None else up_to.where(f"RowVersion >= {int(lowest)}")
+
+    return read

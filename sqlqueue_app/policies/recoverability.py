@@ -10,11 +10,18 @@ A custom policy (setting RECOVERABILITY) is a function `(config, context)` that 
 
 from __future__ import annotations
 
+import enum
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Generic, TypeVar
+from uuid import UUID
 
-# Transport reference 9: a delayed retry that lies longer back than this was the last.
+# --- recoverability ---------------------------------------------------------------------------------------------------
+
+
+# A delayed retry that lies longer back than this was the last (docs/internals/endpoints.md#retry-policy).
 DELAYED_RETRIES_END_AFTER = timedelta(days=1)
 
 
@@ -92,7 +99,7 @@ Policy = Callable[[RecoverabilityConfig, FailureContext], Action]
 
 
 def default_policy(config: RecoverabilityConfig, context: FailureContext) -> Action:
-    """Immediate retries while there are any, then a delayed one, then the error queue (transport reference 9).
+    """Immediate retries while there are any, then a delayed one, then the error queue (docs/internals/endpoints.md#retry-policy).
 
     A message that always fails is tried `(immediate_retries + 1) * (delayed_retries + 1)` times; the n-th delayed retry comes after
     n times `delayed_retry_increase`.
@@ -109,3 +116,52 @@ def default_policy(config: RecoverabilityConfig, context: FailureContext) -> Act
 def _is_too_old(context: FailureContext) -> bool:
     at, now = context.last_delayed_retry_at, context.now
     return at is not None and now is not None and now - at > DELAYED_RETRIES_END_AFTER
+
+
+# --- failure memory ---------------------------------------------------------------------------------------------------
+# How often a message failed, where the database cannot remember it: its transaction was lost with the failure.
+
+
+# As many entries as NServiceBus keeps per receiver (docs/internals/endpoints.md#failure-memory).
+REMEMBERED_FAILURES = 10_000
+
+_Cause = TypeVar("_Cause")
+
+
+class FailureMemory(Generic[_Cause]):
+    """Failed attempts and the last cause by row id, the oldest forgotten first. Not thread-safe: callers hold one lock."""
+
+    def __init__(self, size: int = REMEMBERED_FAILURES) -> None:
+        self._size = size
+        self._failures: OrderedDict[UUID, tuple[int, _Cause]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def failed(self, row_id: UUID, attempts: int, cause: _Cause) -> None:
+        """Remember that so many attempts of the row have failed, the last one for this cause."""
+        self._failures[row_id] = (attempts, cause)
+        self._failures.move_to_end(row_id)
+        if len(self._failures) > self._size:
+            self._failures.popitem(last=False)
+
+    def recall(self, row_id: UUID) -> tuple[int, _Cause] | None:
+        """Failed attempts of the row and the last cause, or None."""
+        return self._failures.get(row_id)
+
+    def forget(self, row_id: UUID) -> None:
+        """The row is done."""
+        self._failures.pop(row_id, None)
+
+
+# --- transaction mode -------------------------------------------------------------------------------------------------
+# The transaction modes of a receive, by the names of the settings (docs/internals/endpoints.md#transaction-modes).
+
+
+class TransactionMode(enum.Enum):
+    """What is atomic with the receive."""
+
+    NONE = "none"
+    RECEIVE_ONLY = "receive_only"
+    SENDS_ATOMIC_WITH_RECEIVE = "sends_atomic_with_receive"
+    TRANSACTION_SCOPE = "transaction_scope"

@@ -1,22 +1,26 @@
-"""What is sent because a message was handled: its copy for the audit queue, and the acknowledgement of a retry.
-
-Both go with what the handlers sent: in the same dispatch, so in the same transaction and, where several messages go to a queue, in
-the same statement. Form and order of the headers are those of the recorded rows (transport reference 6.8 and 18).
-"""
+"""Messages sent because of a received one: its audit copy, the acknowledgement of a retry, what is passed on to another queue."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.envelope import VERSION, IncomingMessage, OutgoingMessage
+from sqlqueue_app.messages.envelope import VERSION, IncomingMessage, OutgoingMessage, columns_of, new_message_id
+from sqlqueue_app.messages.headers import write_headers
 from sqlqueue_app.messages.times import format_time
-from sqlqueue_app.receiving.allowed import AllowedDestinations
-from sqlqueue_app.receiving.reading import headers_of_copy
+from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
+from sqlqueue_app.receiving.error_queue import ErrorQueue, failure_of, headers_of_copy
 from sqlqueue_app.sending.composer import Composer, utc_now
-from sqlqueue_app.tables.rows import ReceivedRow
+from sqlqueue_app.tables.rows import NewRow, ReceivedRow
+
+# --- auditing ---------------------------------------------------------------------------------------------------------
+# What is sent because a message was handled: its copy for the audit queue, and the acknowledgement of a retry.
+#
+# Both go with what the handlers sent: in the same dispatch, so in the same transaction and, for several messages to a queue, in the
+# same statement. Form and order of the headers are those of the recorded rows (docs/internals/wire.md#audit-headers).
 
 
 class Auditing:
@@ -46,7 +50,7 @@ class Auditing:
         return self._queue is not None
 
     def begins(self) -> datetime | None:
-        """The instant for `copies`, to be asked for before the handlers are called; None where nobody will read it."""
+        """The instant for `copies`, from before the handlers are called; None without an audit queue."""
         return None if self._queue is None else self._now()
 
     def copies(self, row: ReceivedRow, incoming: IncomingMessage, began: datetime | None) -> list[OutgoingMessage]:
@@ -90,3 +94,63 @@ class Auditing:
             names.TIME_SENT: now,
         }
         return OutgoingMessage(destination, headers, b"")
+
+
+# --- forwarding -------------------------------------------------------------------------------------------------------
+# Messages that came here on their way to another queue: peers' movers bring what was delayed into the sender's own queue first.
+#
+# A header holds the destination (docs/internals/wire.md#delayed-messages). It is removed when it is first read, so that no message
+# can go round in circles: where it arrives, it has no such header any more.
+
+
+logger = logging.getLogger("sqlqueue.receive")
+
+
+class Forwarding:
+    """Sends messages of one queue on, or finds that they have arrived. Shared by the queue's threads."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        own: QueueAddress,
+        own_text: str,
+        destinations: Destinations,
+        error_queue_of: Callable[[str], ErrorQueue],
+    ) -> None:
+        """`own` is the address of the queue, resolved, `own_text` the canonical text of it."""
+        self._endpoint = endpoint
+        self._own = own
+        self._own_texts = (own_text, own.table)
+        self._destinations = destinations
+        self._error_queue_of = error_queue_of
+
+    def send_on(self, row: ReceivedRow, incoming: IncomingMessage) -> bool:
+        """False if the message belongs to this queue. Else it is written where it belongs, or into the error queue with the reason.
+
+        In the caller's transaction, which has deleted the row. The header is gone from `incoming` in each case.
+        """
+        to = incoming.headers.pop(names.FORWARD_DESTINATION)
+        if not to or to in self._own_texts:
+            return False
+        extra = {
+            "event": "message_forwarded",
+            "endpoint": self._endpoint,
+            "queue": self._own.table,
+            "message_id": incoming.message_id,
+        }
+        headers = headers_of_copy(row, incoming.headers)
+        try:
+            table = self._destinations.table(to)
+        except Unroutable as error:
+            queue = self._error_queue_of(to)
+            failure = failure_of(error, unrecoverable=True)
+            queue.move(row.id, headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
+            logger.error("message moved to the error queue: %s", error, extra=extra | {"event": "message_unroutable"})
+            return True
+        if table.address == self._own:
+            return False
+        # On PostgreSQL the row's id is a primary key there too, and rows may have been copied. No expiry, as NServiceBus does.
+        row_id = new_message_id() if table.dialect.name == "postgresql" else str(row.id)
+        table.send([NewRow(row_id, write_headers(headers), incoming.body, *columns_of(headers))])
+        logger.debug("message sent on to %s", table.qualified, extra=extra)
+        return True

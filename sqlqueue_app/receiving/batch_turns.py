@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-# A turn is for batches that take a few milliseconds. Who takes longer waits for something, and others can work meanwhile.
+# A turn is for batches that take a few milliseconds. A longer one waits for something, and others can work meanwhile.
 TURN_SECONDS: Final = 0.02
-# The holder's handler may wait for what this thread holds: nobody waits for a turn for longer.
+# The handler of the holder may wait for what this thread holds, so no thread waits for its turn for longer.
 WAIT_SECONDS: Final = 0.05
-# What waited for a turn in vain, or took too long for one, goes without for so many batches: so waiting costs slow handlers nothing
-# that can be seen.
+# A thread that waited for a turn in vain, or took too long for one, does without for so many batches: so turns cost slow handlers
+# nothing that can be measured.
 BATCHES_WITHOUT: Final = 64
 
 # The lock of the interpreter is one for the process, whatever its queues.

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, complete_headers
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, complete_headers
 from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
-from sqlqueue_app.messages.headers import whole_number
-from sqlqueue_app.receiving.allowed import AllowedDestinations
-from sqlqueue_app.receiving.handlers import Handler
-from sqlqueue_app.sending.composer import Composer
+from sqlqueue_app.messages.headers import Intent, whole_number
+from sqlqueue_app.receiving.destinations import AllowedDestinations
+from sqlqueue_app.sending.composer import Composer, SendOptions
 from sqlqueue_app.sending.replies import return_code_headers, return_code_of
+
+if TYPE_CHECKING:
+    from sqlqueue_app.receiving.handlers import Handler
 
 
 class MessageContext:
@@ -43,7 +46,8 @@ class MessageContext:
         self._composer = composer
         self._send_at_once = send_at_once
         self._allowed = allowed
-        self._outgoing: list[OutgoingMessage] = []
+        self.outgoing: list[OutgoingMessage] = []
+        """What the handlers have sent so far, in order."""
         self.attempt = attempt
         """The number of this attempt, from 1."""
         self.called: Handler | None = None
@@ -76,11 +80,6 @@ class MessageContext:
         """The endpoint that handles the message."""
         return self._composer.identity.endpoint or ""
 
-    @property
-    def outgoing(self) -> list[OutgoingMessage]:
-        """What the handlers have sent so far, in order."""
-        return self._outgoing
-
     def send(
         self,
         message: object,
@@ -99,20 +98,12 @@ class MessageContext:
         has one writer, right after the receive transaction has ended). `delay` and `deliver_at` as in `send()`.
         MessageTypeError for a type without a route, AddressError for a bad address, MessageBodyError for a bad body.
         """
-        outgoing = self._composer.compose(
-            message,
-            body,
-            to=to,
-            headers=headers,
-            time_to_be_received=time_to_be_received,
-            delay=delay,
-            deliver_at=deliver_at,
-            incoming=self._incoming,
-        )
+        options = SendOptions(to, headers, time_to_be_received, delay, deliver_at)
+        outgoing = self._composer.compose(message, body, options, incoming=self._incoming)
         if immediate:
             self._send_at_once([outgoing])
         else:
-            self._outgoing.append(outgoing)
+            self.outgoing.append(outgoing)
         return outgoing.message_id or ""
 
     def send_local(
@@ -152,11 +143,10 @@ class MessageContext:
         Without subscribers nothing is sent. QueueNotFound if there is no subscription table, AddressError if a row of it holds no
         address, MessageTypeError for an unknown type, MessageBodyError for a bad body.
         """
-        message_id, copies = self._composer.compose_event(
-            message, body, headers=headers, time_to_be_received=time_to_be_received, incoming=self._incoming
-        )
+        options = SendOptions(headers=headers, time_to_be_received=time_to_be_received)
+        message_id, copies = self._composer.compose_event(message, body, options, incoming=self._incoming)
         if not immediate:
-            self._outgoing.extend(copies)
+            self.outgoing.extend(copies)
         elif copies:
             self._send_at_once(copies)
         return message_id
@@ -178,13 +168,12 @@ class MessageContext:
         if self._allowed is not None:
             self._allowed.check(self._composer.destination(address), message_id=self.message_id, what="a reply")
         if code is not None:
-            told = return_code_headers(code, headers)
-            outgoing = self._composer.control(address, told, incoming=self._incoming, intent=Intent.REPLY)
+            code_headers = return_code_headers(code, headers)
+            outgoing = self._composer.control(address, code_headers, incoming=self._incoming, intent=Intent.REPLY)
         else:
-            outgoing = self._composer.compose(
-                message, body, to=address, headers=headers, incoming=self._incoming, intent=Intent.REPLY
-            )
-        self._outgoing.append(outgoing)
+            options = SendOptions(to=address, headers=headers)
+            outgoing = self._composer.compose(message, body, options, incoming=self._incoming, intent=Intent.REPLY)
+        self.outgoing.append(outgoing)
         return outgoing.message_id or ""
 
     def forward(self, to: str) -> None:
@@ -202,10 +191,10 @@ class MessageContext:
                 "look at the handlers that call context.forward()"
             )
         incoming = self._incoming
-        told = complete_headers(
+        complete = complete_headers(
             incoming.headers,
             message_id=incoming.message_id,
             correlation_id=incoming.correlation_id,
             reply_to=incoming.reply_address,
         )
-        self._outgoing.append(OutgoingMessage(destination, told | {names.FORWARDS: str(forwards + 1)}, incoming.body))
+        self.outgoing.append(OutgoingMessage(destination, complete | {names.FORWARDS: str(forwards + 1)}, incoming.body))

@@ -13,7 +13,7 @@ import uuid
 
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, TransientError
-from sqlqueue_app.scheduler import BackgroundJob
+from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.tables.handled import HandledTable
 
 logger = logging.getLogger("sqlqueue.receive")
@@ -72,10 +72,10 @@ class Duplicates:
         return BackgroundJob(f"forget handled messages of {self._queue}", FORGET_EVERY_SECONDS, self.forget)
 
     def forget(self) -> None:
-        """Delete what was remembered for longer than the setting says, in batches, each committed by itself."""
+        """Delete what was remembered for longer than DEDUPLICATE_FOR, in batches that are committed one by one."""
         try:
             while self._table.forget(self._queue[:_QUEUE_CHARACTERS], self._seconds, FORGET_BATCH) == FORGET_BATCH:
                 pass
         except TransientError:
-            # SQLite and a handler that takes long, or a database that is away: the next time comes.
+            # SQLite and a handler that takes long, or an unavailable database: the next run deletes it.
             return

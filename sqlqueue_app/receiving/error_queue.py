@@ -1,21 +1,168 @@
-"""Moving a message to the error queue, on the connection of the receive transaction."""
+"""The error queue: the headers that a failed message carries, and moving it there on the connection of the receive transaction."""
 
 from __future__ import annotations
 
+import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import columns_of, complete_headers
-from sqlqueue_app.messages.errors import PoisonMessage
-from sqlqueue_app.messages.headers import read_headers, write_headers
-from sqlqueue_app.receiving.failures import Failure, Processor, failure_headers, without_counters
-from sqlqueue_app.receiving.reading import headers_of_copy
+from sqlqueue_app.messages.errors import (
+    CannotPrepare,
+    HandlerError,
+    MessageBodyError,
+    MessageTypeError,
+    PoisonMessage,
+    Unrecoverable,
+)
+from sqlqueue_app.messages.headers import Headers, read_headers, whole_number, write_headers
+from sqlqueue_app.messages.times import format_time, parse_time
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+# The headers that a failed message carries into the error queue (docs/internals/wire.md#error-queue-headers).
+#
+# The stack trace is written in the form that ServiceControl groups by: a first line with type and message, then a frame in the
+# form of .NET, innermost first; the Python traceback follows below (docs/internals/operations.md#failure-groups).
+
+
+# Cut as core 5.2.26 and 6.0 on do.
+MESSAGE_CHARACTERS = 16_384
+# The text of an error stands in the trace several times, and may be as long as the message that it is about.
+TRACE_CHARACTERS = 100_000
+# Trying again cannot help: the body, the type or the settings will be the same.
+UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
+_DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """Who processed the message: endpoint and machine, as they stand in the headers."""
+
+    endpoint: str
+    machine: str
+    host_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception as text, so that it can be kept while the exception itself, with its frames, is let go."""
+
+    exception_type: str
+    inner_exception_type: str | None
+    message: str
+    source: str
+    stack_trace: str
+    unrecoverable: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else is known of the attempt, such as its handler; written as entries of the exception's data."""
+
+
+def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str, str] | None = None) -> Failure:
+    """The exception in words; never raises, whatever the exception's own `__str__` does."""
+    inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    text = _text(error)
+    return Failure(
+        exception_type=_type_name(error),
+        inner_exception_type=_type_name(inner) if inner is not None else None,
+        message=text[:MESSAGE_CHARACTERS],
+        source=_source(error),
+        stack_trace=_stack_trace(error, text),
+        unrecoverable=unrecoverable,
+        facts=facts or {},
+    )
+
+
+def failure_headers(
+    headers: dict[str, str | None], failure: Failure, *, processor: Processor, failed_queue: str, at: datetime
+) -> dict[str, str | None]:
+    """The headers of the message plus those of the failure; retry counters are dropped, their timestamp is kept."""
+    kept = without_counters(headers)
+    kept[names.PROCESSING_MACHINE] = processor.machine
+    kept[names.PROCESSING_ENDPOINT] = processor.endpoint
+    kept[names.HOST_ID] = processor.host_id.hex
+    kept[names.HOST_DISPLAY_NAME] = processor.machine
+    kept[names.FAILED_QUEUE] = failed_queue
+    kept[names.EXCEPTION_TYPE] = failure.exception_type
+    if failure.inner_exception_type is not None:
+        kept[names.EXCEPTION_INNER_TYPE] = failure.inner_exception_type
+    kept[names.EXCEPTION_MESSAGE] = failure.message
+    kept[names.EXCEPTION_SOURCE] = failure.source
+    kept[names.EXCEPTION_STACK_TRACE] = failure.stack_trace
+    kept[names.TIME_OF_FAILURE] = format_time(at)
+    for name, value in failure.facts.items():
+        kept[names.EXCEPTION_DATA_PREFIX + name] = value
+    return kept
+
+
+def without_counters(headers: dict[str, str | None]) -> dict[str, str | None]:
+    """The headers without the retry counters, as a message is in the error queue."""
+    return {name: value for name, value in headers.items() if name not in _DROPPED}
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - whatever an exception's own __str__ does must not hide the failure
+        return f"<{type(broken).__name__} while the exception was turned into text>"
+
+
+def _source(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not frames:
+        return type(error).__module__
+    return str(trace.tb_frame.f_globals.get("__name__", type(error).__module__))
+
+
+def _stack_trace(error: BaseException, text: str) -> str:
+    text = text[:MESSAGE_CHARACTERS]
+    first = f"{_type_name(error)}: {text}" if text else _type_name(error)
+    lines = [first, *_dotnet_frames(error)]
+    try:
+        python = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - a broken __str__ in the chain of causes
+        python = "".join(traceback.format_tb(error.__traceback__))
+    # Halves of surrogate pairs (from surrogateescape) cannot be written into any of the databases.
+    return ("\n".join(lines) + "\n" + _shortened(python)).encode("utf-8", "replace").decode("utf-8")
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end of a text that is too long: the callers, and the last lines."""
+    half = TRACE_CHARACTERS // 2
+    if len(text) <= TRACE_CHARACTERS:
+        return text
+    return f"{text[:half]}\n... ({len(text) - 2 * half:,} characters are left out) ...\n{text[-half:]}"
+
+
+def _dotnet_frames(error: BaseException) -> list[str]:
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        module = trace.tb_frame.f_globals.get("__name__", "?")
+        # "<lambda>" and "<locals>" would end the name for a reader that looks for Type.Method(...).
+        name = code.co_qualname.replace("<locals>.", "").replace("<", "").replace(">", "")
+        frames.append(f"   at {module}.{name}() in {code.co_filename}:line {trace.tb_lineno}")
+        trace = trace.tb_next
+    return frames[::-1]
+
+
+# --- error queue ------------------------------------------------------------------------------------------------------
+# Moving a message to the error queue, on the connection of the receive transaction.
 
 
 class ErrorQueue:
@@ -56,16 +203,16 @@ class ErrorQueue:
     ) -> None:
         """Write the message with its failure headers; the receive has deleted the original in the same transaction.
 
-        What only its columns or its row's id said stands in the headers, too: who retries it may read nothing else.
+        The headers include the row's id and the values of its columns: a retry may read nothing else.
         """
-        told = complete_headers(headers, message_id=str(row_id), correlation_id=correlation_id, reply_to=reply_to_address)
-        written = failure_headers(told, failure, processor=self._processor, failed_queue=self._failed_queue, at=self._now())
+        complete = complete_headers(headers, message_id=str(row_id), correlation_id=correlation_id, reply_to=reply_to_address)
+        written = failure_headers(complete, failure, processor=self._processor, failed_queue=self._failed_queue, at=self._now())
         self._send(row_id, write_headers(written), body, *columns_of(written))
 
     def move_failed(self, row: ReceivedRow, headers: dict[str, str | None], failure: Failure) -> None:
-        """Write a message that has failed elsewhere: what it says of that stays to the letter.
+        """Write a message that has failed elsewhere: its headers of that failure are kept as they are.
 
-        `failure` is for one that says nothing of it but the queue.
+        `failure` is for a message that names no more than the queue where it failed.
         """
         written = headers_of_copy(row, without_counters(headers))
         if not written.get(names.EXCEPTION_TYPE):
@@ -74,7 +221,7 @@ class ErrorQueue:
         self._send(row.id, write_headers(written), row.body or b"", *columns_of(written))
 
     def move_poison(self, row: ReceivedRow) -> None:
-        """Write a row whose headers cannot be read as it is, to the byte (transport reference 5.5)."""
+        """Write a row whose headers cannot be read as it is, to the byte (docs/internals/endpoints.md#poison-messages)."""
         self._send(row.id, row.headers or "", row.body or b"", row.correlation_id, row.reply_to_address)
 
     def rescue(self, row: ReceivedRow, failure: Failure) -> None:
@@ -88,6 +235,37 @@ class ErrorQueue:
 
     def _send(self, row_id: uuid.UUID, headers: str, body: bytes, correlation_id: str | None, reply_to_address: str | None) -> None:
         table = queue_table(self.alias, self._queue)
-        # The row id is a primary key on PostgreSQL, and somebody may have copied rows: a new one, as NServiceBus writes there.
+        # The row id is a primary key on PostgreSQL, and rows may have been copied: a new one, as NServiceBus writes there.
         new_id = uuid.uuid4() if table.dialect.name == "postgresql" else row_id
         table.send([NewRow(str(new_id), headers, body, correlation_id, reply_to_address)])
+
+
+# --- retry headers ----------------------------------------------------------------------------------------------------
+# The headers that count the delayed retries of a message (docs/internals/endpoints.md#retry-policy).
+
+
+def retries_so_far(headers: Headers) -> int:
+    """How many delayed retries a message has had; 0 where the header holds no number."""
+    return whole_number(headers.get(names.DELAYED_RETRIES))
+
+
+def last_retry_at(headers: Headers) -> datetime | None:
+    """When the last one was stored, aware (cores 4 and 5 write when the first one was); None where the header holds no time."""
+    text = headers.get(names.DELAYED_RETRIES_TIMESTAMP)
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
+def with_next_retry(headers: Headers, now: datetime) -> Headers:
+    """The headers for one delayed retry more, which is stored at `now`; its immediate retries are counted from 0 again."""
+    counted = {name: value for name, value in headers.items() if name != names.IMMEDIATE_RETRIES}
+    counted[names.DELAYED_RETRIES] = str(retries_so_far(headers) + 1)
+    counted[names.DELAYED_RETRIES_TIMESTAMP] = format_time(now)
+    return counted
+
+
+def headers_of_copy(row: ReceivedRow, headers: Headers) -> Headers:
+    """The headers for a copy of the row, including its id and the values of its columns."""
+    return complete_headers(headers, message_id=str(row.id), correlation_id=row.correlation_id, reply_to=row.reply_to_address)

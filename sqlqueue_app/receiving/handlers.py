@@ -1,19 +1,46 @@
-"""Handlers: which functions are called for which message type, found in modules named `handlers` or named by the settings."""
+"""Handlers: how functions are registered for message types, found by endpoints, wrapped in middleware and called with a message."""
 
 from __future__ import annotations
 
 import inspect
+import logging
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from django.db import transaction
 from django.utils.module_loading import autodiscover_modules
 
-from sqlqueue_app.messages.errors import ConfigurationError, HandlerError
-from sqlqueue_app.messages.types import message_type_name
+from sqlqueue_app.conf import TASK_HANDLER, TASK_MESSAGE, Settings
+from sqlqueue_app.conf.kinds import load_callable
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConfigurationError,
+    HandlerError,
+    MessageTypeError,
+    SeveralMessages,
+    Unrecoverable,
+)
+from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
+from sqlqueue_app.messages.json import limited_tries
+from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
+from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, plain_name, resolve_enclosed
+from sqlqueue_app.messages.xml import Element, messages_in
+from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
+from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+# Handlers: which functions are called for which message type, found in modules named `handlers` or named by the settings.
+
 
 HandlerFunction = Callable[[Any, Any], Any]
 _Handler = TypeVar("_Handler", bound=HandlerFunction)
@@ -147,3 +174,355 @@ def _check(function: Any) -> None:
 def _path(function: Any) -> str:
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{getattr(function, '__module__', '?')}.{name}"
+
+
+# --- calling ----------------------------------------------------------------------------------------------------------
+# From a message to its handlers: which are called, with which body, in which order.
+
+
+_REMEMBERED_TEXTS = 1000
+_LONGEST_REMEMBERED = 4000
+
+
+def refuse_unrun(result: object, handler: Handler) -> None:
+    """HandlerError for what a handler returned if nothing of the handler has run yet: it was not to be seen at registration."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise HandlerError(
+            f"handler {handler.path} returned a coroutine: it must do its work itself; wrap the call in async_to_sync"
+        )
+    kind = "a generator" if inspect.isgenerator(result) else "an asynchronous generator" if inspect.isasyncgen(result) else None
+    if kind is not None:
+        raise HandlerError(f"handler {handler.path} returned {kind}, of which nothing has run: it must do its work itself")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is the same for all messages of one text of types and one content type."""
+
+    handlers: list[Handler]
+    """In the order in which they are called."""
+    readers: dict[type | None, Callable[[bytes], Any]]
+    """How the body is read, once for each class of messages."""
+
+
+class HandlerTable:
+    """The handlers of one endpoint by message type. Immutable but for what it remembers; shared by all threads."""
+
+    def __init__(
+        self,
+        handlers: Iterable[Handler],
+        *,
+        body_names: str,
+        serializer: str = "json",
+        subscriptions: SubscriptionMessages | None = None,
+    ) -> None:
+        self._by_type: dict[str, list[Handler]] = {}
+        for handler in handlers:
+            self._by_type.setdefault(plain_name(handler.message_type), []).append(handler)
+        self._body_names = body_names
+        self._serializer = serializer
+        self._subscriptions = subscriptions
+        self._plans: dict[tuple[str, str | None], _Plan] = {}
+
+    @property
+    def message_types(self) -> list[str]:
+        """The types that have a handler, sorted; type arguments as they were written, for so they are topics of .NET."""
+        names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
+        return sorted({name if "[" in name else plain_name(name) for name in names})
+
+    def handlers_for(self, incoming: IncomingMessage) -> list[Handler]:
+        """The handlers of every enclosed type, concrete type first, each function once; MessageTypeError if there is none.
+
+        Without the header the body may name its type: by a `$type`, or by the root of XML. MessageBodyError if it cannot be read.
+        """
+        return self._plan(incoming).handlers
+
+    def _plan(self, incoming: IncomingMessage) -> _Plan:
+        # A native sender may leave the header out, and name the type in the body (docs/internals/wire.md#native-senders).
+        enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
+        plan = _Plan(self._of_types(enclosed, incoming), {})
+        for handler in plan.handlers:
+            if handler.target not in plan.readers:
+                names_of_members = self._names_for(handler)
+                plan.readers[handler.target] = body_reader(
+                    incoming.content_type, handler.target, names_of_members, self._serializer
+                )
+        key = incoming.headers.get(ENCLOSED_MESSAGE_TYPES) or "", incoming.content_type
+        # The sender of a message decides how many different texts there are, and how long they are: remember the usual ones only.
+        if key[0] and len(key[0]) + len(key[1] or "") <= _LONGEST_REMEMBERED and len(self._plans) < _REMEMBERED_TEXTS:
+            self._plans[key] = plan
+        return plan
+
+    def _of_types(self, types: Sequence[str], incoming: IncomingMessage) -> list[Handler]:
+        handlers: list[Handler] = []
+        for handler in (handler for name in types for handler in self._by_type.get(name, ())):
+            if all(handler.function != other.function for other in handlers):
+                handlers.append(handler)
+        if not handlers:
+            named = ", ".join(map(repr, types)) or "none (the header NServiceBus.EnclosedMessageTypes is missing)"
+            raise MessageTypeError(
+                f"no handler for message {incoming.message_id!r}: its types are {named}; "
+                f"this endpoint handles {', '.join(self.message_types) or 'nothing'}"
+            )
+        return handlers
+
+    def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
+        """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read.
+
+        Of several messages in one body the handlers of the first, then those of the next.
+        """
+        headers = incoming.headers
+        control = self._subscriptions if CONTROL_MESSAGE in headers else None
+        if control is not None and (own := control.handler_for(incoming)) is not None:
+            return [(own, incoming)]
+        known = self._plans.get((headers.get(ENCLOSED_MESSAGE_TYPES) or "", headers.get(CONTENT_TYPE) or None))
+        plan = known or self._plan(incoming)
+        try:
+            bodies = {target: read(incoming.body) for target, read in plan.readers.items()}
+        except SeveralMessages:
+            bodies = {}
+        # An error that is raised there must not have this one as its context: it is no failure.
+        return [(handler, bodies[handler.target]) for handler in plan.handlers] if bodies else self._calls_of_each(incoming)
+
+    def _calls_of_each(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
+        """All bodies are read before the first handler is called."""
+        found: list[tuple[Handler, Any]] = []
+        enclosed = incoming.message_types
+        with limited_tries(len(incoming.body)):
+            for element in messages_in(incoming.body):
+                bodies: dict[type | None, Any] = {}
+                types = types_of(element, enclosed)
+                for handler in self._of_types(types, incoming):
+                    if handler.target not in bodies:
+                        bodies[handler.target] = deserialize_element(element, handler.target, self._names_for(handler))
+                    found.append((bound_to(handler, types), bodies[handler.target]))
+        return found
+
+    def _names_for(self, handler: Handler) -> str:
+        """How the members of its messages are spelled."""
+        known = find_message_type(handler.message_type) if handler.target is not None else None
+        return (known.names if known else None) or self._body_names
+
+
+# --- middleware -------------------------------------------------------------------------------------------------------
+# Middleware: callables of the project around each handler, composed once for each handler when the endpoint is built.
+#
+# The shape is that of Django's: `def middleware(call)` returns `def handle(message, context)`, which does its part and returns
+# `call(message, context)`. Without middleware a handler is called directly.
+
+
+Middleware = Callable[[HandlerFunction], HandlerFunction]
+
+
+def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: str) -> list[Middleware]:
+    """The callables of the setting, outermost first; ConfigurationError that names the setting for one that cannot be used."""
+    loaded: list[Middleware] = []
+    for place, entry in enumerate(entries):
+        where = f"{setting}[{place}]"
+        found = load_callable(entry, setting=where)
+        try:
+            inspect.signature(found).bind(None)
+        except TypeError as error:
+            raise ConfigurationError(f"{where} is {_shown(found)}, which must take (call): {error}; {_EXPECTED}") from error
+        except ValueError:
+            pass  # written in C: no signature to look at
+        loaded.append(found)
+    return loaded
+
+
+def around(handlers: Iterable[Handler], middleware: Sequence[Middleware], *, setting: str) -> list[Handler]:
+    """The handlers with the middleware around them, outermost first; ConfigurationError if one does not make a function.
+
+    Each middleware is called once for each handler, here.
+    """
+    if not middleware:
+        return list(handlers)
+    return [replace(handler, call=_composed(handler, middleware, setting)) for handler in handlers]
+
+
+_EXPECTED = "expected `def middleware(call)` that returns `def handle(message, context)`"
+
+
+def _composed(handler: Handler, middleware: Sequence[Middleware], setting: str) -> HandlerFunction:
+    call = _checked(handler)
+    for place in reversed(range(len(middleware))):
+        made: Any = middleware[place](call)
+        what = f"{setting}[{place}] is {_shown(middleware[place])}, which returned {made!r}"
+        if inspect.iscoroutine(made):
+            made.close()
+        if not callable(made):
+            raise ConfigurationError(f"{what}; {_EXPECTED}")
+        if inspect.iscoroutinefunction(made):
+            raise ConfigurationError(f"{what}, which is async: it could not share the receive transaction; {_EXPECTED}")
+        call = made
+    return call
+
+
+def _checked(handler: Handler) -> HandlerFunction:
+    """What the handler returns is looked at here, since middleware may return something else."""
+
+    def call(message: Any, context: Any) -> Any:
+        result = handler.function(message, context)
+        if result is not None:
+            refuse_unrun(result, handler)
+        return result
+
+    return call
+
+
+def _shown(found: object) -> str:
+    return f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', None) or type(found).__qualname__}"
+
+
+# --- several ----------------------------------------------------------------------------------------------------------
+# Several messages in one body: the children of a root `Messages`, as cores 3 and 4 wrote what was sent together
+# (docs/internals/wire.md#bodies).
+#
+# Each is a message of its own type for its own handlers. They are handled in their order, in the one transaction of their row:
+# where
+# one fails, none is handled, and the row is tried again as a whole.
+
+
+_BEFORE_NAME: Final = re.compile(r".*[.+]", re.DOTALL)
+
+
+def types_of(element: Element, enclosed: Sequence[str]) -> list[str]:
+    """The names of the type of one message, the concrete one first, then its bases; `enclosed` are those of all the messages.
+
+    With enclosed types it is one of them, and so are its bases: those that its element declares, and those of its class. Without,
+    the element says all. MessageTypeError for an element that is none of the enclosed types, or could be two of them.
+    """
+    if not enclosed:
+        return _with_bases(element.type_names, element)
+    own = [name for name in element.type_names[:1] if name in enclosed]
+    own = own or [name for name in dict.fromkeys(enclosed) if _may_be(element, name)]
+    if len(own) != 1:
+        what = "is none of" if not own else "could be several of"
+        raise MessageTypeError(
+            f"the body holds a message {element.name!r} of the namespace {element.namespace!r}, which {what} "
+            f"the types in the header NServiceBus.EnclosedMessageTypes: {', '.join(map(repr, enclosed))}"
+        )
+    return [name for name in _with_bases(own, element) if name in enclosed]
+
+
+def bound_to(handler: Handler, types: list[str]) -> Handler:
+    """The handler for one of several messages: while it runs, the context says the types of that message."""
+    call = handler.call or handler.function
+
+    def run(message: Any, context: MessageContext) -> Any:
+        context.types_at_hand = types
+        return call(message, context)
+
+    return replace(handler, call=run)
+
+
+def _may_be(element: Element, name: str) -> bool:
+    """Whether an enclosed type has the name of the element, and its namespace if it has one; a class may be inside of another."""
+    if name == element.name:
+        return True
+    space = element.namespace.rpartition("/")[2]
+    return _BEFORE_NAME.sub("", name) == element.name and (not space or name.startswith((f"{space}.", f"{space}+")))
+
+
+def _with_bases(names: Sequence[str], element: Element) -> list[str]:
+    found = [*names, *element.base_types]
+    for name in names:
+        if (known := find_message_type(name)) is not None:
+            found += resolve_enclosed(enclosed_types(known.cls))
+    return list(dict.fromkeys(found))
+
+
+# --- control messages -------------------------------------------------------------------------------------------------
+# Subscribe and unsubscribe messages of older endpoints, whose transport knows no subscription table
+# (docs/internals/wire.md#control-messages).
+
+
+logger = logging.getLogger("sqlqueue.receive")
+
+_INTENTS = (Intent.SUBSCRIBE, Intent.UNSUBSCRIBE)
+
+
+def is_subscription_message(incoming: IncomingMessage) -> bool:
+    """Whether a control message has to do with subscriptions: by its intent, or by the header that names an event."""
+    if not incoming.is_control_message:
+        return False
+    return names.SUBSCRIPTION_MESSAGE_TYPE in incoming.headers or incoming.intent in _INTENTS
+
+
+class SubscriptionMessages:
+    """Writes what such a message asks for into the subscription table, in the receive transaction. Shared by all threads."""
+
+    def __init__(self, table: SubscriptionTable, book: AddressBook, *, own: str, allowed: AllowedDestinations | None) -> None:
+        self._table = table
+        self._book = book
+        what = "the subscriber's address is"
+        self._destinations = Destinations(table.alias, book, satellites=frozenset(), own=own, allowed=allowed, what=what)
+        self._handler = Handler("Subscribe", self.handle, None)
+
+    def handler_for(self, incoming: IncomingMessage) -> Handler | None:
+        """What handles the message, if it has to do with subscriptions."""
+        return self._handler if is_subscription_message(incoming) else None
+
+    def handle(self, incoming: IncomingMessage, _context: object) -> None:
+        """Subscribe or unsubscribe. Unrecoverable for a message that does not say what, who or to what."""
+        topic = _topic(incoming)
+        endpoint, address = self._subscriber(incoming)
+        if incoming.intent is Intent.SUBSCRIBE:
+            try:
+                queue = self._destinations.table(address)
+                self._table.subscribe(Subscription(endpoint, topic, self._book.canonical(queue.address)), join=True)
+            except (Unroutable, ConfigurationError) as error:
+                raise Unrecoverable(f"endpoint {endpoint!r} cannot subscribe to {topic!r}: {error}") from error
+            said = partial(logger.info, "endpoint %s has subscribed to %s", endpoint, topic, extra={"event": "subscribed"})
+        else:
+            self._table.unsubscribe(endpoint, topic, join=True)
+            said = partial(logger.info, "endpoint %s has unsubscribed from %s", endpoint, topic, extra={"event": "unsubscribed"})
+        transaction.on_commit(said, using=self._table.alias)
+
+    def _subscriber(self, incoming: IncomingMessage) -> tuple[str, str]:
+        """Its endpoint and the text of its address."""
+        header = incoming.headers.get
+        address, endpoint = header(names.SUBSCRIBER_ADDRESS), header(names.SUBSCRIBER_ENDPOINT)
+        if address and not endpoint:
+            raise Unrecoverable(f"the message has the header {names.SUBSCRIBER_ADDRESS}, but no {names.SUBSCRIBER_ENDPOINT}")
+        # Transport 2.x also names the callback queue of the process, which is gone when that ends.
+        address = address or incoming.reply_address or incoming.reply_to
+        if not address:
+            raise Unrecoverable("the message names no subscriber: it has no reply-to address")
+        try:
+            return endpoint or self._book.received(address).table, address
+        except AddressError as error:
+            raise Unrecoverable(f"the message names no subscriber: {error}") from error
+
+
+def _topic(incoming: IncomingMessage) -> str:
+    """The full name of the event type, without its assembly."""
+    name = incoming.headers.get(names.SUBSCRIPTION_MESSAGE_TYPE) or ""
+    topic = name.partition(",")[0].strip()
+    if not topic:
+        raise Unrecoverable(
+            f"the message has the intent {incoming.intent.value}, but its header {names.SUBSCRIPTION_MESSAGE_TYPE} names no event"
+        )
+    if incoming.intent not in _INTENTS:
+        raise Unrecoverable(
+            f"the message names the event {topic!r} in its header {names.SUBSCRIPTION_MESSAGE_TYPE}, "
+            f"but its intent is {incoming.headers.get(names.MESSAGE_INTENT)!r}: expected Subscribe or Unsubscribe"
+        )
+    return topic
+
+
+# --- task handlers ----------------------------------------------------------------------------------------------------
+# The handler that runs Django Tasks, for the endpoints that tasks are sent to.
+
+
+def task_handlers(settings: Settings, endpoint: str) -> list[Handler]:
+    """What runs the tasks that Django's setting TASKS sends to this endpoint. Known by its path: nothing imports the backend."""
+    if not takes_tasks(settings, endpoint):
+        return []
+    return [Handler(TASK_MESSAGE, load_callable(TASK_HANDLER, setting="TASKS"), None)]
+
+
+def takes_tasks(settings: Settings, endpoint: str) -> bool:
+    """Whether TASKS sends anything to this endpoint."""
+    return any(backend.takes_tasks(endpoint, settings.endpoints) for backend in settings.task_backends.values())

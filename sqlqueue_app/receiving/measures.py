@@ -1,8 +1,8 @@
 """What an endpoint does, counted in memory: how many messages of which type, how long they took, how old they were when done.
 
-Definitions are those of NServiceBus (operations reference 3.1): times of successes only. The processing time is that of the attempt
-that succeeded, without the receive, the writing of what was sent and the commit. The critical time goes from the header DeliverAt,
-else TimeSent, to the end of the processing; it is negative where the clock of the sender is ahead, and stays so.
+Definitions are those of NServiceBus (docs/internals/operations.md#metrics): times of successes only. The processing time is that of
+the attempt that succeeded, without the receive, the writing of what was sent and the commit. The critical time goes from the header
+DeliverAt, else TimeSent, to the end of the processing; it is negative where the clock of the sender is ahead, and stays so.
 """
 
 from __future__ import annotations

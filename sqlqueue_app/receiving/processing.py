@@ -1,398 +1,685 @@
-"""The way of a message: receive, read, call the handlers, write what they sent, commit; or retry, or the error queue.
+"""The life of a message: receive, decode, call the handlers, dispatch, commit; or undo, decide, and retry or move it.
 
-Everything happens in the receive transaction (design section 5), alone or with others of a batch. The savepoint before the work of
-a message lets a failed attempt be undone while the row stays ours, so attempts are counted exactly, however many instances
-compete (design 6.4), and what messages before it in the batch did stays done.
+Read `MessageProcessor` from top to bottom; its methods stand in the order in which a message passes them. What is known about one
+message is in its `Delivery`, what is known about one receive transaction in its `ReceivedBatch`; both are handed from step to step.
+
+Everything happens in the receive transaction, for one message or for several of a batch. The savepoint before the work of a message
+allows a failed attempt to be undone while the row stays received. So attempts are counted exactly, however many instances compete,
+and the work of earlier messages of the batch is kept.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, NoReturn
 
-from django.db import transaction as django_transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import transaction
 
 from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
-from sqlqueue_app.messages.errors import (
-    DatabaseError,
-    DoomedTransaction,
-    NullHeaders,
-    PoisonMessage,
-    TransientError,
-)
+from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, NullHeaders, PoisonMessage, TransientError
 from sqlqueue_app.messages.headers import read_headers
-from sqlqueue_app.policies.batch_size import BatchSize
-from sqlqueue_app.policies.recoverability import Action, MoveToError, RetryNow
+from sqlqueue_app.messages.times import format_time
+from sqlqueue_app.policies.polling import BatchSize, LowerBound
+from sqlqueue_app.policies.recoverability import (
+    Action,
+    Discard,
+    FailureMemory,
+    MoveToError,
+    Policy,
+    RecoverabilityConfig,
+    RetryNow,
+    TransactionMode,
+    default_policy,
+)
+from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.batch_turns import BatchTurn
-from sqlqueue_app.receiving.control_messages import is_subscription_message
-from sqlqueue_app.receiving.failures import UNRECOVERABLE, Failure, failure_of
-from sqlqueue_app.receiving.invoking import Invoker
-from sqlqueue_app.receiving.measures import Done, done
-from sqlqueue_app.receiving.processor_config import ProcessorConfig
-from sqlqueue_app.receiving.reading import NullBody, read_message
-from sqlqueue_app.receiving.recovering import Recovery
+from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.receiving.destinations import AllowedDestinations
+from sqlqueue_app.receiving.duplicates import Duplicates
+from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failure, failure_of
+from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscription_message, refuse_unrun
+from sqlqueue_app.receiving.in_flight import InFlightRegistry
+from sqlqueue_app.receiving.measures import Done, Measures, done
+from sqlqueue_app.receiving.recovery import RateLimit, Recovery
+from sqlqueue_app.receiving.slow_handlers import SlowHandlers
+from sqlqueue_app.sending.composer import Composer
+from sqlqueue_app.sending.dispatcher import Dispatcher
+from sqlqueue_app.sending.sender import Handling, handling
+from sqlqueue_app.sending.tracing import tracer_provider, tracing
+from sqlqueue_app.tables.connections import Hooks
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
-from sqlqueue_app.tables.watched_connection import Hooks
+from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
 logger = logging.getLogger("sqlqueue.receive")
 
+# --- a message and its transaction ------------------------------------------------------------------------------------
+
 
 class Outcome(enum.Enum):
-    """What became of a poll. HANDLED, FAILED and ROLLED_BACK count as a success of the ramp-up controller."""
+    """What became of a received row."""
 
-    EMPTY = "empty"
     EXPIRED = "expired"
     POISON = "poison"
     HANDLED = "handled"
     FAILED = "failed"
     ROLLED_BACK = "rolled back"
 
-    @property
-    def yielded_message(self) -> bool:
-        """Whether the poll counts as one that found work (transport reference 4.2)."""
-        return self in (Outcome.HANDLED, Outcome.FAILED, Outcome.ROLLED_BACK)
 
-
-class _GaveWay(Exception):
-    """The transaction is lost to another session before a handler was called: no failure of the message."""
-
-
+# A poll with one of these counts as a success of the ramp-up controller (docs/internals/endpoints.md#ramp-up-controller).
+_FOUND_WORK = (Outcome.HANDLED, Outcome.FAILED, Outcome.ROLLED_BACK)
 _NOT_HANDLED = (Outcome.POISON, Outcome.FAILED, Outcome.ROLLED_BACK)
 
 
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One received message, with what is known about its attempts. Used by one thread."""
+
+    row: ReceivedRow
+    incoming: IncomingMessage
+    attempt: int = 0
+    """The number of the current attempt, from 1; before it begins, how many have failed."""
+    outgoing: list[OutgoingMessage] = field(default_factory=list)
+    """What the handlers of this attempt have sent and is not written yet, and the copy for the audit queue."""
+    is_duplicate: bool = False
+    """Whether a copy of the message was handled before, so that no handler is called."""
+    called: tuple[Handler, float] | None = None
+    """The handler that was called last, and when, in seconds since 1970."""
+    started: float = 0.0
+    """When this attempt began and ended, by `perf_counter`."""
+    completed: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class ReceivedBatch:
+    """The rows of one receive transaction, and what waits for the end of that transaction."""
+
+    rows: Sequence[ReceivedRow]
+    several: bool
+    """Whether the messages are committed together, so that what follows from the commit of one waits for the last."""
+    outgoing: list[Sequence[OutgoingMessage]] = field(default_factory=list)
+    """What several messages have sent; written before their commit."""
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
+    """What is called after the commit of several messages."""
+    handled: list[Done] = field(default_factory=list)
+    """Handled messages, for the measures."""
+    immediate: list[OutgoingMessage] = field(default_factory=list)
+    """Immediate sends that wait for the end of the transaction, where the database has one writer (SQLite)."""
+
+
+class NullBody(PoisonMessage):
+    """The body column is NULL, which blocks a real endpoint forever (docs/internals/wire.md#observed-behaviour)."""
+
+
+class _GaveWay(Exception):
+    """The transaction was lost to another session before a handler was called: no failure of the message."""
+
+
+# --- the life of a message --------------------------------------------------------------------------------------------
+
+
 class MessageProcessor:
-    """Processes the messages of one queue in one thread, one batch at a time."""
+    """Processes the messages of one queue in one thread, one receive transaction at a time.
+
+    Processors of other kinds override a step that has a public name: `process_row`, `deliver`, `move_poison`, `check_usable`,
+    `give_up`, `run_hooks`.
+    """
 
     takes_batches = True
+    """Whether a transaction may have more than one message."""
+    shares_transaction = True
+    """Whether handlers get the connection of the receive transaction."""
 
     def __init__(
         self, config: ProcessorConfig, transaction: ReceiveTransaction, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._config = config
-        self._transaction = transaction
+        self.config = config
+        self.transaction = transaction
+        self.recovery = Recovery(config)
+        self.may_receive_ahead: Callable[[], bool] | None = None
+        """Whether a commit may bring the next rows along. Whoever sets it receives again, or calls `give_back`."""
         self._clock = clock
-        self._size = BatchSize(config.batch_size if self.takes_batches else 1)
+        self._size = BatchSize(config.batch_size) if self.takes_batches and config.batch_size != 1 else None
         self._turn = BatchTurn(clock=clock)
-        self._alone = True
-        self._invoker = Invoker(config, self._send_at_once)
-        self._recovery = Recovery(config)
         self._audits = config.auditing.copies_all
-        self._is_copy = False
-        self._attempt_took = (0.0, 0.0)
-        self._done: list[Done] = []
-        self._rows: Sequence[ReceivedRow] = ()
-        self._immediate: list[OutgoingMessage] = []
-        self._outgoing: list[Sequence[OutgoingMessage]] = []
-        self._after_commit: list[Callable[[], None]] = []
-        self.may_receive_ahead: Callable[[], bool] = lambda: False
-        """Whether a commit may bring the next rows along; who says so receives again, or calls `give_back`."""
+        self._slot = config.slow_handlers.slot(config.queue) if config.slow_handlers is not None else None
+        self._tracer_provider = tracer_provider()
+        self._process_id = os.getpid()
+
+    # receive
 
     def receive(self) -> list[ReceivedRow]:
         """The next rows, their transaction open; [] if there are none. Database errors come as our kinds."""
-        return self._transaction.receive_many(1 if self._transaction.has_rows_ahead else self._size.next())
-
-    @property
-    def has_rows_ahead(self) -> bool:
-        """Whether the last commit has brought rows along that the next receive will return."""
-        return self._transaction.has_rows_ahead
+        return self.transaction.receive_many(1 if self._size is None or self.transaction.rows_ahead else self._size.next())
 
     def give_back(self) -> None:
         """Put rows that were received ahead into their queue again."""
-        self._transaction.give_back()
+        self.transaction.give_back()
 
     def process(self, rows: Sequence[ReceivedRow]) -> bool:
-        """Bring received rows to their end, their transaction too; whether the poll counts as one that found work.
+        """Process received rows and end their transaction. Returns whether the poll counts as one that found work.
 
         DatabaseError if the error queue cannot be written or a poison row cannot be moved: the rows are in their queue again then.
         """
-        self._rows = rows
-        self._alone = len(rows) == 1
-        self._outgoing, self._after_commit, self._done = [], [], []
+        batch = ReceivedBatch(rows, len(rows) > 1)
         try:
-            return self._process_alone(rows[0]) if self._alone else self._process_batch(rows)
+            return self._process_several(batch) if batch.several else self._process_single(batch)
         except BaseException:
-            self._size.lost(len(rows))
+            self._note_lost_batch(len(rows))
             raise
         finally:
             # Nothing of these messages may be left: neither after an error, nor after a handler that closed the connection.
-            self._transaction.abandon()
-            self._config.in_work.ends()
-            if self._immediate:
-                messages, self._immediate = self._immediate, []
-                self._config.dispatcher.dispatch(messages)
+            self.transaction.abandon()
+            if self.config.in_flight is not None:
+                self.config.in_flight.end()
+            if batch.immediate:
+                self.config.dispatcher.dispatch(batch.immediate)
 
-    def _process_alone(self, row: ReceivedRow) -> bool:
+    def _process_single(self, batch: ReceivedBatch) -> bool:
         began = self._clock()
-        outcome = self._process(row)
-        self._size.done(1, self._clock() - began, failed=outcome in _NOT_HANDLED)
-        self._count_done()
-        return outcome.yielded_message
+        outcome = self.process_row(batch, batch.rows[0])
+        if self._size is not None:
+            self._size.done(1, self._clock() - began, failed=outcome in _NOT_HANDLED)
+        self._measure(batch)
+        return outcome in _FOUND_WORK
 
-    def _process_batch(self, rows: Sequence[ReceivedRow]) -> bool:
-        began = self._clock()
+    def _process_several(self, batch: ReceivedBatch) -> bool:
+        count, began = len(batch.rows), self._clock()
         outcomes: list[Outcome] = []
         with self._turn:
-            for row in rows:
+            for row in batch.rows:
                 if outcomes:
                     self._turn.between()
-                    self._transaction.begin_message()
-                outcomes.append(self._process(row))
+                    self.transaction.begin_message()
+                outcomes.append(self.process_row(batch, row))
                 if outcomes[-1] is Outcome.ROLLED_BACK:
-                    self._size.lost(len(rows))
+                    self._note_lost_batch(count)
                     return True
-        self._size.done(len(rows), self._clock() - began, failed=any(outcome in _NOT_HANDLED for outcome in outcomes))
-        return self._commit_batch(len(rows)) or any(outcome.yielded_message for outcome in outcomes)
+        if self._size is not None:
+            self._size.done(count, self._clock() - began, failed=any(outcome in _NOT_HANDLED for outcome in outcomes))
+        return self._commit_several(batch) or any(outcome in _FOUND_WORK for outcome in outcomes)
 
-    def _commit_batch(self, messages: int) -> bool:
-        """Write what the messages sent, with one statement for each queue, and commit. True if the batch was lost instead."""
-        try:
-            if self._outgoing:
-                self._config.dispatcher.dispatch_each(self._outgoing, begun=True)
-            hooks = self._commit()
-        except Exception as error:
-            # Whatever it was, one of the messages is to blame, and alone it will show.
-            self._size.lost(messages)
-            logger.warning(
-                "the transaction of %s messages is lost, each is received again and handled alone: %s",
-                messages,
-                error,
-                extra=self._extra("batch_lost", ""),
-                exc_info=error,
-            )
-            return True
-        for call in self._after_commit:
-            call()
-        self._count_done()
-        self._run_hooks(hooks, "")
-        return False
+    # decode
 
-    def _commit(self) -> Hooks:
-        return self._transaction.commit(then_receive=self._size.next if self.may_receive_ahead() else None)
-
-    def _finish(self, outgoing: Sequence[OutgoingMessage] = ()) -> Hooks:
-        """The message is done: what it sent is written and committed; with the batch, if there is one."""
-        if not self._alone:
-            self._transaction.end_message()
-            if outgoing:
-                self._outgoing.append(outgoing)
-            return []
-        if outgoing:
-            # An error undoes the attempt, and what is written here with it.
-            self._config.dispatcher.dispatch(outgoing, begun=True)
-        return self._commit()
-
-    def _when_committed(self, call: Callable[[], None]) -> None:
-        """Call it when the message is committed: after `_finish` that is now, or with the batch."""
-        if self._alone:
-            call()
-        else:
-            self._after_commit.append(call)
-
-    def _process(self, row: ReceivedRow) -> Outcome:
+    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> Outcome:
+        """Process one row: an expired, unreadable or misdirected message ends here, any other is delivered."""
         if row.expired:
-            self._finish()
-            logger.info("message expired", extra=self._extra("message_expired", str(row.id)))
+            self._complete(batch)
+            logger.info("message expired", extra=self.log_extra("message_expired", str(row.id)))
             return Outcome.EXPIRED
         try:
             incoming = read_message(row)
         except PoisonMessage as poison:
-            return self._move_poison(row, poison)
-        if names.FORWARD_DESTINATION in incoming.headers and self._config.forwarding.send_on(row, incoming):
-            self._finish()
+            return self.move_poison(batch, row, poison)
+        if names.FORWARD_DESTINATION in incoming.headers and self.config.forwarding.send_on(row, incoming):
+            self._complete(batch)
             return Outcome.HANDLED
-        return self._attempt(row, incoming)
+        return self.deliver(batch, Delivery(row, incoming))
 
-    def _move_poison(self, row: ReceivedRow, poison: PoisonMessage) -> Outcome:
-        logger.error(
-            "message cannot be read, moving it to the error queue: %s", poison, extra=self._extra("message_poison", str(row.id))
-        )
+    def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> Outcome:
+        """Move a row that cannot be read to the error queue."""
+        text = "message cannot be read, moving it to the error queue: %s"
+        logger.error(text, poison, extra=self.log_extra("message_poison", str(row.id)))
         if isinstance(poison, (NullHeaders, NullBody)):
             headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
             failure = failure_of(poison, unrecoverable=True)
-            self._config.error_queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
+            self.config.error_queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
         else:
-            self._config.error_queue.move_poison(row)
-        self._finish()
+            self.config.error_queue.move_poison(row)
+        self._complete(batch)
         return Outcome.POISON
 
-    def _attempt(self, row: ReceivedRow, incoming: IncomingMessage) -> Outcome:
-        if (died := self._config.in_work.begins(row.id)) is not None:
-            gives_up = MoveToError(self._config.recoverability.error_queue)
-            return self._settle(gives_up, row, incoming, failure_of(died, unrecoverable=True), 0)
-        remembered = self._config.failures.recall(row)
-        attempt = 1
-        if remembered is not None:
-            failed_attempts, failure = remembered
-            action = self._recovery.decide(incoming, failed_attempts, failure)
-            if not self._tries_again(action, incoming, failed_attempts, failure):
-                return self._settle(action, row, incoming, failure, failed_attempts)
-            attempt = failed_attempts + 1
+    # attempt after attempt
+
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+        """Attempt to handle the message until it is handled, recoverability gives it up, or the transaction is lost."""
+        row, config = delivery.row, self.config
+        if config.in_flight is not None and (died := config.in_flight.begin(row.id)) is not None:
+            gives_up = MoveToError(config.recoverability.error_queue)
+            return self.give_up(batch, delivery, gives_up, failure_of(died, unrecoverable=True))
+        if not config.failures.is_empty and (remembered := config.failures.recall(row)) is not None:
+            delivery.attempt, failure = remembered
+            action = self.recovery.decide(delivery, failure)
+            if not self._retries_now(delivery, action, failure):
+                return self.give_up(batch, delivery, action, failure)
         while True:
+            delivery.attempt += 1
             try:
-                hooks = self._finish(self._handle(row, incoming, attempt))
+                self._attempt(batch, delivery)
+                hooks = self._complete(batch, delivery.outgoing)
             except _GaveWay as gave_way:
                 text = "a message could not be remembered for DEDUPLICATE_FOR, what was received with it is received again: %s"
-                logger.warning(text, gave_way.__cause__, extra=self._extra("receive_gave_way", incoming.message_id))
+                extra = self.log_extra("receive_gave_way", delivery.incoming.message_id)
+                logger.warning(text, gave_way.__cause__, extra=extra)
                 return Outcome.ROLLED_BACK
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
-                failure = self._failed(incoming, error)
-                if not self._undo(row, attempt, failure, error):
+                failure = self._note_failure(delivery, error)
+                if not self._undo(batch, delivery, failure, error):
                     return Outcome.ROLLED_BACK
-                action = self._recovery.decide(incoming, attempt, failure, error)
-                if not self._tries_again(action, incoming, attempt, failure):
-                    return self._settle(action, row, incoming, failure, attempt)
-                attempt += 1
-                continue
-            return self._handled(row, incoming, attempt, hooks)
+                action = self.recovery.decide(delivery, failure, error)
+                if not self._retries_now(delivery, action, failure):
+                    return self.give_up(batch, delivery, action, failure)
+            else:
+                return self._note_success(batch, delivery, hooks)
 
-    def _handled(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int, hooks: Hooks) -> Outcome:
-        if attempt > 1:
-            self._when_committed(lambda: self._config.failures.forget(row))
-        if self._is_copy and (duplicates := self._config.duplicates) is not None:
-            self._when_committed(lambda: duplicates.dropped(incoming))
-        self._config.rate_limit.succeeded()
-        self._done.append(done(incoming.headers, *self._attempt_took))
-        self._run_hooks(hooks, incoming.message_id)
-        return Outcome.HANDLED
+    # call the handlers
 
-    def _handle(self, row: ReceivedRow, incoming: IncomingMessage, attempt: int) -> list[OutgoingMessage]:
-        """Call the handlers; what they sent and is not written yet, with the copy for the audit queue."""
-        config = self._config
-        started = time.perf_counter()
+    def _attempt(self, batch: ReceivedBatch, delivery: Delivery) -> None:
+        """Call the handlers, unless the message is a copy or empty; what is to be sent is in `delivery.outgoing` then."""
+        config, incoming = self.config, delivery.incoming
+        delivery.started = time.perf_counter()
         began = config.auditing.begins() if self._audits else None
-        outgoing: list[OutgoingMessage] = []
-        self._is_copy = config.duplicates is not None and bool(incoming.body) and not self._is_first(incoming)
-        if self._is_copy:
-            # It was copied to the audit queue before; but who has sent it again waits to hear that it is handled.
+        delivery.outgoing = []
+        delivery.is_duplicate = config.duplicates is not None and bool(incoming.body) and not _is_first(config.duplicates, incoming)
+        if delivery.is_duplicate:
+            # The first copy is in the audit queue; a retry is acknowledged again, because its sender waits for that.
             began = None
         elif incoming.body or is_subscription_message(incoming):
-            outgoing = self._invoker.call(incoming, attempt, self._connection_for_handlers())
-            self._check_handlers_left_it_usable()
+            delivery.outgoing = self._call_handlers(batch, delivery)
+            self.check_usable()
         else:
             # As NServiceBus does: a control message, or a message without content, is done when it arrives.
-            logger.info("message without a body, no handler called", extra=self._extra("message_empty", incoming.message_id))
+            logger.info("message without a body, no handler called", extra=self.log_extra("message_empty", incoming.message_id))
         if self._audits or names.RETRY_UNIQUE_MESSAGE_ID in incoming.headers:
-            outgoing += config.auditing.copies(row, incoming, began)
-        self._attempt_took = started, time.perf_counter()
-        return outgoing
+            delivery.outgoing += config.auditing.copies(delivery.row, incoming, began)
+        delivery.completed = time.perf_counter()
 
-    def _count_done(self) -> None:
-        """The messages that are done are committed."""
-        if self._done:
-            self._config.measures.handled(self._done, time.time() - time.perf_counter())
-            self._done = []
+    def _call_handlers(self, batch: ReceivedBatch, delivery: Delivery) -> list[OutgoingMessage]:
+        """Call every handler of the message. Returns what they sent that is not written yet; raises what a handler raises."""
+        config, incoming = self.config, delivery.incoming
+        delivery.called = None
+        context = MessageContext(
+            incoming,
+            attempt=delivery.attempt,
+            composer=config.composer,
+            connection=self.transaction.connection if self.shares_transaction else None,
+            send_at_once=batch.immediate.extend if config.immediate_dispatcher is None else config.immediate_dispatcher.dispatch,
+            allowed=config.allowed,
+        )
+        collect = context.outgoing.extend if config.mode is TransactionMode.RECEIVE_ONLY else None
+        try:
+            with handling(Handling(incoming, config.endpoint, collect)):
+                if self._tracer_provider is None or self._tracer_provider() is None or (active := tracing()) is None:
+                    self._call_each(delivery, context)
+                else:
+                    with active.processing(incoming, endpoint=config.endpoint, queue=config.queue, attempt=delivery.attempt):
+                        self._call_each(delivery, context)
+        finally:
+            if self._slot is not None:
+                self._slot.running = None
+            if os.getpid() != self._process_id:
+                _end_child()
+        return context.outgoing
 
-    def _is_first(self, incoming: IncomingMessage) -> bool:
-        if (duplicates := self._config.duplicates) is None:
+    def _call_each(self, delivery: Delivery, context: MessageContext) -> None:
+        incoming, slot = delivery.incoming, self._slot
+        for handler, message in self.config.handlers.calls(incoming):
+            delivery.called = handler, time.time()
+            context.called = handler
+            if slot is not None:
+                slot.running = handler, incoming, slot.clock(), threading.get_ident()
+            if (result := (handler.call or handler.function)(message, context)) is not None:
+                refuse_unrun(result, handler)
+
+    def check_usable(self) -> None:
+        """DoomedTransaction if the handlers have left the transaction in a state in which a commit would not commit."""
+        self.transaction.check_usable()
+
+    # dispatch and commit
+
+    def _complete(self, batch: ReceivedBatch, outgoing: Sequence[OutgoingMessage] = ()) -> Hooks:
+        """The message is done: write what it sent and commit, or leave both to the end of the batch."""
+        if batch.several:
+            self.transaction.end_message()
+            if outgoing:
+                batch.outgoing.append(outgoing)
+            return []
+        if outgoing:
+            # An error undoes the attempt, and what is written here with it.
+            self.config.dispatcher.dispatch(outgoing, begun=True)
+        return self._commit()
+
+    def _commit(self) -> Hooks:
+        if self.may_receive_ahead is None or not self.may_receive_ahead():
+            return self.transaction.commit()
+        return self.transaction.commit(then_receive=_one if self._size is None else self._size.next)
+
+    def _commit_several(self, batch: ReceivedBatch) -> bool:
+        """Write what the messages sent, with one statement for each queue, and commit. True if the batch was lost instead."""
+        count = len(batch.rows)
+        try:
+            if batch.outgoing:
+                self.config.dispatcher.dispatch_each(batch.outgoing, begun=True)
+            hooks = self._commit()
+        except Exception as error:
+            # Whatever it was, one of the messages is to blame, and alone it will show.
+            self._note_lost_batch(count)
+            text = "the transaction of %s messages is lost, each is received again and handled alone: %s"
+            logger.warning(text, count, error, extra=self.log_extra("batch_lost", ""), exc_info=error)
             return True
-        try:
-            return duplicates.is_first(incoming)
-        except TransientError as error:
-            # Two batches that hold the same two messages in opposite order wait for each other. A savepoint would keep the ids of
-            # the messages before this one, and with them the knot: the whole batch gives way, and its messages come alone.
-            raise _GaveWay from error
+        for call in batch.after_commit:
+            call()
+        self._measure(batch)
+        self.run_hooks(hooks, "")
+        return False
 
-    def _send_at_once(self, messages: Sequence[OutgoingMessage]) -> None:
-        if self._config.immediate_dispatcher is None:
-            self._immediate.extend(messages)
-        else:
-            self._config.immediate_dispatcher.dispatch(messages)
+    def _note_lost_batch(self, count: int) -> None:
+        if self._size is not None:
+            self._size.lost(count)
 
-    def _connection_for_handlers(self) -> BaseDatabaseWrapper | None:
-        return self._transaction.connection
+    def _note_success(self, batch: ReceivedBatch, delivery: Delivery, hooks: Hooks) -> Outcome:
+        """The message is handled, and committed unless it waits for its batch."""
+        config = self.config
+        if delivery.attempt > 1:
+            _when_committed(batch, lambda: config.failures.forget(delivery.row))
+        if delivery.is_duplicate and (duplicates := config.duplicates) is not None:
+            _when_committed(batch, lambda: duplicates.dropped(delivery.incoming))
+        if config.rate_limit is not None:
+            config.rate_limit.succeeded()
+        batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
+        if hooks:
+            self.run_hooks(hooks, delivery.incoming.message_id)
+        return Outcome.HANDLED
 
-    def _check_handlers_left_it_usable(self) -> None:
-        self._transaction.check_usable()
+    def run_hooks(self, hooks: Hooks, message_id: str) -> None:
+        """Run the `on_commit` hooks of a committed message; their errors are logged."""
+        for hook in hooks:
+            try:
+                hook()
+            except Exception:
+                text = "an on_commit hook failed; the message is committed all the same"
+                logger.exception(text, extra=self.log_extra("on_commit_hook_failed", message_id))
 
-    def _undo(self, row: ReceivedRow, attempt: int, failure: Failure, error: BaseException) -> bool:
+    def _measure(self, batch: ReceivedBatch) -> None:
+        """Count the handled messages, whose work is committed."""
+        if batch.handled:
+            self.config.measures.handled(batch.handled, time.time() - time.perf_counter())
+            batch.handled = []
+
+    # undo, decide, retry or move
+
+    def _note_failure(self, delivery: Delivery, error: BaseException) -> Failure:
+        """Count a failed attempt. Returns its error as text."""
+        if self.config.rate_limit is not None:
+            self.config.rate_limit.failed()
+        self.config.measures.failed(delivery.incoming.headers)
+        return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=_facts(delivery))
+
+    def _undo(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure, error: BaseException) -> bool:
         """Undo the attempt. False if the whole transaction is gone: the row is in its queue again, the failure remembered."""
+        row, attempt = delivery.row, delivery.attempt
         try:
-            self._transaction.undo_handler()
-            self._transaction.check_usable()
+            self.transaction.undo_handler()
+            self.transaction.check_usable()
         except (DatabaseError, DoomedTransaction) as lost:
-            if self._transaction.was_ended():
-                self._rescue(row, attempt, failure)
+            if self.transaction.was_ended():
+                self._rescue(batch, delivery, failure)
                 return False
-            self._config.failures.failed(row, attempt, failure)
+            self.config.failures.failed(row, attempt, failure)
             logger.warning(
                 "attempt %s failed and its transaction is lost (%s), the message will be received again: %s",
                 attempt,
                 type(lost).__name__,
                 failure.message,
-                extra=self._extra("transaction_lost", str(row.id), attempt=attempt),
+                extra=self.log_extra("transaction_lost", str(row.id), attempt=attempt),
                 exc_info=error,
             )
             return False
         return True
 
-    def _rescue(self, row: ReceivedRow, attempt: int, failure: Failure) -> None:
-        """A handler has ended the transaction past Django. A COMMIT has deleted the rows, which are in no queue then: those that
-        are not handled go to the error queue, and what those before them sent is sent. After a ROLLBACK they are in their queue.
+    def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure) -> None:
+        """A handler has ended the transaction past Django. After a COMMIT the rows are in no queue: those that are not handled are
+        written to the error queue, and what the ones before them sent is sent. After a ROLLBACK they are in their queue.
         """
-        self._transaction.abandon()
-        missing = [each for each in self._rows[self._rows.index(row) :] if not self._transaction.table.holds(each)]
-        with django_transaction.atomic(using=self._transaction.table.alias):
-            if missing and self._outgoing:
-                self._config.dispatcher.dispatch_each(self._outgoing)
+        row, table = delivery.row, self.transaction.table
+        self.transaction.abandon()
+        missing = [each for each in batch.rows[batch.rows.index(row) :] if not table.holds(each)]
+        with transaction.atomic(using=table.alias):
+            if missing and batch.outgoing:
+                self.config.dispatcher.dispatch_each(batch.outgoing)
             for each in missing:
-                self._config.error_queue.rescue(each, failure)
+                self.config.error_queue.rescue(each, failure)
         if row not in missing:
-            self._config.failures.failed(row, attempt, failure)
+            self.config.failures.failed(row, delivery.attempt, failure)
         else:
-            for call in self._after_commit:
+            for call in batch.after_commit:
                 call()
-            self._count_done()
+            self._measure(batch)
         logger.error(
             "a handler ended the receive transaction by a COMMIT or ROLLBACK of its own; "
             "%s of %s messages moved to the error queue: %s",
             len(missing),
-            len(self._rows),
+            len(batch.rows),
             failure.message,
-            extra=self._extra("transaction_ended", str(row.id)),
+            extra=self.log_extra("transaction_ended", str(row.id)),
         )
 
-    def _failed(self, incoming: IncomingMessage, error: BaseException) -> Failure:
-        self._config.rate_limit.failed()
-        self._config.measures.failed(incoming.headers)
-        return failure_of(error, unrecoverable=isinstance(error, UNRECOVERABLE), facts=self._invoker.facts(incoming))
-
-    def _tries_again(self, action: Action, incoming: IncomingMessage, attempt: int, failure: Failure) -> bool:
+    def _retries_now(self, delivery: Delivery, action: Action, failure: Failure) -> bool:
         if not isinstance(action, RetryNow):
             return False
-        self._recovery.say(action, incoming, failure, attempt)
+        self.recovery.report(action, delivery, failure)
         return True
 
-    def _settle(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure, attempt: int) -> Outcome:
-        """The message is not handled: do what the policy says, and commit that with the receive."""
-        self._recovery.write(action, row, incoming, failure)
-        self._finish()
-        self._when_committed(lambda: self._settled(action, row, incoming, failure, attempt))
+    def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> Outcome:
+        """The message is not handled: do what recoverability decided, in the receive transaction."""
+        self.recovery.write(action, delivery, failure)
+        self._complete(batch)
+        _when_committed(batch, lambda: self._report(delivery, action, failure))
         return Outcome.FAILED
 
-    def _settled(self, action: Action, row: ReceivedRow, incoming: IncomingMessage, failure: Failure, attempt: int) -> None:
-        self._config.failures.forget(row)
-        self._recovery.say(action, incoming, failure, attempt)
+    def _report(self, delivery: Delivery, action: Action, failure: Failure) -> None:
+        """The message was given up, and that is committed."""
+        self.config.failures.forget(delivery.row)
+        self.recovery.report(action, delivery, failure)
 
-    def _run_hooks(self, hooks: Hooks, message_id: str) -> None:
-        for hook in hooks:
-            try:
-                hook()
-            except Exception:
-                logger.exception(
-                    "an on_commit hook failed; the message is committed all the same",
-                    extra=self._extra("on_commit_hook_failed", message_id),
-                )
+    def log_extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
+        """The `extra` of a log line about a message."""
+        config = self.config
+        return {"event": event, "endpoint": config.endpoint, "queue": config.queue, "message_id": message_id, **more}
 
-    def _extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
-        return {
-            "event": event,
-            "endpoint": self._config.endpoint,
-            "queue": self._config.queue,
-            "message_id": message_id,
-            **more,
-        }
+
+def read_message(row: ReceivedRow) -> IncomingMessage:
+    """The message of a row; PoisonMessage if its headers cannot be read or it has no body at all.
+
+    A control message has none: transport 1.x writes NULL there, later ones no bytes (docs/internals/wire.md#receive).
+    """
+    headers = read_headers(row.headers)
+    if row.body is None and names.CONTROL_MESSAGE not in headers:
+        raise NullBody("the column Body is NULL")
+    return IncomingMessage(row.id, headers, row.body or b"", row.correlation_id, row.reply_to_address)
+
+
+def _is_first(duplicates: Duplicates, incoming: IncomingMessage) -> bool:
+    try:
+        return duplicates.is_first(incoming)
+    except TransientError as error:
+        # Two batches that hold the same two messages in opposite order wait for each other. A savepoint would keep the ids of the
+        # messages before this one, and with them the deadlock: the whole batch gives way, and its messages come alone.
+        raise _GaveWay from error
+
+
+def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:
+    """Call it when the message is committed: after `_complete` that is now, or with the batch."""
+    if batch.several:
+        batch.after_commit.append(call)
+    else:
+        call()
+
+
+def _facts(delivery: Delivery) -> dict[str, str]:
+    """What is known about the attempt that has just failed, in the names of core 10.
+
+    See docs/internals/wire.md#error-queue-headers.
+    """
+    incoming = delivery.incoming
+    found = {"Message ID": incoming.message_id, "Transport message ID": str(incoming.row_id)}
+    if types := incoming.message_types:
+        found["Message type"] = types[0]
+    if delivery.called is not None:
+        handler, began = delivery.called
+        found["Handler type"] = handler.path
+        found["Handler start time"] = format_time(datetime.fromtimestamp(began, UTC))
+        found["Handler failure time"] = format_time(datetime.fromtimestamp(time.time(), UTC))
+    return found
+
+
+def _one() -> int:
+    return 1
+
+
+def _end_child() -> NoReturn:
+    # A handler forked, and this is the child: it has one thread, and the connection in the middle of the parent's transaction.
+    os.write(2, b"a handler forked and its child came back: the child ends here; end it in the handler, by os._exit()\n")
+    os._exit(1)
+
+
+# --- transaction mode none --------------------------------------------------------------------------------------------
+# The message is gone as soon as it is received, whatever becomes of it (docs/internals/endpoints.md#transaction-modes).
+#
+# The receive commits before the handlers are called, once, outside of any transaction. A failed message goes to the error queue in
+# a transaction of its own, or is dropped, as the settings say. A process that crashes in between loses the message: that is the
+# mode.
+
+
+class NonTransactionalProcessor(MessageProcessor):
+    """Processes the messages of one queue in one thread, without a transaction around the handlers."""
+
+    # A process that crashes loses what it has received: one message and not a batch.
+    takes_batches = False
+    shares_transaction = False
+
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+        """Commit the receive, then attempt to handle the message once."""
+        self.transaction.commit()
+        delivery.attempt = 1
+        try:
+            self._attempt(batch, delivery)
+            if delivery.outgoing:
+                self.config.dispatcher.dispatch(delivery.outgoing)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
+            self.leave_no_transaction()
+            failure = self._note_failure(delivery, error)
+            action = self.recovery.decide(delivery, failure, error)
+            if self.config.discard_failures and isinstance(action, MoveToError):
+                action = Discard("ON_FAILURE_WITHOUT_TRANSACTION")
+            return self.give_up(batch, delivery, action, failure)
+        if self.config.rate_limit is not None:
+            self.config.rate_limit.succeeded()
+        batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
+        return Outcome.HANDLED
+
+    def check_usable(self) -> None:
+        """DoomedTransaction if a handler has left a transaction open."""
+        if self.transaction.connection.in_atomic_block:
+            raise DoomedTransaction(
+                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
+            )
+
+    def leave_no_transaction(self) -> None:
+        """Close a connection on which a handler has left a transaction open."""
+        connection = self.transaction.connection
+        if connection.in_atomic_block:
+            # Nothing will ever leave that block; closing is the only way out of it that Django knows.
+            connection.in_atomic_block = False
+            connection.close()
+
+    def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> Outcome:
+        """The message is not handled: do what recoverability decided, in a transaction of its own."""
+        try:
+            with transaction.atomic(using=self.transaction.table.alias):
+                self.recovery.write(action, delivery, failure)
+        except DatabaseError as error:
+            logger.critical(
+                "message lost: it failed (%s) and could not be written to the error queue (%s)",
+                failure.message,
+                error,
+                extra=self.log_extra("message_lost", delivery.incoming.message_id),
+            )
+            raise
+        self._report(delivery, action, failure)
+        return Outcome.FAILED
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+# What the processing of one queue needs, shared by all its threads.
+
+
+@dataclass(slots=True)
+class SharedFailures:
+    """The failure memory of a queue, shared by its threads."""
+
+    is_empty: bool = True
+    """Whether nothing is remembered, as nearly always. Read without the lock: what another thread remembers is of another row."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _memory: FailureMemory[Failure] = field(default_factory=FailureMemory)
+
+    def failed(self, row: ReceivedRow, attempts: int, failure: Failure) -> None:
+        """Remember a failure whose transaction is gone."""
+        with self._lock:
+            self._memory.failed(row.id, attempts, failure)
+            self.is_empty = False
+
+    def recall(self, row: ReceivedRow) -> tuple[int, Failure] | None:
+        """What is remembered of the row."""
+        with self._lock:
+            return self._memory.recall(row.id)
+
+    def forget(self, row: ReceivedRow) -> None:
+        """The row is done."""
+        if self.is_empty:
+            return
+        with self._lock:
+            self._memory.forget(row.id)
+            self.is_empty = not self._memory
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorConfig:
+    """What the processing of one queue needs; shared by all its threads."""
+
+    endpoint: str
+    queue: str
+    handlers: HandlerTable
+    composer: Composer
+    dispatcher: Dispatcher
+    """Writes what handlers send, as the mode says."""
+    joined_dispatcher: Dispatcher
+    """Writes in the receive transaction, in every mode that has one: delayed retries."""
+    error_queue: ErrorQueue
+    auditing: Auditing
+    address: QueueAddress
+    forwarding: Forwarding
+    """Knows which messages belong to another queue."""
+    recoverability: RecoverabilityConfig
+    failures: SharedFailures
+    policy: Policy = default_policy
+    rate_limit: RateLimit | None = None
+    duplicates: Duplicates | None = None
+    """Drops second copies of handled messages."""
+    slow_handlers: SlowHandlers | None = None
+    """Watches how long handlers run."""
+    mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE
+    allowed: AllowedDestinations | None = None
+    immediate_dispatcher: Dispatcher | None = None
+    """Writes immediate sends outside of the receive transaction; None where they must wait for its end (SQLite)."""
+    discard_failures: bool = False
+    """Mode none only: a failed message is dropped instead of going to the error queue."""
+    batch_size: int | Literal["auto"] = 1
+    """The most messages of one transaction; mode none takes each alone."""
+    bound: LowerBound = field(default_factory=LowerBound)
+    """Where the next receive looks, shared by the threads of the queue."""
+    measures: Measures = field(default_factory=Measures)
+    """Counts what becomes of messages, for the whole endpoint."""
+    participants: Callable[[], TwoPhaseParticipants | None] = lambda: None
+    """Makes the two-phase participants of a thread's receive transactions; None for one database."""
+    in_flight: InFlightRegistry | None = None
+    """Which row each thread is handling, for the supervisor: a message that kills its process is not received forever."""

@@ -1,4 +1,4 @@
-"""What the receivers of every concurrency model share: their threads, and how they sit out a database that is away."""
+"""A receiver: the threads that receive from one queue, what each of them does, and how they get through an outage."""
 
 from __future__ import annotations
 
@@ -9,53 +9,242 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
-from sqlqueue_app.policies.circuit_breaker import CircuitBreaker
-from sqlqueue_app.policies.ramp_up import ThreadBudget
-from sqlqueue_app.receiving.pausing import PauseGate
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.receiving.wake_up import WakeUp
+from django.conf import settings as django_settings
+from django.db import connections, reset_queries
+
+from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, TransientError
+from sqlqueue_app.policies.polling import WAIT_SECONDS, CircuitBreaker, ThreadBudget
+from sqlqueue_app.policies.recoverability import TransactionMode
+from sqlqueue_app.receiving.processing import MessageProcessor, NonTransactionalProcessor, ProcessorConfig
+from sqlqueue_app.receiving.recovery import RateLimit
+from sqlqueue_app.receiving.waiting import EmptyQueues, PauseGate, StopSignal, WakeUp
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
+from sqlqueue_app.tables.rows import ReceivedRow
 
 logger = logging.getLogger("sqlqueue.receive")
 
-# Seconds between looks at a database that is away, doubling up to the cap.
+# Seconds between two attempts to reach an unavailable database, doubling up to the cap.
 OUTAGE_FIRST_SECONDS = 1.0
 OUTAGE_CAP_SECONDS = 10.0
-# Transport reference 5.4, versions 3 and later; the setting CIRCUIT_BREAKER goes before it.
+# Versions 3 and later (docs/internals/endpoints.md#circuit-breakers); the setting CIRCUIT_BREAKER overrides it.
 CIRCUIT_BREAKER_SECONDS = 30.0
+
+# --- a poll -----------------------------------------------------------------------------------------------------------
+# What one receive thread does with the database: one poll, one transaction.
 
 
 class Poller(Protocol):
-    """What one polling thread does; made, used and closed in that thread alone.
+    """What one receive thread does; made, used and closed in that thread alone. Other threads may read its attributes."""
 
-    Other threads may read its attribute `handling`, where it has one: whether a message is being handled.
-    """
+    handling: bool
+    """Whether a message is being handled."""
+    received: int
+    """How many messages it has received."""
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
-        """Receive and process one message; True if there was one. Raises DatabaseError when the database cannot be asked.
+        """Receive and process a batch of messages; True if there was one. DatabaseError when the database cannot be asked.
 
-        `received` is told whether there was a row as soon as that is known, before the message is processed.
+        `received` is called with whether there was a row as soon as that is known, before the message is processed.
         """
+
+    def peek(self) -> int:
+        """An upper bound of the messages that wait; DatabaseError when the database cannot be asked."""
 
     def close(self) -> None:
         """Give back what the thread holds: its connections. Another poll opens them again."""
 
 
-class Outage:
-    """Says once that receiving fails, once that it has failed for too long, and once that it works again, whatever the number of
-    threads that notice.
+NewProcessor = Callable[[ProcessorConfig, ReceiveTransaction], MessageProcessor]
 
-    A poll brings the `mark` of its begin along: one that worked, but began before the outage was noticed, does not end it, and one
-    that failed, but began before the outage was over, is no new one.
+# SQLite has one writer: the threads of a process take turns here instead of waiting for each other's lock.
+_sqlite_turn = threading.Lock()
+
+
+class QueuePoller:
+    """Polls one queue in one thread. The thread's connection is opened by the first poll and given back by `close`."""
+
+    def __init__(
+        self,
+        table: QueueTable,
+        config: ProcessorConfig,
+        *,
+        stop: StopSignal,
+        empty: EmptyQueues | None = None,
+        receives_ahead: bool = False,
+        new_processor: NewProcessor | None = None,
+    ) -> None:
+        self.handling = False
+        self.received = 0
+        self._table = table
+        self._config = config
+        self._stop = stop
+        self._empty = empty
+        self._receives_ahead = receives_ahead
+        self._is_busy = False
+        self._new_processor = new_processor or _processor_of_mode
+        self._processor: MessageProcessor | None = None
+        self._has_other_aliases = len(list(connections)) > 1
+        self._turn = _sqlite_turn if table.dialect.name == "sqlite" else None
+
+    def poll(self, received: Callable[[bool], None] | None = None) -> bool:
+        """Receive and process a batch of messages; True if there was one. DatabaseError when the database cannot be asked.
+
+        With `receives_ahead` a poll that found work may leave the next rows received: poll again at once, or `close`.
+        """
+        limit = self._config.rate_limit
+        if limit is not None and limit.limited:
+            return self._poll_limited(limit, received)
+        return self._poll_in_turn(received)
+
+    def _poll_limited(self, limit: RateLimit, received: Callable[[bool], None] | None) -> bool:
+        self._give_back()
+        with limit.one_at_a_time():
+            found = self._poll_in_turn(received)
+            if found and limit.limited:
+                self._stop.wait(WAIT_SECONDS)
+            return found
+
+    def _poll_in_turn(self, received: Callable[[bool], None] | None) -> bool:
+        if self._turn is None:
+            return self._poll_unless_stopped(received)
+        with self._turn:
+            return self._poll_unless_stopped(received)
+
+    def _poll_unless_stopped(self, received: Callable[[bool], None] | None) -> bool:
+        if self._stop.is_set():
+            return False
+        if self._empty is not None:
+            return self._poll_until_empty(self._empty, received)
+        return bool(self._poll(received))
+
+    def _poll_until_empty(self, empty: EmptyQueues, received: Callable[[bool], None] | None) -> bool:
+        mark = empty.poll_begins()
+        found: bool | None = None
+        try:
+            found = self._poll(received)
+        finally:
+            if empty.poll_ends(self._config.queue, mark, empty=found is False):
+                self._stop.set()
+        return bool(found)
+
+    def _poll(self, received: Callable[[bool], None] | None) -> bool | None:
+        """Whether there was a message; None for a receive that gave way to another session, and knows nothing."""
+        processor = self._processor or self._open()
+        try:
+            rows = processor.receive()
+        except ConnectionLost:
+            raise
+        except TransientError as error:
+            logger.warning("receive gave way to another session: %s", error, extra=self._extra("receive_gave_way"))
+            return None
+        if received is not None:
+            received(bool(rows))
+        return self._process(processor, rows) if rows else False
+
+    def _process(self, processor: MessageProcessor, rows: list[ReceivedRow]) -> bool:
+        self._set_busy(True)
+        self.handling = True
+        try:
+            found = processor.process(rows)
+            if not found:
+                # The thread may wait now, and must hold nothing meanwhile.
+                processor.give_back()
+            return found
+        except DatabaseError as error:
+            text = "a message could not be brought to an end and is in its queue again: %s"
+            logger.critical(text, error, extra=self._extra("message_stays"))
+            raise
+        finally:
+            self.handling = False
+            self.received += len(rows)
+            # Rows that were received ahead are in no queue, so that an empty one proves nothing yet.
+            self._set_busy(bool(processor.transaction.rows_ahead))
+            self._tidy()
+
+    def peek(self) -> int:
+        """An upper bound of the messages that wait; rows that are being received do not count."""
+        mark = None if self._empty is None else self._empty.poll_begins()
+        waiting = -1
+        try:
+            waiting = self._table.waiting()
+        finally:
+            if self._empty is not None and mark is not None and self._empty.poll_ends(self._config.queue, mark, empty=waiting == 0):
+                self._stop.set()
+        return waiting
+
+    def close(self) -> None:
+        """Close every connection of the calling thread; rows that were received ahead are in their queue again."""
+        self._give_back()
+        self._processor = None
+        for dispatcher in (self._config.dispatcher, self._config.immediate_dispatcher):
+            if dispatcher is not None:
+                dispatcher.close()
+        connections.close_all()
+
+    def _open(self) -> MessageProcessor:
+        # Not in the constructor: on SQL Server it reads the table, and the database may be unavailable like everywhere else.
+        with self._table.errors(f"look at {self._table.qualified}"):
+            opened = receive_transaction(self._table, self._config.bound)
+            opened.participants = self._config.participants()
+            self._processor = self._new_processor(self._config, opened)
+            if self._receives_ahead and opened.receives_ahead:
+                self._processor.may_receive_ahead = self._may_receive_ahead
+        return self._processor
+
+    def _may_receive_ahead(self) -> bool:
+        limit = self._config.rate_limit
+        return not self._stop.is_set() and (limit is None or not limit.limited)
+
+    def _set_busy(self, busy: bool) -> None:
+        if self._empty is not None and busy is not self._is_busy:
+            self._is_busy = busy
+            (self._empty.message_begins if busy else self._empty.message_ends)()
+
+    def _tidy(self) -> None:
+        """What Django does at the end of a request: forget the query log, close connections that are broken or too old."""
+        if django_settings.DEBUG:
+            reset_queries()
+        if not self._has_other_aliases:
+            return
+        for connection in connections.all(initialized_only=True):
+            if connection.alias != self._table.alias:
+                connection.close_if_unusable_or_obsolete()
+
+    def _give_back(self) -> None:
+        if self._processor is not None:
+            self._processor.give_back()
+        self._set_busy(False)
+
+    def _extra(self, event: str) -> dict[str, object]:
+        return {"event": event, "endpoint": self._config.endpoint, "queue": self._config.queue}
+
+
+def _processor_of_mode(config: ProcessorConfig, opened: ReceiveTransaction) -> MessageProcessor:
+    return (NonTransactionalProcessor if config.mode is TransactionMode.NONE else MessageProcessor)(config, opened)
+
+
+# --- an outage --------------------------------------------------------------------------------------------------------
+
+
+class Outage:
+    """Logs once that receiving fails, once that it has failed for too long, and once that it works again, however many threads
+    notice.
+
+    Each poll passes the `mark` from before it began. A poll that worked but began before the outage does not end it, and one that
+    failed but began before the end of the outage does not start a new one.
     """
 
     def __init__(self, queue: str, *, circuit_breaker_seconds: float, clock: Callable[[], float]) -> None:
+        self.is_on = False
+        """Whether receiving fails now."""
+        self.mark = 0
+        """How many times an outage has begun or ended; to be read before a poll."""
         self._queue = queue
         self._lock = threading.Lock()
-        self._on = False
-        self._turns = 0
         self._breaker = CircuitBreaker(circuit_breaker_seconds)
         self._clock = clock
 
@@ -64,18 +253,13 @@ class Outage:
         """Whether the circuit breaker is triggered."""
         return self._breaker.triggered
 
-    @property
-    def mark(self) -> int:
-        """To be asked before a poll: how many times an outage has begun or ended."""
-        return self._turns
-
     def noticed(self, error: DatabaseError, mark: int) -> None:
         """A poll failed."""
         with self._lock:
-            if not self._on and mark != self._turns:
+            if not self.is_on and mark != self.mark:
                 return
-            first, self._on = not self._on, True
-            self._turns += first
+            first, self.is_on = not self.is_on, True
+            self.mark += first
             critical = self._breaker.failed(self._clock())
         if critical:
             logger.critical(
@@ -92,47 +276,55 @@ class Outage:
 
     def over(self, mark: int) -> None:
         """A poll worked."""
-        if not self._on:
+        if not self.is_on:
             return
         with self._lock:
-            back = mark == self._turns
+            back = mark == self.mark
             if back:
-                self._on = False
-                self._turns += 1
+                self.is_on = False
+                self.mark += 1
                 self._breaker.succeeded()
         if back:
             logger.info("receiving again", extra={"event": "receive_recovered", "queue": self._queue})
 
 
+# --- the threads ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverOptions:
+    """What a receiver of any concurrency model needs."""
+
+    maximum: int
+    """The most threads."""
+    new_poller: Callable[[], Poller]
+    stop: StopSignal
+    name: str
+    """What the names of its threads begin with."""
+    circuit_breaker_seconds: float = CIRCUIT_BREAKER_SECONDS
+    clock: Callable[[], float] = time.monotonic
+    wake_up: WakeUp | None = None
+
+
 class Receiver(ABC):
     """Receives from one queue with threads of its own, at most `maximum`. Started once; `join` after the stop signal is set."""
 
-    def __init__(
-        self,
-        queue: str,
-        *,
-        maximum: int,
-        new_poller: Callable[[], Poller],
-        stop: StopSignal,
-        name: str,
-        circuit_breaker_seconds: float = CIRCUIT_BREAKER_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-        wake_up: WakeUp | None = None,
-    ) -> None:
+    def __init__(self, queue: str, options: ReceiverOptions) -> None:
         self.queue = queue
-        self.wake_up = wake_up
-        self._new_poller = new_poller
-        self._stop = stop
-        self._name = name
+        self.wake_up = options.wake_up
+        self._new_poller = options.new_poller
+        self._stop = options.stop
+        self._name = options.name
         self._lock = threading.Lock()
-        self._budget = ThreadBudget(maximum)
+        self._budget = ThreadBudget(options.maximum)
         self._threads: set[threading.Thread] = set()
         self._pollers: set[Poller] = set()
-        self._gate = PauseGate(stop)
+        self._received_by_ended_threads = 0
+        self._gate = PauseGate(options.stop)
         self._sitting_out = 0
         self._threads_refused = False
         self._numbers = itertools.count(1)
-        self._outage = Outage(queue, circuit_breaker_seconds=circuit_breaker_seconds, clock=clock)
+        self._outage = Outage(queue, circuit_breaker_seconds=options.circuit_breaker_seconds, clock=options.clock)
 
     @property
     def maximum(self) -> int:
@@ -149,7 +341,13 @@ class Receiver(ABC):
     def busy_threads(self) -> int:
         """The receive threads that handle a message now."""
         with self._lock:
-            return sum(getattr(poller, "handling", False) for poller in self._pollers)
+            return sum(poller.handling for poller in self._pollers)
+
+    @property
+    def received(self) -> int:
+        """How many messages its threads have received."""
+        with self._lock:
+            return self._received_by_ended_threads + sum(poller.received for poller in self._pollers)
 
     @property
     def is_paused(self) -> bool:
@@ -164,11 +362,11 @@ class Receiver(ABC):
         if self._gate.close():
             logger.info("receiving from %s is paused", self.queue, extra={"event": "receiving_paused", "queue": self.queue})
             if self.wake_up is not None:
-                # Who rests gives its connection back now.
+                # Idle threads give their connections back now.
                 self.wake_up.wake_all()
 
     def resume(self) -> None:
-        """Receive again after a `pause`; every thread looks at once. Safe from any thread."""
+        """Receive again after a `pause`; every thread polls at once. Safe from any thread."""
         if self._gate.open():
             logger.info("receiving from %s again", self.queue, extra={"event": "receiving_resumed", "queue": self.queue})
 
@@ -204,11 +402,11 @@ class Receiver(ABC):
     def _concurrency_changed(self) -> None:
         """What follows at once from a new maximum."""
         if self.wake_up is not None:
-            # Threads that rest may be too many.
+            # Idle threads may be too many.
             self.wake_up.wake_all()
 
-    def tick(self) -> None:  # noqa: B027 - most models have nothing to look at
-        """Called every few seconds, for models that look at how long messages take."""
+    def tick(self) -> None:  # noqa: B027 - most models have nothing to watch
+        """Called every few seconds, for models that watch how long messages take."""
 
     def join(self) -> None:
         """Wait until every thread has finished the message it was at."""
@@ -273,6 +471,7 @@ class Receiver(ABC):
         finally:
             with self._lock:
                 self._pollers.discard(poller)
+                self._received_by_ended_threads += poller.received
             poller.close()
 
     @abstractmethod
@@ -309,15 +508,15 @@ class Receiver(ABC):
         else:
             self.wake_up.wait(seconds)
 
-    def _rest(self, seconds: float) -> None:
-        """`_wait` at a queue that was seen empty: longer, where every new message is announced."""
+    def _idle_wait(self, seconds: float) -> None:
+        """`_wait` at a queue that was seen empty: longer, while push is enabled."""
         if self.wake_up is None:
             self._stop.wait(seconds)
         else:
-            self.wake_up.rest(seconds)
+            self.wake_up.idle_wait(seconds)
 
     def _noticed(self, error: DatabaseError, poller: Poller, mark: int) -> None:
-        """A poll failed that began at this mark of the outage: say so once, and start over with a new connection."""
+        """A poll failed that began at this mark of the outage: log it once, and start over with a new connection."""
         self._give_back(poller)
         self._outage.noticed(error, mark)
 

@@ -1,7 +1,7 @@
-"""Draining the satellite queues of transports 1.x to 3.x: each message is moved to where it was on its way to, or where it fails.
+"""Draining the satellite queues of transports 1.x to 3.x: each message is moved to its destination, or to the error queue.
 
-Nothing is handled here. A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so that no
-row is lost. What cannot be routed goes to the error queue with the reason. A retry waits as long as it would if the message had
+No handler is called here. A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so no row
+is lost. A message that cannot be routed goes to the error queue with the reason. A retry waits as long as if the message had
 failed here; once the retries are used up, it goes to the error queue with the failure that it carries.
 """
 
@@ -17,20 +17,23 @@ from sqlqueue_app.messages.envelope import OutgoingMessage, columns_of
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
 from sqlqueue_app.policies.recoverability import FailureContext, RetryLater
-from sqlqueue_app.receiving.error_queue import ErrorQueue
-from sqlqueue_app.receiving.failures import failure_of
-from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, logger
-from sqlqueue_app.receiving.processor_config import ProcessorConfig
-from sqlqueue_app.receiving.reading import headers_of_copy
-from sqlqueue_app.receiving.recovering import by_default
-from sqlqueue_app.receiving.retry_headers import last_retry_at, retries_so_far, with_next_retry
-from sqlqueue_app.receiving.routes_of_satellites import Destinations, Unroutable, cancelled_saga, is_for_retries, route_of
+from sqlqueue_app.receiving.destinations import Destinations, Unroutable, cancelled_saga, is_for_retries, route_of
+from sqlqueue_app.receiving.error_queue import (
+    ErrorQueue,
+    failure_of,
+    headers_of_copy,
+    last_retry_at,
+    retries_so_far,
+    with_next_retry,
+)
+from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, ProcessorConfig, ReceivedBatch, logger
+from sqlqueue_app.receiving.recovery import by_default
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 
-# A timeout that is due within this is forwarded at once (transport reference 7.1).
+# A timeout that is due within this is forwarded at once (docs/internals/wire.md#timeout-manager).
 DUE_WITHIN = timedelta(seconds=1)
 _OF_THE_DELAY = (names.TIMEOUT_EXPIRE, names.TIMEOUT_ROUTE_TO, names.TIMEOUT_REPLY_TO_ADDRESS)
 
@@ -61,31 +64,32 @@ class SatelliteProcessor(MessageProcessor):
         super().__init__(config, transaction)
         self._routes = routes
 
-    def _process(self, row: ReceivedRow) -> Outcome:
-        extra = self._extra("message_drained", str(row.id))
+    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> Outcome:
+        """Move the message to where it was on its way to, or to the error queue."""
+        extra = self.log_extra("message_drained", str(row.id))
         if row.expired:
-            self._transaction.commit()
+            self.transaction.commit()
             logger.info("message expired", extra={**extra, "event": "message_expired"})
             return Outcome.EXPIRED
         try:
             headers = read_headers(row.headers)
         except PoisonMessage as poison:
-            return self._move_poison(row, poison)
+            return self.move_poison(batch, row, poison)
         extra["message_id"] = headers.get(names.MESSAGE_ID) or str(row.id)
         try:
             moved_to = self._move(row, headers)
         except RetriesUsedUp as error:
-            self._config.error_queue.move_failed(row, headers, failure_of(error, unrecoverable=True))
-            self._transaction.commit()
-            told = {**extra, "event": "moved_to_error_queue"}
-            logger.error("message moved to the error queue %s: %s", self._config.error_queue.address, error, extra=told)
+            self.config.error_queue.move_failed(row, headers, failure_of(error, unrecoverable=True))
+            self.transaction.commit()
+            moved = {**extra, "event": "moved_to_error_queue"}
+            logger.error("message moved to the error queue %s: %s", self.config.error_queue.address, error, extra=moved)
             return Outcome.FAILED
         except Unroutable as error:
             self._refuse(row, headers, error)
-            self._transaction.commit()
+            self.transaction.commit()
             logger.error("message moved to the error queue: %s", error, extra={**extra, "event": "message_unroutable"})
             return Outcome.FAILED
-        self._run_hooks(self._transaction.commit(), str(extra["message_id"]))
+        self.run_hooks(self.transaction.commit(), str(extra["message_id"]))
         logger.debug("message moved to %s", moved_to, extra=extra)
         return Outcome.HANDLED
 
@@ -93,11 +97,11 @@ class SatelliteProcessor(MessageProcessor):
         """Write the message where it goes, and say where. Unroutable, before anything is written, if there is no such place,
         RetriesUsedUp if it goes nowhere any more.
         """
-        if (saga := cancelled_saga(self._config.queue, headers)) and (timeouts := self._cancel(saga)):
+        if (saga := cancelled_saga(self.config.queue, headers)) and (timeouts := self._cancel(saga)):
             return f"its end: {timeouts} timeouts of the saga {saga} are cancelled"
-        route = route_of(self._config.queue, headers)
+        route = route_of(self.config.queue, headers)
         now = self._routes.now()
-        delay = self._delay_of_retry(headers, now) if is_for_retries(self._config.queue) else None
+        delay = self._delay_of_retry(headers, now) if is_for_retries(self.config.queue) else None
         table = self._routes.destinations.table(route.to)
         if delay is not None:
             kept = with_next_retry(headers_of_copy(row, headers), now)
@@ -105,10 +109,10 @@ class SatelliteProcessor(MessageProcessor):
         if route.due is None:
             table.send([_whole(row, headers, table)])
         elif route.due <= now + DUE_WITHIN:
-            told = _told(row, headers)
-            table.send([NewRow(str(_row_id(row, table)), write_headers(told), row.body or b"", *columns_of(told))])
+            kept = _without_delay(row, headers)
+            table.send([NewRow(str(_row_id(row, table)), write_headers(kept), row.body or b"", *columns_of(kept))])
         else:
-            return self._keep(OutgoingMessage(table.address, _told(row, headers), row.body or b"", deliver_at=route.due))
+            return self._keep(OutgoingMessage(table.address, _without_delay(row, headers), row.body or b"", deliver_at=route.due))
         return table.qualified
 
     def _cancel(self, saga: str) -> int:
@@ -117,7 +121,7 @@ class SatelliteProcessor(MessageProcessor):
 
     def _delay_of_retry(self, headers: Headers, now: datetime) -> timedelta | None:
         """How long the default policy has the message wait; None without delayed retries: not at all. RetriesUsedUp."""
-        config = self._config.recoverability
+        config = self.config.recoverability
         if not config.delayed_retries:
             return None
         context = FailureContext(
@@ -135,14 +139,14 @@ class SatelliteProcessor(MessageProcessor):
 
     def _keep(self, message: OutgoingMessage) -> str:
         """Put the message into the endpoint's table of delayed messages, in the receive transaction."""
-        self._config.joined_dispatcher.dispatch([message], begun=True)
+        self.config.joined_dispatcher.dispatch([message], begun=True)
         return f"the delayed messages, for {message.destination}"
 
     def _refuse(self, row: ReceivedRow, headers: Headers, error: Unroutable) -> None:
         # An operator who retries it sends it where it was on its way to. Without such a place a retry goes to the main queue, where
         # it has most likely failed, anything else into the satellite again.
-        failed = headers.get(names.FAILED_QUEUE) or (self._routes.main if is_for_retries(self._config.queue) else None)
-        queue = self._config.error_queue if not failed else self._routes.error_queue_of(failed)
+        failed = headers.get(names.FAILED_QUEUE) or (self._routes.main if is_for_retries(self.config.queue) else None)
+        queue = self.config.error_queue if not failed else self._routes.error_queue_of(failed)
         failure = failure_of(error, unrecoverable=True)
         queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
 
@@ -164,11 +168,11 @@ def _row_id(row: ReceivedRow, table: QueueTable) -> uuid.UUID:
     return uuid.uuid4() if table.dialect.name == "postgresql" else row.id
 
 
-def _told(row: ReceivedRow, headers: Headers) -> Headers:
-    """The headers of a timeout without what concerns its delay; what the columns said stands in the headers, for a delayed
-    table has no such columns.
+def _without_delay(row: ReceivedRow, headers: Headers) -> Headers:
+    """The headers of a timeout without those of its delay. They include the values of the row's columns, which a delayed table does
+    not have.
     """
-    told = headers_of_copy(row, {name: value for name, value in headers.items() if name not in _OF_THE_DELAY})
+    kept = headers_of_copy(row, {name: value for name, value in headers.items() if name not in _OF_THE_DELAY})
     if reply_to := headers.get(names.TIMEOUT_REPLY_TO_ADDRESS):
-        told[names.REPLY_TO_ADDRESS] = reply_to
-    return told
+        kept[names.REPLY_TO_ADDRESS] = reply_to
+    return kept

@@ -1,7 +1,7 @@
 """Handlers that run for long are logged, with the stack of their thread, while they are still running.
 
-Each thread that calls handlers has a slot, in which it writes what it calls: two assignments for a call, no lock and no timer. One
-background job of the endpoint looks at the slots.
+Each thread that calls handlers has a slot, in which it notes what it calls: one assignment before and one after the calls, no lock
+and no timer. One background job of the endpoint checks the slots.
 """
 
 from __future__ import annotations
@@ -16,40 +16,29 @@ from collections.abc import Callable
 from types import FrameType
 
 from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.handlers import Handler
-from sqlqueue_app.scheduler import BackgroundJob
 
 logger = logging.getLogger("sqlqueue.receive")
 
-# A slow handler is told at most so much later than SLOW_HANDLER says; a fraction of it where that is short.
+# A slow handler is logged at most so much later than SLOW_HANDLER, and sooner if SLOW_HANDLER is short.
 MOST_SECONDS_BETWEEN_LOOKS = 1.0
 LEAST_SECONDS_BETWEEN_LOOKS = 0.1
 
-_ident = threading.get_ident
-
-
 Running = tuple[Handler, IncomingMessage, float, int]
-"""A call of a handler that has begun: its message, when by the clock of who watches, and the thread. A tuple is made fast."""
+"""A call of a handler: the handler, its message, when it began by the clock of the slot, and the thread. A tuple is made fast."""
 
 
 class CallSlot:
-    """What one thread calls. Written by that thread, read by the watcher."""
+    """What one thread calls. The thread assigns `running` before each call, and None after the last; the watcher reads it."""
 
-    __slots__ = ("__weakref__", "_clock", "queue", "running", "told")
+    __slots__ = ("__weakref__", "clock", "logged", "queue", "running")
 
     def __init__(self, queue: str, clock: Callable[[], float]) -> None:
         self.queue = queue
-        self._clock = clock
+        self.clock = clock
         self.running: Running | None = None
-        self.told: Running | None = None
-
-    def begins(self, handler: Handler, incoming: IncomingMessage) -> None:
-        """The calling thread calls the handler now; what it called before has ended."""
-        self.running = handler, incoming, self._clock(), _ident()
-
-    def ends(self) -> None:
-        """It calls nothing any more."""
-        self.running = None
+        self.logged: Running | None = None
 
 
 class SlowHandlers:
@@ -64,7 +53,7 @@ class SlowHandlers:
         self._slots: weakref.WeakSet[CallSlot] = weakref.WeakSet()
 
     def jobs(self) -> list[BackgroundJob]:
-        """The job that looks; none if nothing is watched."""
+        """The job that checks the slots; none if nothing is watched."""
         if not self._after:
             return []
         every = max(LEAST_SECONDS_BETWEEN_LOOKS, min(MOST_SECONDS_BETWEEN_LOOKS, self._after / 2))
@@ -85,7 +74,7 @@ class SlowHandlers:
             slots = list(self._slots)
         for slot in slots:
             running = slot.running
-            if running is None or running is slot.told:
+            if running is None or running is slot.logged:
                 continue
             handler, incoming, began, thread = running
             seconds = self._clock() - began
@@ -94,10 +83,10 @@ class SlowHandlers:
             frame = sys._current_frames().get(thread)
             # The stack is that of this call only if the call has not ended meanwhile.
             if frame is not None and slot.running is running:
-                slot.told = running
-                self._say(slot, handler, incoming.message_id, seconds, frame)
+                slot.logged = running
+                self._log(slot, handler, incoming.message_id, seconds, frame)
 
-    def _say(self, slot: CallSlot, handler: Handler, message_id: str, seconds: float, frame: FrameType) -> None:
+    def _log(self, slot: CallSlot, handler: Handler, message_id: str, seconds: float, frame: FrameType) -> None:
         logger.warning(
             "handler %s has been running for %.1f s and is still running:\n%s",
             handler.path,
@@ -113,10 +102,10 @@ class SlowHandlers:
 
 
 def _stack(frame: FrameType) -> str:
-    """The stack from where the handler (or the middleware around it) is called; the worker's own frames above say nothing."""
+    """The stack from where the handler (or the middleware around it) is called, without the worker's own frames above."""
     frames = traceback.extract_stack(frame)
     above = [place for place, each in enumerate(frames) if each.filename.endswith(_CALLER)]
     return "".join(traceback.format_list(frames[above[-1] + 1 :] if above else list(frames))).rstrip()
 
 
-_CALLER = "sqlqueue_app/receiving/invoking.py"
+_CALLER = "sqlqueue_app/receiving/processing.py"

@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import platform
+import re
+import sys
 import typing
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.custom_headers import check_custom_headers
-from sqlqueue_app.messages.delays import check_delay, deliver_at_header
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent, OutgoingMessage, new_message_id, outgoing_headers
-from sqlqueue_app.messages.errors import AddressError, MessageBodyError, MessageTypeError, WireFormatError
-from sqlqueue_app.messages.headers import Headers
-from sqlqueue_app.messages.resolution import AddressBook
-from sqlqueue_app.messages.serializers import CONTENT_TYPES, is_xml, serialize
-from sqlqueue_app.messages.shapes import PASCAL, is_mappable
-from sqlqueue_app.messages.typed_dicts import pascal_keys
-from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, resolve_enclosed
-from sqlqueue_app.sending.delaying import check_can_delay, delayed_row
-from sqlqueue_app.sending.routing import Routes
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.envelope import (
+    IncomingMessage,
+    OutgoingMessage,
+    columns_of,
+    new_message_id,
+    outgoing_headers,
+    shared_headers,
+)
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConfigurationError,
+    MessageBodyError,
+    MessageTypeError,
+    SqlQueueError,
+    WireFormatError,
+)
+from sqlqueue_app.messages.headers import Headers, Intent, check_custom_headers, read_headers, write_headers
+from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, writer_for
+from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
+from sqlqueue_app.messages.type_hints import PASCAL, is_mappable, pascal_keys
+from sqlqueue_app.messages.types import MessageType, find_message_type, registry, resolve_enclosed
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
-from sqlqueue_app.sending.tracing import tracing
+from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import Subscription
 
 REMOVE_IT = "make its queue, or remove it with unsubscribe() or sqlqueue_subscriptions --remove"
+
+# Type names and addresses may come from anywhere: each cache is bounded.
+_REMEMBERED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """The options of one message, as `send()` describes them."""
+
+    to: str | None = None
+    headers: Mapping[str, str | None] | None = None
+    time_to_be_received: timedelta | None = None
+    delay: timedelta | None = None
+    deliver_at: datetime | None = None
+    message_id: str | None = None
+
+
+NO_OPTIONS = SendOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +85,22 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+# --- composer ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TypeForm:
+    """What all messages of one type have in common when one sender sends them."""
+
+    name: str
+    known: MessageType | None
+    """The registered type; None for a name that no class is registered for."""
+    shared: Headers
+    """The headers that are the same for each message. Never changed."""
+    write_body: Writer
+    """Writes a body in the form that the shared headers name."""
+
+
 class Composer:
     """Composes messages under one set of settings for one sender. Immutable; shared by all threads."""
 
@@ -69,30 +114,24 @@ class Composer:
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.identity = identity
+        self.subscribers = subscribers or subscribers_of(settings.database, book)
         self._settings = settings
         self._book = book
-        routes = Routes(settings.routes)
-        # Settings do not change while we live; bounded, for a type name may come from anywhere.
-        self._routed = lru_cache(maxsize=1_000)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
-        self._parsed = lru_cache(maxsize=1_000)(book.parse)
-        self.subscribers = subscribers or subscribers_of(settings.database, book)
         self._now = now
-
-    def destination(self, address: str) -> QueueAddress:
-        """The queue of an address text, resolved; AddressError for bad text."""
-        return self._book.parse(address)
+        routes = Routes(settings.routes)
+        # Settings do not change while the composer lives.
+        self._routed = lru_cache(_REMEMBERED)(lambda type_name: book.of_endpoint(routes.endpoint_for(type_name)))
+        self._parsed = lru_cache(_REMEMBERED)(book.parse)
+        self._forms = lru_cache(_REMEMBERED)(self._make_form)
+        # A tracer provider that the environment names is imported here: `_trace` looks only for what is imported.
+        tracing()
 
     def compose(
         self,
         message: object,
         body: object = None,
+        options: SendOptions = NO_OPTIONS,
         *,
-        to: str | None = None,
-        headers: Mapping[str, str | None] | None = None,
-        time_to_be_received: timedelta | None = None,
-        delay: timedelta | None = None,
-        deliver_at: datetime | None = None,
-        message_id: str | None = None,
         incoming: IncomingMessage | None = None,
         intent: Intent = Intent.SEND,
     ) -> OutgoingMessage:
@@ -101,143 +140,42 @@ class Composer:
         MessageTypeError for an unknown type or one without a route, AddressError, MessageBodyError, WireFormatError for a header,
         id, lifetime or time of another kind, and as `check_delay` raises.
         """
-        self.check_delay(delay, deliver_at, time_to_be_received)
-        payload = self.payload(message, body)
-        destination, content = self.envelope(
-            message,
-            to=to,
-            headers=headers,
-            time_to_be_received=time_to_be_received,
-            message_id=message_id,
-            incoming=incoming,
-            intent=intent,
-        )
-        return OutgoingMessage(
-            destination, content, self.body_writer(message, content)(payload), time_to_be_received, delay, deliver_at
-        )
-
-    def check_delay(self, delay: timedelta | None, deliver_at: datetime | None, time_to_be_received: timedelta | None) -> None:
-        """Raise what a send with this delay would fail with; nothing where there is none.
-
-        WireFormatError for another kind than a timedelta or an aware datetime, and for a time after the year 9999;
-        ConfigurationError for more than one of the three, and where the settings name no endpoint and no SEND_AS.
-        """
-        if delay is None and deliver_at is None:
-            return
-        check_delay(delay, deliver_at, time_to_be_received)
-        deliver_at_header(delay, deliver_at, self._now())
-        check_can_delay(self.identity.endpoint or self._settings.delays_as)
-
-    def delayed_row(self, message: OutgoingMessage) -> NewRow:
-        """The row of a delayed message."""
-        return delayed_row(message, self._book, self._now())
-
-    def envelope(
-        self,
-        message: object,
-        *,
-        to: str | None = None,
-        headers: Mapping[str, str | None] | None = None,
-        time_to_be_received: timedelta | None = None,
-        message_id: str | None = None,
-        incoming: IncomingMessage | None = None,
-        intent: Intent = Intent.SEND,
-        for_many: bool = False,
-    ) -> tuple[QueueAddress, Headers]:
-        """Where a message or type name goes, and its headers; raises as `compose`, but for the body.
-
-        `for_many`: the headers are those of many messages, and `message_id` stands for their ids.
-        """
-        type_name, enclosed = _type_of(message)
-        destination = self._routed(type_name) if to is None else self.destination(to)
-        content = self._headers(
-            type_name,
-            enclosed,
-            headers=headers,
-            time_to_be_received=time_to_be_received,
-            message_id=message_id,
-            incoming=incoming,
-            intent=intent,
-            sent_to=destination.table,
-            for_many=for_many,
-        )
-        return destination, content
+        if options.delay is not None or options.deliver_at is not None:
+            self.check_delay(options)
+        payload = payload_of(message, body)
+        form = self.form_of(message)
+        destination = self.destination_of(form, options)
+        headers = self.headers_of(form, options, incoming=incoming, intent=intent, sent_to=destination.table)
+        data = self.body_writer(form, options)(payload)
+        return OutgoingMessage(destination, headers, data, options.time_to_be_received, options.delay, options.deliver_at)
 
     def compose_event(
-        self,
-        message: object,
-        body: object = None,
-        *,
-        headers: Mapping[str, str | None] | None = None,
-        time_to_be_received: timedelta | None = None,
-        message_id: str | None = None,
-        incoming: IncomingMessage | None = None,
+        self, message: object, body: object = None, options: SendOptions = NO_OPTIONS, *, incoming: IncomingMessage | None = None
     ) -> tuple[str, list[OutgoingMessage]]:
         """The id of an event, and a copy of it for each address that has subscribed to its type or to one of its parents.
 
-        Raises as `compose`, but for routes; QueueNotFound without a subscription table, AddressError for a row without an address.
+        An event has no `to`, and is not delayed. Raises as `compose`, but for routes; QueueNotFound without a subscription table,
+        AddressError for a row without an address.
         """
-        payload = self.payload(message, body)
-        type_name, enclosed = _type_of(message)
-        content = self._headers(
-            type_name,
-            enclosed,
-            headers=headers,
-            time_to_be_received=time_to_be_received,
-            message_id=message_id,
-            incoming=incoming,
-            intent=Intent.PUBLISH,
-            sent_to=type_name,
-        )
-        data = self.body_writer(message, content)(payload)
+        payload = payload_of(message, body)
+        form = self.form_of(message)
+        headers = self.headers_of(form, options, incoming=incoming, intent=Intent.PUBLISH, sent_to=form.name)
+        data = self.body_writer(form, options)(payload)
         # What the header says is what receivers match their handlers with, also where a caller has written it.
-        topics = tuple(dict.fromkeys(resolve_enclosed(content[names.ENCLOSED_MESSAGE_TYPES])))
+        topics = tuple(dict.fromkeys(resolve_enclosed(headers[names.ENCLOSED_MESSAGE_TYPES])))
         copies: dict[QueueAddress, OutgoingMessage] = {}
         for subscription in self.subscribers.of(topics):
             destination = self._address_of(subscription)
             if destination not in copies:
                 because = f"an event goes there by {subscription}: {REMOVE_IT}"
-                copies[destination] = OutgoingMessage(destination, content, data, time_to_be_received, because=because)
-        return content[names.MESSAGE_ID] or "", list(copies.values())
+                copies[destination] = OutgoingMessage(destination, headers, data, options.time_to_be_received, because=because)
+        return headers[names.MESSAGE_ID] or "", list(copies.values())
 
     def _address_of(self, subscription: Subscription) -> QueueAddress:
         try:
             return self._parsed(subscription.address)
         except AddressError as error:
             raise AddressError(f"{subscription} names no queue: {error}; {REMOVE_IT}") from error
-
-    def _headers(
-        self,
-        type_name: str,
-        enclosed: str,
-        *,
-        headers: Mapping[str, str | None] | None,
-        time_to_be_received: timedelta | None,
-        message_id: str | None,
-        incoming: IncomingMessage | None,
-        intent: Intent,
-        sent_to: str,
-        for_many: bool = False,
-    ) -> Headers:
-        """The headers, and in traces the span, of what is sent to a queue or published under a type."""
-        _check_kinds(message_id, time_to_be_received)
-        check_custom_headers(headers)
-        chosen_id = message_id or (headers or {}).get(names.MESSAGE_ID) or new_message_id()
-        return outgoing_headers(
-            message_id=chosen_id,
-            enclosed_types=enclosed,
-            content_type=CONTENT_TYPES[self.serializer],
-            intent=intent,
-            now=self._now(),
-            endpoint=self.identity.endpoint,
-            machine=self.identity.machine,
-            host_id=self.identity.host_id,
-            reply_to=self.identity.reply_to,
-            incoming=incoming,
-            time_to_be_received=time_to_be_received,
-            custom=headers,
-            trace=_trace(sent_to, headers, intent, type_name, None if for_many else chosen_id),
-        )
 
     def control(
         self, to: str, headers: Mapping[str, str | None], *, incoming: IncomingMessage | None = None, intent: Intent
@@ -246,16 +184,115 @@ class Composer:
         check_custom_headers(headers)
         content = outgoing_headers(
             message_id=new_message_id(),
-            intent=intent,
             now=self._now(),
-            endpoint=self.identity.endpoint,
-            machine=self.identity.machine,
-            host_id=self.identity.host_id,
-            reply_to=self.identity.reply_to,
+            shared=self._shared(),
+            intent=intent,
             incoming=incoming,
             custom=headers,
         )
         return OutgoingMessage(self.destination(to), content, b"")
+
+    def check_delay(self, options: SendOptions) -> None:
+        """Raise what a send with a delay or a due time would fail with.
+
+        WireFormatError for another kind than a timedelta or an aware datetime, and for a time after the year 9999;
+        ConfigurationError for more than one of the three times, and where the settings name no endpoint and no SEND_AS.
+        """
+        check_delay(options.delay, options.deliver_at, options.time_to_be_received)
+        deliver_at_header(options.delay, options.deliver_at, self._now())
+        check_can_delay(self.identity.endpoint or self._settings.delays_as)
+
+    def form_of(self, message: object) -> TypeForm:
+        """What messages of this type have in common, by an object or a type name. MessageTypeError for what is no message type."""
+        if isinstance(message, type):
+            raise MessageTypeError(f"the message is the class {message.__qualname__}: hand in an object of it")
+        # A type that is registered later changes what its name and its subclasses mean.
+        kind = message if isinstance(message, str) else type(message)
+        return self._forms(kind, registry.version)  # type: ignore[arg-type]  # the stubs give metaclasses no hash
+
+    def _make_form(self, kind: str | type, _version: int) -> TypeForm:
+        if isinstance(kind, str):
+            if not resolve_enclosed(kind):
+                what = "names no type" if kind.strip() else "is blank"
+                raise MessageTypeError(f"the message type {kind!r} {what}: expected a name such as 'Sales.PlaceOrder'")
+            name, known = kind, find_message_type(kind)
+        else:
+            known = registry.of(kind)
+            name = known.name
+        enclosed = name if known is None else registry.enclosed(known.cls)
+        content_type = CONTENT_TYPES[self.serializer]
+        return TypeForm(name, known, self._shared(content_type, enclosed), self._writer(known, content_type, enclosed))
+
+    def _shared(self, content_type: str | None = None, enclosed: str | None = None) -> Headers:
+        me = self.identity
+        return shared_headers(
+            endpoint=me.endpoint,
+            machine=me.machine,
+            host_id=me.host_id,
+            reply_to=me.reply_to,
+            content_type=content_type,
+            enclosed_types=enclosed,
+        )
+
+    def destination_of(self, form: TypeForm, options: SendOptions) -> QueueAddress:
+        """Where a message goes: to the address that the caller names, else by route. AddressError, MessageTypeError."""
+        return self._routed(form.name) if options.to is None else self.destination(options.to)
+
+    def destination(self, address: str) -> QueueAddress:
+        """The queue of an address text, resolved; AddressError for bad text."""
+        return self._book.parse(address)
+
+    def headers_of(
+        self,
+        form: TypeForm,
+        options: SendOptions,
+        *,
+        incoming: IncomingMessage | None,
+        intent: Intent,
+        sent_to: str,
+        for_many: bool = False,
+    ) -> Headers:
+        """The headers, and in traces the span, of what is sent to a queue or published under a type.
+
+        `for_many`: they are those of many messages, and `message_id` stands for their ids.
+        """
+        custom, message_id = options.headers, options.message_id
+        if message_id is not None or options.time_to_be_received is not None:
+            _check_kinds(message_id, options.time_to_be_received)
+        if custom is not None:
+            check_custom_headers(custom)
+            message_id = message_id or custom.get(names.MESSAGE_ID)
+        message_id = message_id or new_message_id()
+        trace = None
+        if OPENTELEMETRY in sys.modules and not (custom and names.TRACE_PARENT in custom):
+            trace = _trace(sent_to, intent, form.name, None if for_many else message_id)
+        return outgoing_headers(
+            message_id=message_id,
+            now=self._now(),
+            shared=form.shared,
+            intent=intent,
+            incoming=incoming,
+            time_to_be_received=options.time_to_be_received,
+            custom=custom,
+            trace=trace,
+        )
+
+    def body_writer(self, form: TypeForm, options: SendOptions) -> Writer:
+        """What writes the bodies of a type in the form that the headers name, those of the caller first."""
+        if options.headers is None or _HEADERS_OF_THE_BODY.isdisjoint(options.headers):
+            return form.write_body
+        headers = {**form.shared, **options.headers}
+        return self._writer(form.known, headers[names.CONTENT_TYPE], headers[names.ENCLOSED_MESSAGE_TYPES])
+
+    def _writer(self, known: MessageType | None, content_type: str | None, enclosed: str | None) -> Writer:
+        # A content type that is neither JSON nor XML is read as that of the settings, so it is written as that.
+        as_xml = is_xml(content_type, self.serializer)
+        spelling = self._spelling(known)
+        # Only XML names the types in the body.
+        write = writer_for(spelling, CONTENT_TYPES["xml" if as_xml else "json"], resolve_enclosed(enclosed) if as_xml else ())
+        if known is None or spelling != PASCAL or not typing.is_typeddict(known.cls):
+            return write
+        return lambda payload: write(pascal_keys(payload, known.cls))
 
     def reply_address(self, incoming: IncomingMessage) -> str | None:
         """The address that a reply to the message goes to; None if the message names none. AddressError for a bad one.
@@ -263,7 +300,7 @@ class Composer:
         As it is written, unless the endpoint reads addresses as transports 1.x and 2.x do.
 
         Transport 2.x names its callback queue in a header, as a bare name that is never parsed but for the cut at an @. Its schema
-        is that of the queue that the message names beside it (transport reference 4.5).
+        is that of the queue that the message names beside it (docs/internals/endpoints.md#callback-queue).
         """
         queue = incoming.headers.get(names.CALLBACK_QUEUE)
         if not queue:
@@ -274,62 +311,58 @@ class Composer:
         schema, catalog = (home.schema, home.catalog) if home is not None else (None, None)
         return self._book.canonical(QueueAddress(queue.partition("@")[0], schema, catalog, self._book.dialect))
 
-    def payload(self, message: object, body: object) -> object:
-        """What goes into the body: the message object, or the body beside a type name.
-
-        MessageTypeError if both are given, MessageBodyError for a list beside a type name.
-        """
-        if isinstance(message, str):
-            # An array is what no type of .NET is written as, and what no handler is called with.
-            if isinstance(body, (list, tuple)) and not is_mappable(type(body)):
-                raise MessageBodyError(f"the body of {message!r} is a {type(body).__name__}; expected an object: dict or dataclass")
-            return {} if body is None else body
-        if body is not None:
-            raise MessageTypeError(
-                f"a body was given beside the message {type(message).__qualname__}: "
-                "hand in either a message object, or a type name and a body"
-            )
-        return message
-
     @property
     def serializer(self) -> str:
         """The default serializer of the settings."""
         return self._settings.serializer
 
-    def body_writer(self, message: object, headers: Headers) -> Callable[[object], bytes]:
-        """What writes a payload in the form that the headers of the message name; raises MessageBodyError for what has none.
+    def spelling(self, type_name: str) -> str:
+        """How the names of the members of a type are written."""
+        return self._spelling(find_message_type(type_name))
 
-        It serves all messages of the type with these headers.
-        """
-        # A content type that is neither JSON nor XML is read as that of the settings, so it is written as that.
-        content_type = CONTENT_TYPES["xml" if is_xml(headers.get(names.CONTENT_TYPE), self.serializer) else "json"]
-        # Only XML names the types in the body.
-        types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES)) if is_xml(content_type) else ()
-        spelling = self.spelling(message)
-        write = partial(serialize, names=spelling, content_type=content_type, types=types)
-        known = find_message_type(message) if spelling == PASCAL and isinstance(message, str) else None
-        if known is None or not typing.is_typeddict(known.cls):
-            return write
-        return lambda payload: write(pascal_keys(payload, known.cls))
-
-    def spelling(self, message: object) -> str:
-        """How the names of its members are written."""
-        known = find_message_type(message if isinstance(message, str) else message_type_name(message))
+    def _spelling(self, known: MessageType | None) -> str:
         return (known.names if known else None) or self._settings.body_names
 
+    def delayed_row(self, message: OutgoingMessage) -> NewRow:
+        """The row of a delayed message."""
+        return delayed_row(message, self._book, self._now())
 
-def _trace(
-    sent_to: str,
-    headers: Mapping[str, str | None] | None,
-    intent: Intent,
-    message_type: str,
-    message_id: str | None,
-) -> Mapping[str, str | None] | None:
-    """The headers of the trace that the message belongs to, where somebody makes spans and the caller names no trace himself."""
+
+_HEADERS_OF_THE_BODY = frozenset({names.CONTENT_TYPE, names.ENCLOSED_MESSAGE_TYPES})
+
+
+def payload_of(message: object, body: object) -> object:
+    """What goes into the body: the message object, or the body beside a type name.
+
+    MessageTypeError if both are given, MessageBodyError for a list beside a type name.
+    """
+    if isinstance(message, str):
+        # An array is what no type of .NET is written as, and what no handler is called with.
+        if isinstance(body, (list, tuple)) and not is_mappable(type(body)):
+            raise MessageBodyError(f"the body of {message!r} is a {type(body).__name__}; expected an object: dict or dataclass")
+        return {} if body is None else body
+    if body is not None:
+        raise MessageTypeError(
+            f"a body was given beside the message {type(message).__qualname__}: "
+            "hand in either a message object, or a type name and a body"
+        )
+    return message
+
+
+def check_can_delay(endpoint: str | None) -> str:
+    """The endpoint as which a process delays; ConfigurationError if it is none."""
+    if endpoint is None:
+        raise ConfigurationError(
+            "a message cannot be delayed where the settings name no endpoint, for it would wait in the endpoint's table: "
+            'name the endpoint to send as in SQLQUEUE["SEND_AS"] and run sqlqueue_install, which makes the table'
+        )
+    return endpoint
+
+
+def _trace(sent_to: str, intent: Intent, message_type: str, message_id: str | None) -> Mapping[str, str | None] | None:
+    """The headers of the trace that the message belongs to; None without a tracer provider."""
     active = tracing()
-    if active is None or names.TRACE_PARENT in (headers or {}):
-        return None
-    return active.sent(sent_to, intent=intent, message_type=message_type, message_id=message_id)
+    return None if active is None else active.sent(sent_to, intent=intent, message_type=message_type, message_id=message_id)
 
 
 def _check_kinds(message_id: object, time_to_be_received: object) -> None:
@@ -342,14 +375,192 @@ def _check_kinds(message_id: object, time_to_be_received: object) -> None:
         )
 
 
-def _type_of(message: object) -> tuple[str, str]:
-    """The name of the type and the text of EnclosedMessageTypes."""
-    if isinstance(message, type):
-        raise MessageTypeError(f"the message is the class {message.__qualname__}: hand in an object of it")
-    if not isinstance(message, str):
-        return message_type_name(message), enclosed_types(message)
-    if not resolve_enclosed(message):
-        what = "names no type" if message.strip() else "is blank"
-        raise MessageTypeError(f"the message type {message!r} {what}: expected a name such as 'Sales.PlaceOrder'")
-    known = find_message_type(message)
-    return message, enclosed_types(known.cls) if known else message
+# --- routing ----------------------------------------------------------------------------------------------------------
+# Which endpoint a message type goes to, by the setting ROUTES.
+
+
+class Routes:
+    """Message type names and `Namespace.*` patterns to endpoint names: the exact name wins, then the longest pattern."""
+
+    def __init__(self, routes: Mapping[str, str]) -> None:
+        self._exact = {name: endpoint for name, endpoint in routes.items() if not name.endswith("*")}
+        patterns = ((name.removesuffix("*"), endpoint) for name, endpoint in routes.items() if name.endswith("*"))
+        self._patterns = sorted(patterns, key=lambda entry: len(entry[0]), reverse=True)
+
+    def endpoint_for(self, message_type: str) -> str:
+        """The endpoint that a type is routed to; MessageTypeError says how to route one that is not."""
+        endpoint = self.find(message_type)
+        if endpoint is None:
+            raise MessageTypeError(
+                f"message type {message_type!r} has no route: "
+                f'add {message_type!r}: "<endpoint>" to SQLQUEUE["ROUTES"], or name the queue with to='
+            )
+        return endpoint
+
+    def find(self, message_type: str) -> str | None:
+        """The endpoint that a type is routed to, or None."""
+        if message_type in self._exact:
+            return self._exact[message_type]
+        return next((endpoint for start, endpoint in self._patterns if message_type.startswith(start)), None)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+# A composed message as the row that is written, and back again.
+
+
+_GUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_HEADERS_OF_THE_DELAY = (names.DELIVER_AT, names.FORWARD_DESTINATION)
+
+
+def new_row(message: OutgoingMessage, *, keep_id: bool) -> NewRow:
+    """The row of a message. Transports 1.x and 2.x take the message id from the row: it is kept there if it is a GUID.
+
+    On PostgreSQL the row id is the primary key, so a message sent again with its id would be refused: always a new one.
+    """
+    lifetime = message.time_to_be_received
+    correlation_id, reply_to = columns_of(message.headers)
+    return NewRow(
+        _row_id(message.message_id) if keep_id else new_message_id(),
+        write_headers(message.headers),
+        message.body,
+        correlation_id,
+        reply_to,
+        None if lifetime is None else int(lifetime.total_seconds() * 1000),
+    )
+
+
+def _row_id(message_id: str | None) -> str:
+    if message_id is None:
+        return new_message_id()
+    # Our own ids have this form already.
+    if _GUID.fullmatch(message_id):
+        return message_id
+    try:
+        return str(uuid.UUID(message_id))
+    except ValueError:
+        return new_message_id()
+
+
+def delayed_row(message: OutgoingMessage, book: AddressBook, now: datetime) -> NewRow:
+    """The row of a delayed message: its headers say when and where to, as core 8 and later write them.
+
+    See docs/internals/wire.md#delayed-messages.
+
+    Raises as `check_delay` and `deliver_at_header` do.
+    """
+    check_delay(message.delay, message.deliver_at, message.time_to_be_received)
+    headers = {name: value for name, value in message.headers.items() if name not in _HEADERS_OF_THE_DELAY}
+    headers[names.DELIVER_AT] = deliver_at_header(message.delay, message.deliver_at, now)
+    headers[names.FORWARD_DESTINATION] = book.canonical(message.destination)
+    return NewRow(
+        id=message.message_id or new_message_id(),
+        headers=write_headers(headers),
+        body=message.body,
+        delay_ms=None if message.delay is None else delay_milliseconds(message.delay),
+        due=None if message.deliver_at is None else due_time(message.deliver_at),
+    )
+
+
+def outgoing_of(destination: QueueAddress, row: NewRow) -> OutgoingMessage:
+    """A composed row as the message that it came from, for handlers whose messages are collected."""
+    headers = read_headers(row.headers)
+    lifetime, delay = _duration(row.time_to_be_received_ms), _duration(row.delay_ms)
+    return OutgoingMessage(destination, headers, row.body, lifetime, delay, row.due)
+
+
+def _duration(milliseconds: int | None) -> timedelta | None:
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+# Many messages at once: what those of one type have in common is composed once, which leaves an id and a body for each.
+
+
+# An iterable may be slow: so many messages of one type at most are stamped with the same time sent.
+MESSAGES_PER_TEMPLATE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A composed message with a mark in the place of its id; a correlation id of None is the message's own."""
+
+    destination: QueueAddress
+    headers: tuple[str, ...]
+    write_body: Writer
+    correlation_id: str | None
+    reply_to_address: str | None
+    time_to_be_received_ms: int | None
+    delay_ms: int | None
+    due: datetime | None
+
+    def row(self, payload: object) -> NewRow:
+        """The row of one message. Its id is the message id on every database: it is new, so no table can have it yet."""
+        message_id = new_message_id()
+        return NewRow(
+            message_id,
+            message_id.join(self.headers),
+            self.write_body(payload),
+            self.correlation_id or message_id,
+            self.reply_to_address,
+            self.time_to_be_received_ms,
+            self.delay_ms,
+            self.due,
+        )
+
+
+def compose_rows(
+    composer: Composer,
+    messages: Iterable[tuple[object, object]],
+    options: SendOptions = NO_OPTIONS,
+    *,
+    what: str = "messages",
+    incoming: IncomingMessage | None = None,
+) -> Iterator[tuple[QueueAddress, NewRow]]:
+    """Each message, given as to `Composer.compose`, as a row with its queue; composed when it is asked for.
+
+    Up to MESSAGES_PER_TEMPLATE messages of one type have the same time sent. Raises as `compose`, the message's place in `what`
+    before the text, and ConfigurationError for headers with a message id; for the delay as `Composer.check_delay`, at once.
+    """
+    if options.delay is not None or options.deliver_at is not None:
+        composer.check_delay(options)
+    if names.MESSAGE_ID in (options.headers or {}):
+        raise ConfigurationError(
+            f"headers= of send_many() names {names.MESSAGE_ID!r}, which would give every message the same id; "
+            "leave it out, or call send() with message_id= for each"
+        )
+    templates: dict[object, _Template] = {}
+    for place, (message, body) in enumerate(messages):
+        try:
+            payload = payload_of(message, body)
+            kind = message if isinstance(message, str) else type(message)
+            if place % MESSAGES_PER_TEMPLATE == 0:
+                templates.clear()
+            if (template := templates.get(kind)) is None:
+                template = templates[kind] = _template(composer, message, options, incoming)
+            row = template.row(payload)
+        except SqlQueueError as error:
+            raise type(error)(f"{what}[{place}]: {error}") from error
+        except Exception as error:
+            error.add_note(f"while {what}[{place}] of send_many() was composed")
+            raise
+        yield template.destination, row
+
+
+def _template(composer: Composer, message: object, options: SendOptions, incoming: IncomingMessage | None) -> _Template:
+    mark = new_message_id()
+    form = composer.form_of(message)
+    destination = composer.destination_of(form, options)
+    marked = replace(options, message_id=mark)
+    headers = composer.headers_of(form, marked, incoming=incoming, intent=Intent.SEND, sent_to=destination.table, for_many=True)
+    sample = OutgoingMessage(destination, headers, b"", options.time_to_be_received, options.delay, options.deliver_at)
+    row = composer.delayed_row(sample) if sample.is_delayed else new_row(sample, keep_id=True)
+    return _Template(
+        destination,
+        tuple(row.headers.split(mark)),
+        composer.body_writer(form, options),
+        None if row.correlation_id == mark else row.correlation_id,
+        row.reply_to_address,
+        row.time_to_be_received_ms,
+        row.delay_ms,
+        row.due,
+    )

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import uuid
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 
-from sqlqueue_app.messages.addresses import QueueAddress
+from django.db import transaction
+
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import QueueNotFound
-from sqlqueue_app.messages.headers import write_headers
-from sqlqueue_app.messages.resolution import AddressBook
-from sqlqueue_app.sending.composer import utc_now
-from sqlqueue_app.sending.delaying import Soonest, delayed_row, own_delayed_table, tell_of_delay
-from sqlqueue_app.tables.announcing import announcing_table
-from sqlqueue_app.tables.connections import SecondConnections
+from sqlqueue_app.sending.composer import check_can_delay, delayed_row, new_row, utc_now
+from sqlqueue_app.tables.announcements import announcing_table
+from sqlqueue_app.tables.connections import SecondConnections, connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.queue import Inserts, QueueTable, chunks_by_table, queue_table, write_chunks
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.writing import Inserts, chunks_by_table, write_chunks
 
 _REMEMBERED_ADDRESSES = 1_000
 
@@ -28,7 +28,7 @@ class Dispatcher:
     """Writes into the tables of one alias, on the calling thread's connection, inside its transaction if there is one.
 
     With `announces`, receivers that wait for announcements wake up with the commit. Delayed messages go into the table of
-    `endpoint`; without one they are refused. `now` is for the header that says when they shall arrive.
+    `endpoint`; without one they are refused. `now` is for the header with the time at which they arrive.
     """
 
     def __init__(
@@ -42,19 +42,20 @@ class Dispatcher:
     ) -> None:
         self.alias = alias
         self.endpoint = endpoint
+        self.book = book
         self._now = now
         self._table_of = announcing_table if announces else queue_table
-        self.book = book
         # The same few queues again and again; bounded, for peers' reply-to addresses come here too.
         self._resolve = lru_cache(maxsize=_REMEMBERED_ADDRESSES)(book.resolve)
 
     def dispatch(self, messages: Sequence[OutgoingMessage], *, begun: bool = False) -> None:
         """Insert the messages, those of each queue in the order given and with one statement for a few hundred: all or none.
 
-        Two messages of the same id to the same queue are one: the later wins, in the place of the first (transport reference
-        5.1), but for two that wait for different times. QueueNotFound if a queue is missing, ConfigurationError for a delayed
-        message of no endpoint, WireFormatError for a time beyond the year 9999: nothing is written then. With `begun` the caller
-        is in a transaction that it undoes on an error: several statements need no savepoint of their own.
+        Two messages of the same id to the same queue are one: the later wins, in the place of the first
+        (docs/internals/endpoints.md#dispatch), but for two that wait for different times. QueueNotFound if a queue is missing,
+        ConfigurationError for a delayed message of no endpoint, WireFormatError for a time beyond the year 9999: nothing is written
+        then. With `begun` the caller is in a transaction that it undoes on an error: several statements need no savepoint of their
+        own.
         """
         self.dispatch_each([messages], begun=begun)
 
@@ -64,17 +65,18 @@ class Dispatcher:
         A group is what was sent while one message of a batch was handled: that some are handled together changes nothing.
         """
         try:
-            self._dispatch_each(groups, begun=begun)
+            if len(groups) == 1 and len(groups[0]) == 1 and not groups[0][0].is_delayed:
+                table, row = self._immediate(groups[0][0])
+                table.insert([row])
+            else:
+                self._write(self._rows_of(groups), begun=begun)
         except QueueNotFound as missing:
             if (because := self._because(groups, missing.table)) is None:
                 raise
             raise QueueNotFound(f"{missing}; {because}") from missing
 
-    def _dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool) -> None:
-        if len(groups) == 1 and len(groups[0]) == 1 and not groups[0][0].is_delayed:
-            table, row = self._immediate(groups[0][0])
-            table.insert([row])
-            return
+    def _rows_of(self, groups: Sequence[Sequence[OutgoingMessage]]) -> Iterator[tuple[Inserts, NewRow]]:
+        """The messages as rows with their tables. Rows of immediate messages are made lazily."""
         unique: dict[tuple[Hashable, ...], OutgoingMessage] = {}
         for number, messages in enumerate(groups):
             for message in messages:
@@ -83,10 +85,9 @@ class Dispatcher:
         # Made before anything is written: a time that no table can hold is found here.
         now = self._now()
         waiting = {place: delayed_row(message, self.book, now) for place, message in unique.items() if message.is_delayed}
-        rows = (
+        return (
             (self._delayed, waiting[place]) if place in waiting else self._immediate(message) for place, message in unique.items()
         )
-        self._write(rows, begun=begun)
 
     def dispatch_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], *, begun: bool = False) -> list[str]:
         """Insert rows with new ids as they are made, all or none, and return the ids in order; few rows are in memory at a time.
@@ -98,21 +99,24 @@ class Dispatcher:
         self._write(self._with_tables(rows, ids), begun=begun)
         return ids
 
-    def _write(self, rows: Iterable[tuple[Inserts, NewRow]], *, begun: bool) -> None:
-        soonest = Soonest(self._now)
-        write_chunks(self.alias, chunks_by_table(soonest.of(rows)), begun=begun)
-        if soonest.seconds is not None:
-            tell_of_delay(self.alias, soonest.seconds)
-
     def _with_tables(self, rows: Iterable[tuple[QueueAddress, NewRow]], ids: list[str]) -> Iterator[tuple[Inserts, NewRow]]:
         """Each row with its table; its id is noted on the way."""
         for destination, row in rows:
             ids.append(row.id)
             yield self._delayed if row.is_delayed else self._table(destination), row
 
+    def _write(self, rows: Iterable[tuple[Inserts, NewRow]], *, begun: bool) -> None:
+        soonest = _Soonest(self._now)
+        write_chunks(self.alias, chunks_by_table(soonest.of(rows)), begun=begun)
+        if soonest.seconds is not None:
+            notify_of_delay(self.alias, soonest.seconds)
+
     def _immediate(self, message: OutgoingMessage) -> tuple[QueueTable, NewRow]:
         table = self._table(message.destination)
         return table, new_row(message, keep_id=table.dialect.name != "postgresql")
+
+    def _table(self, destination: QueueAddress) -> QueueTable:
+        return self._table_of(self.alias, self._resolve(destination))
 
     @cached_property
     def _delayed(self) -> DelayedTable:
@@ -120,13 +124,10 @@ class Dispatcher:
 
     def _because(self, groups: Sequence[Sequence[OutgoingMessage]], table: str | None) -> str | None:
         """Which subscription brought a message to the table, if one did."""
-        told = (
+        reasons = (
             message.because for messages in groups for message in messages if self._table(message.destination).qualified == table
         )
-        return next((because for because in told if because), None)
-
-    def _table(self, destination: QueueAddress) -> QueueTable:
-        return self._table_of(self.alias, self._resolve(destination))
+        return next((because for because in reasons if because), None)
 
     def close(self) -> None:
         """Give back what the calling thread holds for sending; nothing here."""
@@ -151,26 +152,68 @@ class SeparateDispatcher(Dispatcher):
         self._second.close()
 
 
-def new_row(message: OutgoingMessage, *, keep_id: bool) -> NewRow:
-    """The row of a message. Transports 1.x and 2.x take the message id from the row: it is kept there if it is a GUID.
+# --- delays -----------------------------------------------------------------------------------------------------------
+# The table that delayed messages wait in, and who is notified when there is a new one.
 
-    On PostgreSQL the row id is the primary key, so a message sent again with its id would be refused: always a new one.
+
+def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> DelayedTable:
+    """The table that messages of this endpoint wait in; ConfigurationError as `check_can_delay`."""
+    return DelayedTable(alias, delayed_address(book, check_can_delay(endpoint)))
+
+
+class _Soonest:
+    """Rows on their way into tables, and in how many seconds the first of the delayed ones is due; None: there is none.
+
+    By the clock of this process: precise enough to decide whether a watcher has to look earlier.
     """
-    lifetime = message.time_to_be_received
-    return NewRow(
-        id=_row_id(message.message_id) if keep_id else new_message_id(),
-        headers=write_headers(message.headers),
-        body=message.body,
-        correlation_id=message.correlation_id,
-        reply_to_address=message.reply_to,
-        time_to_be_received_ms=None if lifetime is None else int(lifetime.total_seconds() * 1000),
-    )
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self.seconds: float | None = None
+
+    def of(self, rows: Iterable[tuple[Inserts, NewRow]]) -> Iterator[tuple[Inserts, NewRow]]:
+        """The rows as they are."""
+        for placed in rows:
+            row = placed[1]
+            if row.is_delayed:
+                wait = (row.delay_ms or 0) / 1000 if row.due is None else (row.due - self._now()).total_seconds()
+                self.seconds = wait if self.seconds is None else min(wait, self.seconds)
+            yield placed
 
 
-def _row_id(message_id: str | None) -> str:
+Notify = Callable[[float], None]
+_watchers: dict[str, list[Notify]] = {}
+_watchers_lock = threading.Lock()
+
+
+@contextmanager
+def notified_of_delays(alias: str, notify: Notify) -> Iterator[None]:
+    """While open, `notify` is called with the seconds to wait when this process has committed a delayed message on the alias.
+
+    In the thread that committed; it must be quick and never raise.
+    """
+    with _watchers_lock:
+        _watchers.setdefault(alias, []).append(notify)
     try:
-        if message_id is None:
-            return new_message_id()
-        return str(uuid.UUID(message_id))
-    except ValueError:
-        return new_message_id()
+        yield
+    finally:
+        with _watchers_lock:
+            _watchers[alias].remove(notify)
+            if not _watchers[alias]:
+                del _watchers[alias]
+
+
+def notify_of_delay(alias: str, seconds: float) -> None:
+    """Notify the watchers when the transaction of the calling thread on the alias commits; nothing without watchers."""
+    if not _watchers.get(alias):
+        return
+    connection = connection_of(alias)
+    if connection.in_atomic_block or connection.autocommit:
+        transaction.on_commit(partial(_notify_watchers, alias, seconds), using=alias)
+
+
+def _notify_watchers(alias: str, seconds: float) -> None:
+    with _watchers_lock:
+        watchers = list(_watchers.get(alias, ()))
+    for notify in watchers:
+        notify(seconds)

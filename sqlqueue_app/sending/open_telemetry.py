@@ -6,9 +6,9 @@ Names and attributes follow the semantic conventions for messaging.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -19,26 +19,31 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from sqlqueue_app import __version__
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.headers import Intent
 
 SYSTEM = "sqlqueue"
 _TRACE = TraceContextTextMapPropagator()
 _BAGGAGE = W3CBaggagePropagator()
-# What core 10 writes (transport reference 18): the handler of a command continues the trace, each subscriber begins one of its own.
+# What core 10 writes (docs/internals/wire.md#headers): the handler of a command continues the trace, each subscriber begins one of
+# its own.
 _STARTS_NEW_TRACE = {Intent.SEND: "False", Intent.PUBLISH: "True"}
 
 
 # Names a provider that OpenTelemetry makes when it is first asked for it.
 _BY_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
+_PROVIDER: Callable[[], object] = object if _BY_ENVIRONMENT else partial(getattr, trace, "_TRACER_PROVIDER", "unknown")
 
 
 class OpenTelemetry:
     """See `Tracing`. Has no state but what OpenTelemetry keeps for the process and the thread."""
 
+    provider = staticmethod(_PROVIDER)
+
     def is_on(self) -> bool:
         """Whether the process has set a tracer provider. Asked for each message: without one it costs next to nothing."""
         # The public question reads the environment each time, and makes a proxy.
-        if getattr(trace, "_TRACER_PROVIDER", self) is None and not _BY_ENVIRONMENT:
+        if self.provider() is None:
             return False
         return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 

@@ -1,17 +1,30 @@
-"""What a reply says: a return code, or an object (transport reference 6.9 and 18); and how a return code is written."""
+"""Replies: what they hold (a return code or an object), and the requests of this process that wait for them."""
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent
-from sqlqueue_app.messages.errors import MessageTypeError, WireFormatError
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, SqlQueueError, WireFormatError
+from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.serializers import deserialize
-from sqlqueue_app.messages.shapes import check_mappable
+from sqlqueue_app.messages.type_hints import check_mappable
 from sqlqueue_app.messages.types import find_message_type
+
+# --- replies ----------------------------------------------------------------------------------------------------------
+# What a reply says: a return code, or an object (docs/internals/wire.md#callbacks); and how a return code is written.
+
 
 NO_CODE: Final = -(2**31)
 """The code of a reply with neither a code nor a body, as core 5 reads it."""
@@ -113,3 +126,202 @@ def return_code_of(message: object, body: object = None) -> int | None:
 def return_code_headers(code: int, custom: Mapping[str, str | None] | None) -> dict[str, str | None]:
     """The headers of a return code, after those of the caller."""
     return {**(custom or {}), names.RETURN_MESSAGE_ERROR_CODE: str(code), names.CONTROL_MESSAGE: "True"}
+
+
+# --- pending ----------------------------------------------------------------------------------------------------------
+# Requests whose replies are waited for in this process: the future that a caller holds, and the table that finds it again.
+#
+# A reply belongs to the request whose message id is its correlation id; the first one wins (docs/internals/wire.md#callbacks).
+
+
+T = TypeVar("T")
+
+# While a reply is awaited, its queue is looked at again after an eighth of the time that the last request has waited: that makes
+# an answer at most an eighth slower than it is, and costs the database some 8 looks for each doubling of the time.
+SHARE_OF_WAITING = 8
+LEAST_WAIT_SECONDS = 0.005
+
+
+class Request(Future[T], Generic[T]):
+    """The reply to one request: a `concurrent.futures.Future` that can be awaited as well. Safe from any thread.
+
+    Callbacks run in the thread that receives replies, after the reply is committed: they must be quick, and start no other
+    request that they wait for. A request that nobody holds any more, and that has no callback, is forgotten.
+    """
+
+    def __init__(self, pending: PendingRequests, *, message_id: str, what: str) -> None:
+        super().__init__()
+        self.message_id = message_id
+        """The id of the request on the wire."""
+        self.queue = ""
+        """The literal name of the callback queue that the reply is sent to, once the request is on its way."""
+        self.read: Callable[[IncomingMessage], Any] = _as_it_is
+        """Makes the reply of the message that brings it."""
+        self.sending: asyncio.Task[None] | None = None
+        self._what = what
+        self._pending = pending
+        super().add_done_callback(pending.discard)
+
+    def result(self, timeout: float | timedelta | None = None) -> T:
+        """The reply, waited for at most so many seconds (None: for ever).
+
+        TimeoutError if none comes in time: the request has ended with that then, and a later reply is only logged. CancelledError
+        after `cancel()`; MessageBodyError, WireFormatError or MessageTypeError for a reply that is not what was asked for;
+        ReplyLost if the process lost its callback queue.
+        """
+        self._end_within(timeout)
+        return super().result()
+
+    def exception(self, timeout: float | timedelta | None = None) -> BaseException | None:
+        """What `result` would raise, or None; waits as that does."""
+        self._end_within(timeout)
+        return super().exception()
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Have `fn(request)` called once the request has ended, in whatever way; at once if it has."""
+        self._pending.keep(self)
+        super().add_done_callback(fn)
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in a coroutine; cancelling the task cancels the request. For a time limit use `asyncio.timeout`."""
+        return asyncio.wrap_future(self).__await__()
+
+    def succeed(self, value: T) -> bool:
+        """End with the reply; False if the request has ended before."""
+        try:
+            self.set_result(value)
+        except InvalidStateError:
+            return False
+        return True
+
+    def fail(self, error: BaseException) -> bool:
+        """End with an error; False if the request has ended before."""
+        try:
+            self.set_exception(error)
+        except InvalidStateError:
+            return False
+        return True
+
+    def _end_within(self, timeout: float | timedelta | None) -> None:
+        if self.sending is not None and not self.done() and in_event_loop():
+            raise RuntimeError("a request made in a coroutine is awaited: reply = await request(...)")
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        try:
+            super().exception(seconds)
+        except TimeoutError:
+            # If the reply has come at this very moment, it is the end, and this is none.
+            self.fail(TimeoutError(f"no reply to {self._what} within {seconds:g} s; one that comes later is only logged"))
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackCounts:
+    """How many requests wait in this process, and what became of replies since it started."""
+
+    waiting: int
+    answered: int
+    unclaimed: int
+
+
+class PendingRequests:
+    """The requests of this process that wait. Safe from any thread; a forked child begins with none."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: this is another process now."""
+        self._lock = threading.Lock()
+        # A caller who dropped its request will never ask: nothing of it stays here.
+        self._waiting: WeakValueDictionary[str, Request[Any]] = WeakValueDictionary()
+        self._kept: set[Request[Any]] = set()
+        self._asked_at: dict[str, float] = {}
+        self._answered = 0
+        self._unclaimed = 0
+
+    def add(self, request: Request[Any], queue: str, read: Callable[[IncomingMessage], Any]) -> None:
+        """Wait for its reply in the queue of this literal name from now on, and read it so.
+
+        ConfigurationError if another request waits under the same message id.
+        """
+        with self._lock:
+            if request.message_id in self._waiting:
+                raise ConfigurationError(
+                    f"message_id {request.message_id!r} belongs to a request that waits for its reply already; "
+                    "leave message_id= out, or use another"
+                )
+            request.queue, request.read = queue, read
+            self._waiting[request.message_id] = request
+            self._asked_at[request.queue] = self._clock()
+
+    def keep(self, request: Request[Any]) -> None:
+        """Hold a request until it has ended, for its callbacks."""
+        with self._lock:
+            # One that ends from here on is discarded after this.
+            if not request.done():
+                self._kept.add(request)
+
+    def find(self, message_id: str | None) -> Request[Any] | None:
+        """The request that waits under this id."""
+        with self._lock:
+            return self._waiting.get(message_id or "")
+
+    def discard(self, request: Future[Any]) -> None:
+        """The request has ended."""
+        if isinstance(request, Request):
+            with self._lock:
+                self._kept.discard(request)
+                if self._waiting.get(request.message_id) is request:
+                    del self._waiting[request.message_id]
+
+    def answer(self, request: Request[Any], value: Any) -> bool:
+        """End the request with its reply; False if it has ended meanwhile."""
+        if request.succeed(value):
+            with self._lock:
+                self._answered += 1
+            return True
+        self.count_unclaimed()
+        return False
+
+    def lose(self, queue: str, error: SqlQueueError) -> None:
+        """End all requests whose replies were to come into this queue."""
+        with self._lock:
+            lost = [request for request in self._waiting.values() if request.queue == queue]
+        for request in lost:
+            request.fail(error)
+
+    def count_unclaimed(self) -> None:
+        """A reply came that nobody waits for."""
+        with self._lock:
+            self._unclaimed += 1
+
+    def counts(self) -> CallbackCounts:
+        """What has happened so far."""
+        with self._lock:
+            return CallbackCounts(len(self._waiting), self._answered, self._unclaimed)
+
+    def longest_wait(self, queue: str) -> float | None:
+        """The seconds until this callback queue is to be looked at again; None if nobody waits for a reply from it."""
+        with self._lock:
+            if not any(request.queue == queue for request in self._waiting.values()):
+                return None
+            return max(LEAST_WAIT_SECONDS, (self._clock() - self._asked_at[queue]) / SHARE_OF_WAITING)
+
+
+def _as_it_is(incoming: IncomingMessage) -> IncomingMessage:
+    return incoming
+
+
+def in_event_loop() -> bool:
+    """Whether a coroutine calls."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+pending = PendingRequests()
+"""The requests of this process."""
+
+os.register_at_fork(after_in_child=pending.reset)

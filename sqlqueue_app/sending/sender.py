@@ -1,4 +1,4 @@
-"""`send()` and `send_many()`: what a project calls, inside a transaction or out of it."""
+"""What a project calls: `send()`, `send_many()`, `publish()`, `subscribe()`, `unsubscribe()`, inside a transaction or out of it."""
 
 from __future__ import annotations
 
@@ -6,97 +6,28 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from django.core.signals import setting_changed
 from django.db import connections, transaction
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.envelope import OutgoingMessage
-from sqlqueue_app.messages.errors import MessageTypeError
-from sqlqueue_app.sending.batch import compose_rows, outgoing_of
-from sqlqueue_app.sending.composer import Composer, sender_identity
-from sqlqueue_app.sending.current import current_handling
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
+from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
+from sqlqueue_app.messages.types import message_type_name
+from sqlqueue_app.sending.composer import Composer, SendOptions, compose_rows, outgoing_of, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
-from sqlqueue_app.tables.inspection import current_catalog
+from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.queue import all_or_none, queue_table
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.writing import all_or_none
+from sqlqueue_app.tables.subscriptions import Subscription
 
 logger = logging.getLogger("sqlqueue.send")
-
-
-class Sender:
-    """Composes and writes under the settings of the process. Shared by all threads."""
-
-    def __init__(self, endpoint: str | None) -> None:
-        settings = get_settings()
-        connection = connection_of(settings.database)
-        book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
-        self.alias = settings.database
-        self.composer = Composer(settings, book, sender_identity(endpoint, book))
-        delays_as = endpoint or settings.delays_as
-        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces, endpoint=delays_as)
-
-    def write(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Write now, in the transaction of the queue's alias if there is one; if only another alias has one, when it commits."""
-        handled = current_handling()
-        if handled is not None and handled.collect is not None:
-            handled.collect(messages)
-            return
-        self.when_possible(lambda: self.dispatcher.dispatch(messages))
-
-    def when_possible(self, write: Callable[[], None]) -> None:
-        """Call `write` now, where it joins the transaction of the queue's alias; if only another has one, when that commits."""
-        other = self._other_alias_in_transaction()
-        if other is None:
-            write()
-            return
-        _warn_once(self.alias, other)
-        transaction.on_commit(write, using=other)
-
-    def write_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], source: Iterable[object]) -> list[str]:
-        """As `write`, for rows that are made while they are written; returns their ids. Not while messages are collected.
-
-        `source` is what the rows are made from: reading anything but a list may run the caller's code.
-        """
-        other = self._other_alias_in_transaction()
-        if other is None:
-            if isinstance(source, (list, tuple)):
-                return self.dispatcher.dispatch_rows(rows)
-            # The transaction is there before the caller's code runs, and a generator is ended before it is rolled back: an
-            # atomic() of the caller's, open around a yield, lies inside of ours from its begin to its end.
-            ended = closing(source) if isinstance(source, Generator) else nullcontext()
-            with all_or_none(self.alias), ended:
-                return self.dispatcher.dispatch_rows(rows, begun=True)
-        made = list(rows)
-        _warn_once(self.alias, other)
-        transaction.on_commit(lambda: self.dispatcher.dispatch_rows(made), using=other)
-        return [row.id for _, row in made]
-
-    def _other_alias_in_transaction(self) -> str | None:
-        if connection_of(self.alias).in_atomic_block:
-            return None
-        opened = connections.all(initialized_only=True)
-        return next((connection.alias for connection in opened if connection.in_atomic_block), None)
-
-
-@lru_cache(maxsize=32)
-def _sender(endpoint: str | None) -> Sender:
-    return Sender(endpoint)
-
-
-def sender(otherwise: str | None = None) -> Sender:
-    """The sender of the calling thread: of the endpoint whose message it handles, else of SEND_AS, else of `otherwise`."""
-    handled = current_handling()
-    return sender_as(handled.endpoint if handled is not None else get_settings().send_as or otherwise)
-
-
-def sender_as(endpoint: str | None) -> Sender:
-    """The sender of an endpoint, or of a process that is none."""
-    return _sender(endpoint)
 
 
 def send(
@@ -124,18 +55,9 @@ def send(
     `time_to_be_received`); nothing is sent then.
     """
     handled = current_handling()
-    chosen = sender()
-    outgoing = chosen.composer.compose(
-        message,
-        body,
-        to=to,
-        headers=headers,
-        time_to_be_received=time_to_be_received,
-        delay=delay,
-        deliver_at=deliver_at,
-        message_id=message_id,
-        incoming=handled.incoming if handled is not None else None,
-    )
+    chosen = _sender_in(handled)
+    options = SendOptions(to, headers, time_to_be_received, delay, deliver_at, message_id)
+    outgoing = chosen.composer.compose(message, body, options, incoming=handled.incoming if handled is not None else None)
     chosen.write([outgoing])
     return outgoing.message_id or ""
 
@@ -160,23 +82,19 @@ def send_many(
     message is wrong, nothing is sent; the error names its place, as `messages[7]`, counted from 0.
     """
     handled = current_handling()
-    chosen = sender()
+    chosen = _sender_in(handled)
     source, what = _source(messages, bodies)
     rows = compose_rows(
         chosen.composer,
         _pairs(messages, source),
+        SendOptions(to, headers, time_to_be_received, delay, deliver_at),
         what=what,
-        to=to,
-        headers=headers,
-        time_to_be_received=time_to_be_received,
-        delay=delay,
-        deliver_at=deliver_at,
         incoming=handled.incoming if handled is not None else None,
     )
     if handled is None or handled.collect is None:
         return chosen.write_rows(rows, source)
     made = list(rows)
-    chosen.write([outgoing_of(destination, row) for destination, row in made])
+    handled.collect([outgoing_of(destination, row) for destination, row in made])
     return [row.id for _, row in made]
 
 
@@ -209,6 +127,163 @@ def _pairs(messages: Iterable[object], source: Iterable[object]) -> Iterator[tup
         yield message if type(message) is tuple and len(message) == 2 else (message, None)
 
 
+def publish(
+    message: object,
+    body: object = None,
+    *,
+    headers: Mapping[str, str | None] | None = None,
+    time_to_be_received: timedelta | None = None,
+    message_id: str | None = None,
+) -> str:
+    """Send an event to all who have subscribed to its type or to one of its parents; returns the message id.
+
+    Each address gets one copy, all with the same id; without subscribers nothing is written. The copies are written in the same
+    transactions as those of `send()`, all or none. Who has subscribed is remembered for 5 seconds.
+
+    Raises as `send()`, but for routes. QueueNotFound if the queue of a subscriber, or the subscription table, does not exist, and
+    AddressError if a row of the table holds no address: nothing is sent then; the error names the subscription.
+    """
+    handled = current_handling()
+    chosen = _sender_in(handled)
+    options = SendOptions(headers=headers, time_to_be_received=time_to_be_received, message_id=message_id)
+    event_id, copies = chosen.composer.compose_event(
+        message, body, options, incoming=handled.incoming if handled is not None else None
+    )
+    if copies:
+        chosen.write(copies)
+    return event_id
+
+
+# --- subscribing ------------------------------------------------------------------------------------------------------
+# `subscribe()` and `unsubscribe()`: for scripts, and for what the worker does not do by itself.
+
+
+def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
+    """Have events of a type, and of types derived from it, sent to the queue of an endpoint from now on.
+
+    `event` is a class of a message type, or a type name; `endpoint` the one whose message is handled, else SEND_AS.
+    Committed on return, whatever transaction is open (SQLite has one writer: there it joins an open one). Other processes that
+    publish see it within 5 seconds. To subscribe again changes nothing.
+
+    MessageTypeError for a class that is no message type, ConfigurationError without an endpoint, QueueNotFound if its queue, or the
+    subscription table, does not exist.
+    """
+    topic, name = _topic(event), _endpoint(endpoint)
+    chosen = sender_as(name)
+    queue = queue_table(chosen.alias, chosen.dispatcher.book.of_queue(name))
+    if not queue.exists():
+        raise QueueNotFound(f"endpoint {name!r} cannot subscribe to {topic!r}: its queue {queue.qualified} does not exist")
+    chosen.composer.subscribers.table.subscribe(Subscription(name, topic, chosen.composer.identity.reply_to or ""))
+
+
+def unsubscribe(event: type | str, *, endpoint: str | None = None) -> bool:
+    """End the subscription of an endpoint to a type; whether there was one. Arguments, transactions and errors as of `subscribe`.
+
+    The queue need not exist. A worker of the endpoint that still handles the type subscribes again when it starts.
+    """
+    topic, name = _topic(event), _endpoint(endpoint)
+    return sender_as(name).composer.subscribers.table.unsubscribe(name, topic)
+
+
+def _topic(event: object) -> str:
+    if not isinstance(event, str):
+        return message_type_name(event)
+    if not event.strip():
+        raise MessageTypeError(f"the event type {event!r} is blank: expected a name such as 'Sales.OrderPlaced'")
+    return event.strip()
+
+
+def _endpoint(given: str | None) -> str:
+    handled = current_handling()
+    name = given or (handled.endpoint if handled is not None else get_settings().send_as)
+    if name is None:
+        raise ConfigurationError('nobody to subscribe: name the endpoint with endpoint=, or set SQLQUEUE["SEND_AS"]')
+    return name
+
+
+# --- sender ------------------------------------------------------------------------------------------------------------
+# Composes and writes under the settings of the process.
+
+
+class Sender:
+    """Composes and writes under the settings of the process. Shared by all threads."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        settings = get_settings()
+        connection = connection_of(settings.database)
+        book = settings.address_book(dialect_of_connection(connection).name, current_catalog(connection))
+        self.alias = settings.database
+        self.composer = Composer(settings, book, sender_identity(endpoint, book))
+        delays_as = endpoint or settings.delays_as
+        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces, endpoint=delays_as)
+
+    def write(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Write now, in the transaction of the queue's alias if there is one; if only another alias has one, when it commits."""
+        handled = current_handling()
+        if handled is not None and handled.collect is not None:
+            handled.collect(messages)
+        elif (other := self._other_alias_in_transaction()) is None:
+            self.dispatcher.dispatch(messages)
+        else:
+            self._write_after(other, partial(self.dispatcher.dispatch, messages))
+
+    def when_possible(self, write: Callable[[], None]) -> None:
+        """Call `write` now, where it joins the transaction of the queue's alias; if only another has one, when that commits."""
+        other = self._other_alias_in_transaction()
+        if other is None:
+            write()
+        else:
+            self._write_after(other, write)
+
+    def write_rows(self, rows: Iterable[tuple[QueueAddress, NewRow]], source: Iterable[object]) -> list[str]:
+        """As `write`, for rows that are made while they are written; returns their ids. Not while messages are collected.
+
+        `source` is what the rows are made from: reading anything but a list may run the caller's code.
+        """
+        other = self._other_alias_in_transaction()
+        if other is None:
+            if isinstance(source, (list, tuple)):
+                return self.dispatcher.dispatch_rows(rows)
+            # The transaction is there before the caller's code runs, and a generator is ended before it is rolled back: an
+            # atomic() of the caller's, open around a yield, lies inside of ours from its begin to its end.
+            ended = closing(source) if isinstance(source, Generator) else nullcontext()
+            with all_or_none(self.alias), ended:
+                return self.dispatcher.dispatch_rows(rows, begun=True)
+        made = list(rows)
+        self._write_after(other, lambda: self.dispatcher.dispatch_rows(made))
+        return [row.id for _, row in made]
+
+    def _write_after(self, other: str, write: Callable[[], object]) -> None:
+        _warn_once(self.alias, other)
+        transaction.on_commit(write, using=other)
+
+    def _other_alias_in_transaction(self) -> str | None:
+        # Most projects have one database.
+        if len(connections.settings) == 1 or connections[self.alias].in_atomic_block:
+            return None
+        opened = connections.all(initialized_only=True)
+        return next((connection.alias for connection in opened if connection.in_atomic_block), None)
+
+
+@lru_cache(maxsize=32)
+def _sender(endpoint: str | None) -> Sender:
+    return Sender(endpoint)
+
+
+def sender(otherwise: str | None = None) -> Sender:
+    """The sender of the calling thread: of the endpoint whose message it handles, else of SEND_AS, else of `otherwise`."""
+    return _sender_in(current_handling(), otherwise)
+
+
+def _sender_in(handled: Handling | None, otherwise: str | None = None) -> Sender:
+    return _sender(handled.endpoint if handled is not None else get_settings().send_as or otherwise)
+
+
+def sender_as(endpoint: str | None) -> Sender:
+    """The sender of an endpoint, or of a process that is none."""
+    return _sender(endpoint)
+
+
 _warned: set[tuple[str, str]] = set()
 _warned_lock = threading.Lock()
 
@@ -234,3 +309,44 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.sender")
+
+
+# --- current ----------------------------------------------------------------------------------------------------------
+# The message that the calling thread handles, so that a plain `send()` inside of a handler continues its conversation.
+
+
+Collect = Callable[[Sequence[OutgoingMessage]], None]
+
+
+# Not frozen, which would double what one costs: there is one for each message. Nobody changes it.
+@dataclass(slots=True, eq=False)
+class Handling:
+    """What is handled, and by which endpoint."""
+
+    incoming: IncomingMessage
+    endpoint: str
+    collect: Collect | None = None
+    """Where a plain `send()` leaves its messages, in modes in which they must not join the receive transaction."""
+
+
+_handling: ContextVar[Handling | None] = ContextVar("sqlqueue_handling", default=None)
+
+
+def current_handling() -> Handling | None:
+    """What the calling thread handles, or None outside of a handler."""
+    return _handling.get()
+
+
+class handling:  # noqa: N801 - a context manager, named as what one says with it
+    """Mark the message as handled by this thread while the context is open."""
+
+    __slots__ = ("_handled", "_token")
+
+    def __init__(self, handled: Handling) -> None:
+        self._handled = handled
+
+    def __enter__(self) -> None:
+        self._token: Token[Handling | None] = _handling.set(self._handled)
+
+    def __exit__(self, *exception: object) -> None:
+        _handling.reset(self._token)

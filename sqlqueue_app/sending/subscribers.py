@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from django.core.signals import setting_changed
 
-from sqlqueue_app.messages.resolution import AddressBook
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from sqlqueue_app.tables.well_known import subscription_address
 
-# As long as NServiceBus remembers them by default (transport reference 8.2).
+# As long as NServiceBus remembers them by default (docs/internals/wire.md#subscription-table).
 SECONDS_REMEMBERED = 5.0
 # Type names may come from anywhere: the oldest entry makes room.
 MOST_EVENT_TYPES = 1_000

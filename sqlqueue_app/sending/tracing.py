@@ -6,15 +6,28 @@ they are to what is sent meanwhile (`outgoing_headers`), so that a trace does no
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Protocol
 
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.headers import Intent
+
+OPENTELEMETRY = "opentelemetry.trace"
+"""The module that a process imports to set a tracer provider: while it is not in `sys.modules` there is none."""
+
+# OpenTelemetry creates the provider that this variable names when a provider is first needed.
+_PROVIDER_OF_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
 
 
 class Tracing(Protocol):
     """What OpenTelemetry does for us."""
+
+    provider: Callable[[], object]
+    """Returns None while no tracer provider is set; any other result means: ask `is_on`. A C function, so that it costs little."""
 
     def is_on(self) -> bool:
         """Whether the process has set a tracer provider."""
@@ -35,7 +48,15 @@ def _installed() -> Tracing | None:
     return OpenTelemetry()
 
 
+def tracer_provider() -> Callable[[], object] | None:
+    """A cheap test for hot paths: while it returns None, `tracing()` is None. None itself where OpenTelemetry is not installed."""
+    installed = _installed()
+    return None if installed is None else installed.provider
+
+
 def tracing() -> Tracing | None:
-    """Who makes spans; None if nobody looks at them."""
+    """The maker of spans; None without a tracer provider. Imports OpenTelemetry only if the environment names a provider."""
+    if OPENTELEMETRY not in sys.modules and not _PROVIDER_OF_ENVIRONMENT:
+        return None
     installed = _installed()
     return installed if installed is not None and installed.is_on() else None

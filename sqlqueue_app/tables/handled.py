@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.errors import ConstraintViolation
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run
 

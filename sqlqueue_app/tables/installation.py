@@ -12,15 +12,22 @@ from django.db import Error as DjangoDatabaseError
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.databases.ddl import TableKind, create_expires_index, create_statements, drop_statement, installation_lock
-from sqlqueue_app.databases.dialect import Dialect
-from sqlqueue_app.databases.layouts import QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of
-from sqlqueue_app.databases.scripts import PlannedTable
-from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, TableShape, check_delayed, check_subscriptions, layout_of
+from sqlqueue_app.dialects.schema import (
+    PlannedTable,
+    TableKind,
+    create_expires_index,
+    create_statements,
+    drop_statement,
+    installation_lock,
+)
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress, check_name
 from sqlqueue_app.messages.errors import QueueNotFound, TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
-from sqlqueue_app.tables.inspection import shape_of_table, table_exists
+from sqlqueue_app.tables.listing import shape_of_table, table_exists
 from sqlqueue_app.tables.queue import forget_tables
+
+# --- installation -----------------------------------------------------------------------------------------------------
 
 
 class FindingKind(enum.Enum):
@@ -171,3 +178,34 @@ def _layout_found(dialect: Dialect, table: PlannedTable, qualified: str, shape: 
         check_subscriptions(qualified, shape)
         return None
     return layout_of(dialect.name, qualified, shape)
+
+
+# --- well known -------------------------------------------------------------------------------------------------------
+# Tables whose names follow from an endpoint's name, or are the same everywhere; whether a database can hold a name.
+
+
+SUBSCRIPTION_TABLE = "SubscriptionRouting"
+DELAYED_SUFFIX = ".Delayed"
+
+
+def delayed_address(book: AddressBook, endpoint: str) -> QueueAddress:
+    """The table of an endpoint's delayed messages: in the schema and catalog of its queue.
+
+    See docs/internals/wire.md#delayed-messages.
+    """
+    queue = book.of_queue(endpoint)
+    return book.resolve(QueueAddress(endpoint + DELAYED_SUFFIX, queue.schema, queue.catalog, form=queue.form))
+
+
+def subscription_address(book: AddressBook) -> QueueAddress:
+    """The subscription table that all endpoints share (docs/internals/wire.md#subscription-table)."""
+    return book.of_queue(SUBSCRIPTION_TABLE)
+
+
+def check_address(address: QueueAddress, dialect: str) -> None:
+    """Raise AddressError if the database could not hold the table, its schema or its catalog under their names."""
+    check_name(address.table, dialect)
+    for part in ("schema", "catalog"):
+        value: str | None = getattr(address, part)
+        if value is not None:
+            check_name(value, dialect, part=part)

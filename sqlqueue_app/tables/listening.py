@@ -1,27 +1,28 @@
-"""A connection that only listens for notifications, on libpq below psycopg's connections.
+"""A connection that only listens for notifications.
 
-Every wait of it, for the connection, for an answer, for a notification, ends at once when it is interrupted; psycopg's own waits
-cannot be, and a server that does not answer would hold up the stop of a worker. PostgreSQL only; it needs psycopg 3.
+Every wait of it, for the connection, for an answer, for a notification, ends at once when it is interrupted. psycopg's blocking
+connections cannot do that, and a server that does not answer would hold up the stop of a worker; so this is an asynchronous one
+on an event loop of its own. PostgreSQL only; it needs psycopg 3.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-import selectors
-import socket
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from sqlqueue_app.databases.dialect import dialect
-from sqlqueue_app.databases.wake_up import TRIGGER
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.schema import TRIGGER
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.tables.connections import connection_of
 
 # For a connection where the alias sets no connect_timeout, and for an answer.
 CONNECT_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
+
+T = TypeVar("T")
 
 
 class Interrupted(Exception):
@@ -34,33 +35,29 @@ class ListeningConnection:
     Used by one thread, which alone opens and closes it; `interrupt` may be called from any.
     """
 
-    def __init__(self, alias: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._clock = clock
         self._dialect = dialect("postgresql")
-        self._raw: Any = None
-        self._interrupt_end, self._wait_end = socket.socketpair()
-        self._interrupt_end.setblocking(False)
+        self._connection: Any = None
+        # Not the default loop: psycopg cannot use that of Windows.
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._loop = self._runner.get_loop()
+        # What the thread waits for.
+        self._task: asyncio.Task[Any] | None = None
+        self._is_interrupted = False
 
     def interrupt(self) -> None:
         """End the wait that goes on, and every later one: they raise Interrupted."""
-        # A full buffer or a closed socket: it was interrupted before.
-        with contextlib.suppress(OSError):
-            self._interrupt_end.send(b"x")
+        self._is_interrupted = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            self._loop.call_soon_threadsafe(self._give_up)
 
     def open(self, channels: Iterable[str]) -> None:
         """Connect and listen on the channels. ConnectionLost or DatabaseError if that cannot be."""
-        # Here and not above: without PostgreSQL there may be no psycopg at all.
-        from psycopg import pq  # noqa: PLC0415
-
         self.close()
         conninfo, seconds = _conninfo(self._alias)
-        listen = "; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels)
-        with _errors():
-            self._raw = pq.PGconn.connect_start(conninfo)
-            self._connect(pq, self._clock() + seconds)
-            self._raw.nonblocking = 1
-            self._ask(listen.encode())
+        self._run(self._connect(conninfo), seconds)
+        self._ask("; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels))
 
     def covered(self, tables: Mapping[str, str]) -> frozenset[str]:
         """Of the tables (channel by quoted name) the channels on which a trigger announces every new row.
@@ -69,107 +66,92 @@ class ListeningConnection:
         reaches nobody.
         """
         statement = self._dialect.statement("wake_up_triggers", trigger=f"'{TRIGGER}'")
-        wanted = json.dumps({channel: qualified for qualified, channel in tables.items()})
-        with _errors():
-            found = self._ask((statement.sql % "$1").encode(), [wanted.encode()])
-        if any(int(session) != self._raw.backend_pid for _, _, session in found):
+        found = self._ask(statement.sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})])
+        if any(session != self._connection.info.backend_pid for _, _, session in found):
             return frozenset()
-        return frozenset(channel.decode() for channel, has_trigger, _ in found if int(has_trigger))
+        return frozenset(channel for channel, has_trigger, _ in found if has_trigger)
 
     def wait(self, seconds: float) -> set[str]:
         """The channels on which something was announced; empty after so many seconds. ConnectionLost, Interrupted."""
-        deadline = self._clock() + seconds
-        with _errors():
-            while not (channels := self._announced()):
-                if not self._ready(selectors.EVENT_READ, deadline):
-                    return set()
-                self._raw.consume_input()
-        return channels
+        return self._run(self._announced(seconds), seconds + ANSWER_SECONDS)
 
     def close(self) -> None:
         """Close the connection; it may be opened again."""
-        if self._raw is not None:
-            self._raw.finish()
-            self._raw = None
+        if self._connection is not None:
+            self._loop.run_until_complete(self._connection.close())
+            self._connection = None
 
     def dispose(self) -> None:
         """Close everything, for good."""
         self.close()
-        self._interrupt_end.close()
-        self._wait_end.close()
+        self._runner.close()
 
-    def _announced(self) -> set[str]:
-        channels = set()
-        while (notification := self._raw.notifies()) is not None:
-            channels.add(notification.relname.decode())
-        return channels
+    def _ask(self, statement: str, values: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a statement; DatabaseError for what the server refused."""
+        return self._run(self._rows(statement, values), ANSWER_SECONDS)
 
-    def _connect(self, pq: Any, deadline: float) -> None:
-        while (status := self._raw.connect_poll()) != pq.PollingStatus.OK:
-            if status == pq.PollingStatus.FAILED:
-                raise ConnectionLost(f"failed to connect for listening: {self._raw.get_error_message()}")
-            events = selectors.EVENT_READ if status == pq.PollingStatus.READING else selectors.EVENT_WRITE
-            if not self._ready(events, deadline):
-                raise ConnectionLost("failed to connect for listening: the server does not answer")
+    async def _connect(self, conninfo: str) -> None:
+        # Here and not above: without PostgreSQL there may be no psycopg at all.
+        from psycopg import AsyncConnection  # noqa: PLC0415
 
-    def _ask(self, statement: bytes, values: Sequence[bytes] | None = None) -> list[tuple[Any, ...]]:
-        """Send a statement and read all of its answer; DatabaseError for what the server refused."""
-        from psycopg import pq  # noqa: PLC0415 - as in `open`
+        # Nothing is prepared: a pooler may give each statement another session.
+        self._connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
 
-        raw = self._raw
-        deadline = self._clock() + ANSWER_SECONDS
-        if values is None:
-            raw.send_query(statement)
-        else:
-            raw.send_query_params(statement, values)
-        while raw.flush():
-            self._ready_in_time(selectors.EVENT_READ | selectors.EVENT_WRITE, deadline)
-            raw.consume_input()
-        rows: list[tuple[Any, ...]] = []
-        refused: str | None = None
+    async def _rows(self, statement: str, values: Sequence[str] | None) -> list[tuple[Any, ...]]:
+        cursor = await self._connection.execute(statement, values)
+        return list(await cursor.fetchall()) if cursor.description else []
+
+    async def _announced(self, seconds: float) -> set[str]:
+        deadline = self._loop.time() + seconds
         while True:
-            while raw.is_busy():
-                self._ready_in_time(selectors.EVENT_READ, deadline)
-                raw.consume_input()
-            result = raw.get_result()
-            if result is None:
-                break
-            if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
-                refused = result.get_error_message()
-            rows += [tuple(result.get_value(row, column) for column in range(result.nfields)) for row in range(result.ntuples)]
-        if refused is not None:
-            raise DatabaseError(f"failed to listen: {refused}")
-        return rows
+            # With a timeout above 0 psycopg would wake up ten times a second.
+            channels = {each.channel async for each in self._connection.notifies(timeout=0)}
+            if channels or not await self._readable(deadline):
+                return channels
 
-    def _ready_in_time(self, events: int, deadline: float) -> None:
-        if not self._ready(events, deadline):
-            raise ConnectionLost(f"failed to listen: no answer from the server within {ANSWER_SECONDS:g} s")
+    async def _readable(self, deadline: float) -> bool:
+        """Wait for something to read; False if there is nothing until the deadline."""
+        line, readable = self._connection.fileno(), asyncio.Event()
+        self._loop.add_reader(line, readable.set)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await readable.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._loop.remove_reader(line)
 
-    def _ready(self, events: int, deadline: float) -> bool:
-        """Wait until the connection can be read or written, or for the deadline; Interrupted before everything else."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wait_end, selectors.EVENT_READ)
-            # The socket may be another one at each step of connecting, so it is registered anew for each wait.
-            selector.register(self._raw.socket, events)
-            ready = selector.select(max(0.0, deadline - self._clock()))
-        if any(key.fileobj is self._wait_end for key, _ in ready):
-            raise Interrupted
-        return bool(ready)
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Do the work and return its result. Interrupted; ConnectionLost, also after so many seconds; DatabaseError."""
+        from psycopg import Error  # noqa: PLC0415 - as in `_connect`
+
+        self._task = task = self._loop.create_task(work)
+        timer = self._loop.call_later(seconds, self._give_up)
+        if self._is_interrupted:
+            self._give_up()
+        try:
+            return self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if self._is_interrupted:
+                raise Interrupted from None
+            raise ConnectionLost(f"failed to listen: the server does not answer within {seconds:g} s") from None
+        except Error as error:
+            kind = ConnectionLost if self._connection is None or self._connection.closed else DatabaseError
+            raise kind(f"failed to listen: {str(error).strip()}") from error
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        # Closed before the task is cancelled: psycopg would ask the server to end the statement, and wait for that.
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+        if self._task is not None:
+            self._task.cancel()
 
 
-@contextlib.contextmanager
-def _errors() -> Iterator[None]:
-    import psycopg  # noqa: PLC0415 - as in `ListeningConnection.open`
-
-    try:
-        yield
-    except psycopg.Error as error:
-        raise ConnectionLost(f"failed to listen: {str(error).strip()}") from error
-
-
-def _conninfo(alias: str) -> tuple[bytes, float]:
+def _conninfo(alias: str) -> tuple[str, float]:
     """What libpq needs of the alias's parameters, and how long connecting may take. ConnectionLost if there are none to get."""
-    from psycopg import pq  # noqa: PLC0415 - as in `ListeningConnection.open`
+    from psycopg import pq  # noqa: PLC0415 - as in `ListeningConnection._connect`
     from psycopg.conninfo import make_conninfo  # noqa: PLC0415
 
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
@@ -180,4 +162,4 @@ def _conninfo(alias: str) -> tuple[bytes, float]:
     except Exception as error:
         raise ConnectionLost(f"failed to find the parameters of database {alias!r} for listening: {error}") from error
     timeout = given.get("connect_timeout")
-    return conninfo.encode(), float(timeout) if timeout else CONNECT_SECONDS
+    return conninfo, float(timeout) if timeout else CONNECT_SECONDS

@@ -1,23 +1,28 @@
-"""All tables of a database that look like ours or a transport's, found and looked at with few statements.
-
-Whoever lists two hundred queues would otherwise pay a round trip for each number. A look takes nothing, locks nothing and reads no
-further than its limit.
-"""
+"""What a database holds: its queue tables, their columns and indexes, their dead rows, and rows whose headers contain a text."""
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlqueue_app.databases.dialect import Dialect
-from sqlqueue_app.databases.layouts import QueueLayout, TableShape, check_delayed, layout_of
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, TableShape, check_delayed, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
-from sqlqueue_app.tables.inspection import current_catalog
-from sqlqueue_app.tables.rows import text_of
+from sqlqueue_app.tables.rows import row_id_of, text_of
+
+# --- listing ----------------------------------------------------------------------------------------------------------
+# All tables of a database that look like ours or a transport's, found and looked at with few statements.
+#
+# Whoever lists two hundred queues would otherwise pay a round trip for each number. A look takes nothing, locks nothing and reads
+# no
+# further than its limit.
+
 
 # What PostgreSQL plans in a few tens of milliseconds; SQLite takes 500 parts of a UNION at most.
 TABLES_PER_STATEMENT: Final = 100
@@ -160,3 +165,163 @@ def union_of(dialect: Dialect, pieces: Sequence[Piece]) -> tuple[str, list[Any]]
         statements.append(rendered.sql)
         values += rendered.bind({**piece.values, "table": qualified, "name": piece.address.table})
     return "\nUNION ALL\n".join(statements), values
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+# Rows whose headers hold a text, looked for in many tables at once, in each no further than a limit.
+#
+# There is no index on what headers say, so a look reads rows: the first ones of a queue, or the last ones of a table that only
+# grows.
+# It takes nothing, locks nothing, waits for nobody, and says where there was more than it has read.
+
+
+# Every text of headers that is a JSON object has it: to find all rows.
+EVERY: Final = "{"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A table to look into: `looked` rows of a queue, the first or the last ones; or, with `is_delayed`, of delayed messages."""
+
+    address: QueueAddress
+    looked: int
+    is_delayed: bool = False
+    from_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """A row that was found, with the number of its place. A delayed message has either no number (0) or no `id`."""
+
+    place: int
+    row_version: int
+    id: uuid.UUID | None
+    headers: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found, in the order of the places; and the places that have more rows than were looked at."""
+
+    rows: tuple[FoundRow, ...]
+    longer: frozenset[int]
+
+
+def find_rows(alias: str, places: Sequence[Place], text: str, *, most: int) -> Finding:
+    """The rows whose headers hold the text, as it stands in the JSON; `most` of each place at most.
+
+    A statement for each hundred tables. Raises DatabaseError if one of them is gone.
+    """
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    rows: list[FoundRow] = []
+    longer: set[int] = set()
+    with database_errors(dialect, f"look for messages in {len(places)} tables"):
+        for start in range(0, len(places), TABLES_PER_STATEMENT):
+            part = list(enumerate(places))[start : start + TABLES_PER_STATEMENT]
+            statement, values = union_of(dialect, [_piece(number, place, text, most) for number, place in part])
+            with connection.cursor() as cursor:
+                cursor.execute(statement, values)
+                for number, row_version, row_id, headers in cursor.fetchall():
+                    if row_version is None:
+                        longer.add(int(number))
+                        continue
+                    found_id = None if row_id is None else row_id_of(row_id)
+                    rows.append(FoundRow(int(number), int(row_version), found_id, text_of(headers, "replace")))
+    return Finding(tuple(sorted(rows, key=lambda row: (row.place, row.row_version))), frozenset(longer))
+
+
+def _piece(number: int, place: Place, text: str, most: int) -> Piece:
+    name = "find_in_delayed" if place.is_delayed else "find_in_queue"
+    order = {"order": "DESC" if place.from_end else "ASC"}
+    return Piece(name, number, place.address, {"looked": place.looked, "most": most, "text": text}, order)
+
+
+# --- dead rows --------------------------------------------------------------------------------------------------------
+# Dead rows: deleted, and still in the way of who reads, until vacuum takes them. PostgreSQL alone can say how many there are.
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRows:
+    """What the statistics say of a table; they follow what happens by a second or so, and are lost with a crash of the server."""
+
+    table: str
+    dead: int
+    live: int
+
+
+@dataclass(frozen=True, slots=True)
+class HorizonHolder:
+    """Somebody for whose sake vacuum keeps every row that died since.
+
+    `kind` is "session", "prepared transaction" or "replication slot"; `name` the application's, the transaction's or the slot's.
+    `transactions` says how many transactions began since. `seconds` and `state` are None where this role may not see them, and for
+    what has none.
+    """
+
+    kind: str
+    name: str
+    role: str | None
+    pid: int | None
+    state: str | None
+    seconds: float | None
+    transactions: int
+
+
+def dead_rows(alias: str, tables: Sequence[str]) -> dict[str, DeadRows]:
+    """The dead rows of tables by their qualified names; nothing for tables that are not there, and for other databases.
+
+    One statement; needs no right on the tables. DatabaseError if the database cannot be asked.
+    """
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    if dialect.name != "postgresql" or not tables:
+        return {}
+    with database_errors(dialect, "look at the statistics of the queue tables"):
+        found = fetch_all(connection, dialect.statement("dead_rows"), tables=list(tables))
+    return {str(name): DeadRows(str(name), int(dead), int(live)) for name, dead, live in found}
+
+
+def horizon_holders(alias: str) -> list[HorizonHolder]:
+    """Who holds rows that are dead already, the oldest first, five at most; empty on other databases than PostgreSQL."""
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    if dialect.name != "postgresql":
+        return []
+    with database_errors(dialect, "look for old transactions"):
+        found = fetch_all(connection, dialect.statement("horizon_holders"))
+    return [HorizonHolder(kind, name, role, pid, state, seconds, int(age)) for kind, name, role, pid, state, seconds, age in found]
+
+
+# --- inspection -------------------------------------------------------------------------------------------------------
+# What the database says of a table: whether it exists, its columns, its indexes. Reads only; needs no right on the rows.
+
+
+def shape_of_table(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> TableShape | None:
+    """Columns and indexes of the table, or None if there is none. The address has all its parts filled in."""
+    texts: dict[str, str] = {}
+    values: dict[str, object] = {"table": dialect.qualified(address)}
+    if dialect.name == "sqlite":
+        values = {"name": address.table}
+    elif dialect.name == "sqlserver":
+        texts = {"catalog": f"{dialect.quote(address.catalog)}." if address.catalog else ""}
+    columns = fetch_all(connection, dialect.statement("columns", **texts), **values)
+    if not columns:
+        return None
+    indexes = fetch_all(connection, dialect.statement("indexes", **texts), **values)
+    return TableShape(tuple((str(name), str(kind)) for name, kind in columns), tuple((str(a), str(b)) for a, b in indexes))
+
+
+def table_exists(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
+    """Whether there is a table of this address."""
+    statement = dialect.statement("table_exists")
+    values = {"name": address.table} if dialect.name == "sqlite" else {"table": dialect.qualified(address)}
+    return bool(fetch_all(connection, statement, **values)[0][0])
+
+
+def current_catalog(connection: BaseDatabaseWrapper) -> str | None:
+    """The catalog of the connection on SQL Server; None where there are none."""
+    if connection.vendor != "microsoft":
+        return None
+    name = connection.settings_dict.get("NAME")
+    return str(name) if name else None

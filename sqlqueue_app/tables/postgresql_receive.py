@@ -21,11 +21,11 @@ from django.db.transaction import Atomic
 from psycopg import errors, generators, pq
 
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
-from sqlqueue_app.policies.lower_bound import LowerBound
+from sqlqueue_app.policies.polling import LowerBound
+from sqlqueue_app.tables.connections import SAVEPOINT
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, Savepoint
 from sqlqueue_app.tables.rows import ReceivedRow
-from sqlqueue_app.tables.watched_connection import SAVEPOINT
 
 _IN_TRANSACTION = pq.TransactionStatus.INTRANS
 _ROWS = pq.ExecStatus.TUPLES_OK
@@ -47,6 +47,8 @@ class PostgresReceiveTransaction(ReceiveTransaction):
     after a short time, and after a rollback.
     """
 
+    receives_ahead = True
+
     def __init__(self, table: QueueTable, clock: Callable[[], float] = time.monotonic, *, bound: LowerBound | None = None) -> None:
         self._clock = clock
         self._bound = bound or LowerBound()
@@ -61,20 +63,15 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         self._encoding = "utf-8"
         self._begun = False
         self._used_before = False
-        self._ahead: list[ReceivedRow] = []
         self._ahead_error: DatabaseError | None = None
-
-    @property
-    def has_rows_ahead(self) -> bool:
-        return bool(self._ahead)
 
     def receive_many(self, limit: int) -> list[ReceivedRow]:
         error, self._ahead_error = self._ahead_error, None
         if error is not None:
             raise error
-        if not self._ahead:
+        if not self.rows_ahead:
             return super().receive_many(limit)
-        rows, self._ahead = self._ahead, []
+        rows, self.rows_ahead = self.rows_ahead, []
         self._atomic = self._own_atomic
         self.begin_message()
         return rows
@@ -212,7 +209,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
             return
         self._mark_begun(connection)
         if rows:
-            self._ahead = rows
+            self.rows_ahead = rows
         else:
             # Nothing is known by that: rows may have come back below the bound.
             self._roll_back()
@@ -230,8 +227,8 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         self._roll_back()
 
     def give_back(self) -> None:
-        if self._ahead:
-            self._ahead = []
+        if self.rows_ahead:
+            self.rows_ahead = []
             self._roll_back()
 
     def _roll_back(self) -> None:
@@ -248,8 +245,9 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         return raw is not None and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
 
     def abandon(self) -> None:
-        self.others.abandon()
-        if not self._begun or self._ahead:
+        if self.participants is not None:
+            self.participants.abandon()
+        if not self._begun or self.rows_ahead:
             return
         self._begun = False
         self._bound.forget()

@@ -6,31 +6,38 @@ if one is open. Instances may be shared by threads.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain, islice
+from typing import Any, Protocol
 
 from django.core.signals import setting_changed
+from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.databases.dialect import Dialect
-from sqlqueue_app.databases.layouts import QueueLayout, layout_of
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, Rendered, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.tables.connections import (
+    TableErrors,
     connection_of,
     database_errors,
     dialect_of_connection,
     fetch_all,
+    missing_table,
+    raise_table_error,
     run,
     statement_scope,
 )
-from sqlqueue_app.tables.copying import can_copy, copy_rows
-from sqlqueue_app.tables.inspection import shape_of_table, table_exists
-from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, peeked_row, values_of
-from sqlqueue_app.tables.table_errors import TableErrors, missing_table
-from sqlqueue_app.tables.writing import chunks_by_table, write_chunks
+from sqlqueue_app.tables.listing import shape_of_table, table_exists
+from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, clamped, peeked_row, values_of
+
+# --- queue ------------------------------------------------------------------------------------------------------------
+
 
 # Depth is exact up to here; beyond, an estimate from the two ends of the index.
 EXACT_COUNT_LIMIT = 10_000
@@ -40,6 +47,8 @@ LAST_ROW_VERSION = 2**63 - 1
 # From so many rows on a COPY is faster than an INSERT; beyond ROWS_PER_COPY it gains nothing more.
 COPY_FROM_ROWS = 50
 ROWS_PER_COPY = 500
+
+_NO_SCOPE = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +128,31 @@ class QueueTable:
 
     def insert(self, rows: Sequence[NewRow]) -> None:
         """Insert at most `rows_per_statement` rows with one statement, which is all or none by itself; otherwise as `send`."""
-        connection = self.connection()
-        with self.errors(f"send {len(rows)} message(s) to {self.qualified}"):
+        connection = connections[self.alias]
+        try:
             if len(rows) >= COPY_FROM_ROWS and can_copy(connection):
                 self.layout()
                 copy_rows(connection, self.dialect, self.qualified, rows)
                 return
-            statement = self._send_statement(len(rows))
+            statement = self._sends.get(len(rows)) or self._send_statement(len(rows))
             values = values_of(rows, statement.names[: len(statement.names) // len(rows)], self.dialect.name)
-            with statement_scope(connection), connection.cursor() as cursor:
+            scope = statement_scope(connection) if self.dialect.name == "sqlserver" else _NO_SCOPE
+            with scope, connection.cursor() as cursor:
                 cursor.execute(statement.sql, values)
+        except Exception as error:
+            raise_table_error(self, f"send {len(rows)} message(s) to {self.qualified}", error)
+            raise
 
     def _send_statement(self, rows: int) -> Rendered:
-        layout = self.layout()
-        statement = self._sends.get(rows)
-        if statement is None:
-            statement = self.dialect.send_statement(self.qualified, layout, rows)
+        statement = self._make_send_statement(rows)
+        # Only the two sizes that come again are worth keeping: one row and a full statement.
+        if rows in (1, self.dialect.rows_per_send):
             with self._lock:
-                # Only the two sizes that come again are worth keeping: one row and a full statement.
-                if rows in (1, self.dialect.rows_per_send):
-                    self._sends[rows] = statement
+                self._sends[rows] = statement
         return statement
+
+    def _make_send_statement(self, rows: int) -> Rendered:
+        return self.dialect.send_statement(self.qualified, self.layout(), rows)
 
     def peek(self, limit: int, *, after: int = 0, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
         """The first rows after a RowVersion, oldest first, without taking them or waiting for those that are being received."""
@@ -223,18 +236,18 @@ class QueueTable:
 
 
 _tables: dict[tuple[str, str], QueueTable] = {}
-# The same tables by the addresses that were asked for: to quote a name costs more than to send to it.
-_asked: dict[tuple[str, QueueAddress], QueueTable] = {}
+# The same tables by their addresses: to quote a name costs more than to send to it.
+_tables_by_address: dict[tuple[str, QueueAddress], QueueTable] = {}
 _tables_lock = threading.Lock()
 
 
 def queue_table(alias: str, address: QueueAddress) -> QueueTable:
     """The shared description of a queue table: its columns are looked up once per process."""
-    table = _asked.get((alias, address))
+    table = _tables_by_address.get((alias, address))
     if table is None:
         key = (alias, dialect_of_connection(connection_of(alias)).qualified(address))
         with _tables_lock:
-            table = _asked[alias, address] = _tables.get(key) or _tables.setdefault(key, QueueTable(alias, address))
+            table = _tables_by_address[alias, address] = _tables.get(key) or _tables.setdefault(key, QueueTable(alias, address))
     return table
 
 
@@ -248,7 +261,7 @@ def forget_tables() -> None:
     """Forget every looked-up layout: tables were made, dropped or altered."""
     with _tables_lock:
         _tables.clear()
-        _asked.clear()
+        _tables_by_address.clear()
 
 
 def _settings_changed(*, setting: str, **_: object) -> None:
@@ -257,3 +270,125 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.tables")
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+# Rows into queue tables, all or none: in chunks of one statement each, of which few are in memory at a time.
+
+
+# So many bytes of headers and bodies wait for a statement at most, so that memory and the server's packet limits hold with large
+# messages; one larger message goes alone.
+SEND_BYTES_PER_STATEMENT = 4 * 1024 * 1024
+
+
+class Inserts(Protocol):
+    """A table that takes a chunk of rows in one statement."""
+
+    def rows_per_statement(self) -> int: ...
+
+    def insert(self, rows: list[NewRow]) -> None: ...
+
+
+Chunk = tuple[Inserts, list[NewRow]]
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A chunk that is not full yet: its rows, how many it takes, the bytes it holds."""
+
+    room: int
+    rows: list[NewRow] = field(default_factory=list)
+    weight: int = 0
+
+
+def chunks_by_table(rows: Iterable[tuple[Inserts, NewRow]]) -> Iterator[Chunk]:
+    """The rows in chunks that one statement takes, those of each table in their order.
+
+    A chunk leaves when it is full, and all leave before they hold more than SEND_BYTES_PER_STATEMENT together.
+    """
+    filling: dict[Inserts, _Filling] = {}
+    weight = 0
+    for table, row in rows:
+        size = len(row.body) + len(row.headers)
+        if weight and weight + size > SEND_BYTES_PER_STATEMENT:
+            for other, chunk in filling.items():
+                yield other, chunk.rows
+            filling, weight = {}, 0
+        chosen = filling.get(table)
+        if chosen is None:
+            chosen = filling[table] = _Filling(table.rows_per_statement())
+        chosen.rows.append(row)
+        chosen.weight += size
+        weight += size
+        if len(chosen.rows) == chosen.room:
+            del filling[table]
+            weight -= chosen.weight
+            yield table, chosen.rows
+    for other, chunk in filling.items():
+        yield other, chunk.rows
+
+
+def write_chunks(alias: str, chunks: Iterable[Chunk], *, begun: bool = False) -> None:
+    """Insert the chunks: all or none, also for a caller in a transaction who catches the error.
+
+    One chunk is one statement and needs nothing; more get a transaction, or a savepoint inside of the caller's. Not so with
+    `begun`: the caller has begun what it will roll back on any error. Chunks are asked for one at a time then.
+    """
+    source = iter(chunks)
+    if not begun:
+        ahead = list(islice(source, 2))
+        source, begun = chain(ahead, source), len(ahead) < 2
+    with nullcontext() if begun else all_or_none(alias):
+        for table, rows in source:
+            table.insert(rows)
+
+
+@contextmanager
+def all_or_none(alias: str) -> Iterator[None]:
+    """`atomic()` on the alias whose own errors, of its begin and its commit, come as our kinds; what is raised inside passes."""
+    dialect = dialect_of_connection(connection_of(alias))
+    block = transaction.atomic(using=alias)
+    with database_errors(dialect, f"begin a transaction on {alias!r} to send messages"):
+        block.__enter__()
+    try:
+        yield
+    except BaseException:
+        block.__exit__(*sys.exc_info())
+        raise
+    with database_errors(dialect, f"commit the messages sent on {alias!r}"):
+        block.__exit__(None, None, None)
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+# Many rows into a PostgreSQL queue table by COPY: three times as fast as INSERT, on Django's own connection and transaction.
+
+
+def can_copy(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the database has COPY and the driver streams into it: psycopg 3 does, psycopg 2 does not."""
+    if connection.vendor != "postgresql":
+        return False
+    connection.ensure_connection()
+    return hasattr(connection.connection, "pgconn")
+
+
+def copy_rows(connection: BaseDatabaseWrapper, dialect: Dialect, table: str, rows: Sequence[NewRow]) -> None:
+    """Write the rows in their order, all or none, in the transaction of the connection if there is one.
+
+    Times to be received are added to the database's clock as it stood before the first row. Errors come as Django's.
+    """
+    connection.validate_no_broken_transaction()
+    with connection.cursor() as cursor:
+        now = None
+        if any(row.time_to_be_received_ms is not None for row in rows):
+            cursor.execute(dialect.script("utc_now"))
+            (now,) = cursor.fetchone()
+        driver_cursor: Any = cursor.cursor
+        with connection.wrap_database_errors, driver_cursor.copy(dialect.script("send_many", table=table)) as copy:
+            copy.set_types(["uuid", "timestamp", "text", "bytea"])
+            write = copy.write_row
+            for row in rows:
+                write((uuid.UUID(row.id), _expires(now, row.time_to_be_received_ms), row.headers, row.body))
+
+
+def _expires(now: datetime | None, lifetime: int | None) -> datetime | None:
+    return None if now is None or lifetime is None else now + timedelta(milliseconds=clamped(lifetime))

@@ -1,8 +1,8 @@
-"""The transaction of one receive, on Django's own connection, so that handlers' work joins it.
+"""The transaction of one receive, on Django's own connection, so that the work of handlers joins it.
 
-The transaction begins together with the receive of one row or several. Behind the rows stands a savepoint, so that a failed
-handler's work can be undone while the rows stay ours; it is taken when a handler first asks for the database, so that one that
-does not pays nothing. Django sees an ordinary outermost `atomic()`: nested `atomic()`, `on_commit` and `durable` behave as always.
+The transaction begins with the receive of one or more rows. A savepoint after the receive allows the work of a failed handler to be
+undone while the rows stay received. It is taken when a handler first uses the database, so a handler that does not use it pays
+nothing. Django sees an ordinary outermost `atomic()`: nested `atomic()`, `on_commit` and `durable` behave as always.
 An object serves one thread.
 """
 
@@ -16,15 +16,15 @@ from django.db import Error as DjangoDatabaseError
 from django.db.transaction import Atomic
 
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
-from sqlqueue_app.policies.lower_bound import LowerBound
-from sqlqueue_app.tables.other_aliases import NO_OTHERS, NoOtherAliases
+from sqlqueue_app.policies.polling import LowerBound
+from sqlqueue_app.tables.connections import SAVEPOINT, Hooks, WatchedConnection, watch
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
-from sqlqueue_app.tables.watched_connection import SAVEPOINT, Hooks, WatchedConnection, watch
+from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
 
 class Savepoint(enum.Enum):
-    """How the savepoint of a receive transaction stands to the work of the message at hand."""
+    """Where the savepoint of a receive transaction is, relative to the work of the current message."""
 
     NONE = "not taken"
     FRESH = "directly before the message's work"
@@ -38,35 +38,29 @@ class ReceiveTransaction:
     This class serves SQLite and is the base of the others.
     """
 
+    receives_ahead = False
+    """Whether a commit can receive the next rows in the same round trip."""
+
     def __init__(self, table: QueueTable) -> None:
         self.table = table
+        self.connection: WatchedConnection = watch(table.connection())
+        """Django's connection of the thread. Looked up once: the look-up costs as much as the parameters of a statement."""
+        self.participants: TwoPhaseParticipants | None = None
+        """The other databases that take part; set before the first receive."""
+        self.rows_ahead: list[ReceivedRow] = []
+        """Rows that the last commit has received; the next `receive_many` returns them."""
         self._atomic: Atomic | None = None
-        self._connection: WatchedConnection | None = None
         self._savepoint = Savepoint.NONE
         self._first_hook = 0
         self._statements: dict[int, str] = {}
         self._receiving = table.errors(f"receive from {table.qualified}")
         self._committing = table.errors(f"commit a receive from {table.qualified}")
-        self.others: NoOtherAliases = NO_OTHERS
-        """The other databases that take part; set before the first receive."""
         self.prepare()
 
     def prepare(self) -> None:
-        """What can be made ready before the first receive."""
+        """Make ready what can be made ready before the first receive."""
         probe = self.table.dialect.statement("peek", table=self.table.qualified, compared=">", order="ASC")
         self._probe = probe.sql, probe.bind({"limit": 1, "place": -(2**63), "body_limit": 0})
-
-    @property
-    def connection(self) -> WatchedConnection:
-        """Django's connection of the thread; looked up once, because the look-up costs as much as a statement's parameters."""
-        if self._connection is None:
-            self._connection = watch(self.table.connection())
-        return self._connection
-
-    @property
-    def has_rows_ahead(self) -> bool:
-        """Whether rows are here already that the next receive will return."""
-        return False
 
     def receive(self) -> ReceivedRow | None:
         """The next row, with the transaction open; None, and no transaction, if there was none to get."""
@@ -79,11 +73,13 @@ class ReceiveTransaction:
         Database errors come as our kinds; the transaction is gone then.
         """
         try:
-            with self._receiving:
-                rows = self._receive(limit)
-        except BaseException:
-            self.abandon()
-            raise
+            rows = self._receive(limit)
+        except BaseException:  # noqa: BLE001 - raised again, as one of our kinds
+            try:
+                with self._receiving:
+                    raise
+            finally:
+                self.abandon()
         if rows:
             self.begin_message()
         else:
@@ -91,29 +87,21 @@ class ReceiveTransaction:
         return rows
 
     def _receive(self, limit: int) -> list[ReceivedRow]:
-        if not self._anything_waiting():
-            return []
-        self._begin()
-        with self.connection.cursor() as cursor:
-            cursor.execute(self._statement_for(limit), ())
+        connection = self.connection
+        # An idle poll that began a transaction would take the write lock away from every other process.
+        with connection.cursor() as cursor:
+            cursor.execute(*self._probe)
+            if not cursor.fetchall():
+                return []
+        # A deferred transaction that reads and then writes fails at once when another process wrote in between.
+        connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
+        self._enter_atomic()
+        with connection.cursor() as cursor:
+            cursor.execute(self._statements.get(limit) or self._statement_for(limit), ())
             return received_rows(cursor.fetchall())
 
     def _statement_for(self, limit: int) -> str:
-        if limit not in self._statements:
-            self._statements[limit] = self.table.receive_statement(limit).sql
-        return self._statements[limit]
-
-    def _anything_waiting(self) -> bool:
-        # An idle poll that began a transaction would take the write lock away from every other process.
-        with self.connection.cursor() as cursor:
-            cursor.execute(*self._probe)
-            return bool(cursor.fetchall())
-
-    def _begin(self) -> None:
-        connection = self.connection
-        # A deferred transaction that reads and then writes fails at once when somebody else wrote in between (design 6.11).
-        connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
-        self._enter_atomic()
+        return self._statements.setdefault(limit, self.table.receive_statement(limit).sql)
 
     def _enter_atomic(self) -> None:
         atomic = Atomic(self.table.alias, savepoint=True, durable=False)
@@ -122,18 +110,20 @@ class ReceiveTransaction:
         self._savepoint = Savepoint.NONE
 
     def begin_message(self) -> None:
-        """What is asked of the database from here on belongs to the next message: its savepoint is taken before the first of it."""
+        """From here on statements belong to the next message: its savepoint is taken before the first of them."""
         connection = self.connection
         self._first_hook = len(connection.run_on_commit)
         connection.on_first_use = self._before_use
-        self.others.begin_message()
+        if self.participants is not None:
+            self.participants.begin_message()
 
     def end_message(self) -> None:
-        """The message is done but for the commit: what follows is not undone with it."""
+        """The message is done except for the commit: what follows is not undone with it."""
         self.connection.on_first_use = None
         if self._savepoint is Savepoint.USED:
             self._savepoint = Savepoint.STALE
-        self.others.end_message()
+        if self.participants is not None:
+            self.participants.end_message()
 
     def _before_use(self) -> None:
         before, self._savepoint = self._savepoint, Savepoint.USED
@@ -157,13 +147,13 @@ class ReceiveTransaction:
             cursor.execute(statement)
 
     def undo_handler(self) -> None:
-        """Undo the message's work: back to the savepoint, its `on_commit` hooks dropped; the rows are still ours, as is the work of
-        the messages before it.
+        """Undo the message's work: roll back to the savepoint and drop its `on_commit` hooks. The rows stay received, and so does
+        the work of the messages before it.
 
-        DoomedTransaction if the transaction can only be rolled back, or has ended; the caller abandons it then.
+        DoomedTransaction if the transaction can only be rolled back, or has ended; the caller then abandons it.
         """
         if self._atomic is None:
-            # To go back would open another session where the line is lost, and `was_ended` take that for this one.
+            # A rollback would open another session if the connection is lost, and `was_ended` would mistake it for this one.
             raise DoomedTransaction("the commit of the receive transaction has failed: there is nothing to go back to")
         connection = self.connection
         connection.on_first_use = None
@@ -177,7 +167,8 @@ class ReceiveTransaction:
                 self._rollback_to_savepoint()
             self._savepoint = Savepoint.FRESH
         connection.on_first_use = self._before_use
-        self.others.undo_message()
+        if self.participants is not None:
+            self.participants.undo_message()
 
     def check_usable(self) -> None:
         """DoomedTransaction if a commit would not commit, because an error was swallowed on the way."""
@@ -191,7 +182,8 @@ class ReceiveTransaction:
                 "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() "
                 "block, or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
             )
-        self.others.check_usable()
+        if self.participants is not None:
+            self.participants.check_usable()
 
     def _is_broken(self) -> bool:
         return self._has_transaction() is not True
@@ -205,38 +197,45 @@ class ReceiveTransaction:
             return None
 
     def was_ended(self) -> bool:
-        """Whether somebody has ended the transaction past Django, by a COMMIT or ROLLBACK of his own."""
+        """Whether a handler has ended the transaction past Django, by a COMMIT or ROLLBACK of its own."""
         return self._has_transaction() is False
 
     def commit(self, *, then_receive: Callable[[], int] | None = None) -> Hooks:
-        """Commit, and return the `on_commit` hooks in their order, for the caller to run: an error of theirs undoes nothing.
+        """Commit, and return the `on_commit` hooks in their order, for the caller to run: an error in a hook undoes nothing.
 
-        Where there are none and the database allows it, at most `then_receive()` rows are received in the same round trip, for the
-        next `receive_many`; whoever asks for that receives again, or calls `give_back`.
+        If there are none and the database allows it, at most `then_receive()` rows are received in the same round trip, for the
+        next `receive_many`. A caller that asks for that receives again, or calls `give_back`.
         """
         if self._atomic is None:
             return []
-        # While everything can be undone still: an error of another database is one of the message.
-        prepared = self.others.prepare()
+        participants = self.participants
+        # While everything can still be undone: an error of another database is an error of the message.
+        prepared = participants is not None and participants.prepare()
         atomic, self._atomic = self._atomic, None
         connection = self.connection
         connection.on_first_use = None
         hooks: Hooks = [entry[1] for entry in connection.run_on_commit]
         connection.run_on_commit = []
         try:
-            with self._committing:
-                if then_receive is not None and not hooks and not prepared:
-                    self._commit_and_receive(atomic, then_receive)
-                else:
-                    self._commit(atomic)
-        except BaseException:
-            is_lost = connection.unwatched is None
-            self.others.ask_log()
-            if is_lost:
-                # What has asked is another session, of which `was_ended` must not think that it was this transaction's.
-                connection.close()
-            raise
-        return hooks + self.others.commit()
+            if then_receive is not None and not hooks and not prepared:
+                self._commit_and_receive(atomic, then_receive)
+            else:
+                self._commit(atomic)
+        except BaseException:  # noqa: BLE001 - raised again, as one of our kinds
+            try:
+                with self._committing:
+                    raise
+            finally:
+                self._after_failed_commit()
+        return hooks if participants is None else hooks + participants.commit()
+
+    def _after_failed_commit(self) -> None:
+        is_lost = self.connection.unwatched is None
+        if self.participants is not None:
+            self.participants.ask_log()
+        if is_lost:
+            # The log was read by another session, which `was_ended` must not mistake for the one of this transaction.
+            self.connection.close()
 
     def _commit(self, atomic: Atomic) -> None:
         atomic.__exit__(None, None, None)
@@ -245,11 +244,12 @@ class ReceiveTransaction:
         self._commit(atomic)
 
     def give_back(self) -> None:
-        """Roll back a receive whose rows nobody will ask for; never raises."""
+        """Roll back a receive whose rows nobody will process; never raises."""
 
     def abandon(self) -> None:
-        """Roll everything back, the receive too; the rows are there again. Does nothing without a transaction; never raises."""
-        self.others.abandon()
+        """Roll everything back, including the receive: the rows return to the queue. No-op without a transaction; never raises."""
+        if self.participants is not None:
+            self.participants.abandon()
         atomic, self._atomic = self._atomic, None
         if atomic is None:
             return
@@ -261,15 +261,15 @@ class ReceiveTransaction:
 
 
 class SqlServerReceiveTransaction(ReceiveTransaction):
-    """SQL Server knows no release of a savepoint; one that is set again under its name counts from there."""
+    """SQL Server has no release of a savepoint; setting it again under its name moves it."""
 
     def prepare(self) -> None:
         self._used_before = False
 
     def _receive(self, limit: int) -> list[ReceivedRow]:
         self._enter_atomic()
-        batch = self._statement_for(limit)
-        # Where the last handler asked for the database, the next one will too: its savepoint comes in the same round trip.
+        batch = self._statements.get(limit) or self._statement_for(limit)
+        # If the last handler used the database, the next one will too: its savepoint comes in the same round trip.
         if self._used_before:
             batch = f"{batch};\n{self._statement('save_transaction')}"
             self._savepoint = Savepoint.FRESH

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-# The columns of the transport hold 255 characters; a longer text stays in the headers only (transport reference 2.1).
+# The columns of the transport hold 255 characters; a longer text stays in the headers only (docs/internals/wire.md#limits).
 _COLUMN_CHARACTERS = 255
-# DATEADD(ms) takes a 32-bit integer: 24 days, 20 hours (transport reference 2.1, limits). The same clamp everywhere.
+# DATEADD(ms) takes a 32-bit integer: 24 days, 20 hours (docs/internals/wire.md#limits). The same clamp everywhere.
 MAX_TIME_TO_BE_RECEIVED_MS = 2**31 - 1
 
 
@@ -200,3 +200,8 @@ def _instant(value: Any) -> datetime | None:
             return None
     instant: datetime = value
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+def without_nul(text: str) -> str:
+    """The text with U+FFFD in the place of NUL."""
+    return text.replace("\0", "\ufffd")

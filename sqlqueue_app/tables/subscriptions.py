@@ -1,4 +1,4 @@
-"""The subscription table that all endpoints share: who wants which event (transport reference 8.2)."""
+"""The subscription table that all endpoints share: who wants which event (docs/internals/wire.md#subscription-table)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.connections import (
     SecondConnections,
+    TableErrors,
     connection_of,
     database_errors,
     dialect_of_connection,
     fetch_all,
+    missing_table,
     run,
     statement_scope,
 )
-from sqlqueue_app.tables.inspection import table_exists
-from sqlqueue_app.tables.table_errors import TableErrors, missing_table
+from sqlqueue_app.tables.listing import table_exists
 
-# The width of each column (transport reference 8.2).
+# The width of each column (docs/internals/wire.md#subscription-table).
 LONGEST_VALUE = 200
 
 

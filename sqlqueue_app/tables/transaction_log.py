@@ -19,7 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages.errors import ConfigurationError, ConstraintViolation, DatabaseError, LockTimeout
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run
-from sqlqueue_app.tables.writing import all_or_none
+from sqlqueue_app.tables.queue import all_or_none
 
 # A transaction that records itself is about to commit: who asks waits so long for its end, at most.
 _DECISION_MILLISECONDS: Final = "1000"

@@ -1,14 +1,36 @@
-"""`assert_sent` and `assert_not_sent`: what a test says about messages, and what it hears when that is wrong."""
+"""Assertions about sent messages: `assert_sent`, `assert_not_sent`, `sent` and `failed`.
+
+They read the tables, so a message counts only if the code that sent it was not rolled back. Messages that `drain()` has taken in
+the transaction of the test count too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
-from sqlqueue_app.messages.serializers import serialize
-from sqlqueue_app.testing.messages import SentMessage, decoded, shown
-from sqlqueue_app.testing.sent import sent, type_name
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
+
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.errors import AddressError, PoisonMessage
+from sqlqueue_app.messages.headers import Headers, Intent, read_headers
+from sqlqueue_app.messages.serializers import deserialize, is_xml, serialize
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.messages.types import find_message_type, message_type_name, resolve_enclosed
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
+from sqlqueue_app.tables.connections import connection_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.queue import QueueTable, queue_table, used_tables
 
 # A delay is known to the second.
 TOLERANCE = timedelta(seconds=1)
@@ -24,12 +46,11 @@ def assert_sent(
     count: int | None = None,
     delay: timedelta | None = None,
 ) -> SentMessage:
-    """AssertionError unless such a message was sent, and not rolled back; returns the first.
+    """Raise AssertionError unless such a message was sent and not rolled back; return the first.
 
-    `message` is a message class, the name of a type, or an object, whose members are looked for. `body` and `headers` hold what
-    must be there; more may be. Values are compared as they are on the wire, names of members as handlers read them (`order_id` is
-    `OrderId`). `to` is an address. `count` is how many there must be (None: at least one). `delay` is compared to the second;
-    `timedelta()` is a message without one.
+    `message` is a message class, the name of a type, or an object whose members are compared. `body` and `headers` list what must
+    be there; more may be. Values are compared as on the wire, member names as handlers read them (`order_id` is `OrderId`). `to` is
+    an address, `count` the expected number (None: at least one). `delay` is compared to the second; `timedelta()` means no delay.
     """
     found, matching = _find(message, body, to, headers, delay)
     if not matching if count is None else len(matching) != count:
@@ -48,7 +69,7 @@ def assert_not_sent(
     headers: Mapping[str, str | None] | None = None,
     delay: timedelta | None = None,
 ) -> None:
-    """AssertionError if such a message was sent; without arguments, if any was. The arguments are those of `assert_sent`."""
+    """Raise AssertionError if such a message was sent; without arguments, if any was. Arguments as for `assert_sent`."""
     found, matching = _find(message, body, to, headers, delay)
     if matching:
         _fail(f"{_wanted(message, body, to, headers, delay)} was sent {len(matching)} times, expected none", found)
@@ -61,7 +82,7 @@ def _find(
     headers: Mapping[str, str | None] | None,
     delay: timedelta | None,
 ) -> tuple[list[tuple[SentMessage, list[str]]], list[SentMessage]]:
-    """Everything that was sent, each with what is different; and what is as wanted."""
+    """All sent messages, each with its differences, and the messages without differences."""
     if body is not None and not isinstance(message, (str, type)) and message is not None:
         raise TypeError(f"a body was given beside the message {type(message).__qualname__}: hand in one of them")
     right_place = None if to is None else {_key(each) for each in sent(to=to)}
@@ -81,7 +102,7 @@ def _key(message: SentMessage) -> tuple[object, ...]:
 
 
 def _body_differs(each: SentMessage, wanted: object) -> list[str]:
-    """Compared as it was written: XML has no numbers."""
+    """Compare as on the wire: XML has no numbers."""
     if wanted is None or isinstance(wanted, (str, type)):
         return []
     on_the_wire = serialize(wanted, content_type=each.content_type, types=each.message_types)
@@ -113,7 +134,7 @@ def _delay_differs(each: SentMessage, delay: timedelta | None) -> list[str]:
 
 
 def _differences(wanted: Any, found: Any, place: str) -> list[str]:
-    """Where `found` lacks something of `wanted`, in words."""
+    """Descriptions of what `found` lacks of `wanted`."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         texts: list[str] = []
         for key, value in wanted.items():
@@ -155,13 +176,222 @@ def _wanted(
     )
 
 
-def _fail(told: str, found: list[tuple[SentMessage, list[str]]]) -> NoReturn:
+def _fail(problem: str, found: list[tuple[SentMessage, list[str]]]) -> NoReturn:
     if not found:
-        raise AssertionError(f"{told}; nothing was sent")
-    lines = [f"{told}; sent were {len(found)}:"]
+        raise AssertionError(f"{problem}; nothing was sent")
+    lines = [f"{problem}; sent were {len(found)}:"]
     for message, differences in found[:_MOST_LINES]:
         lines.append(f"  {message}")
         lines += [f"    but {difference}" for difference in differences]
     if len(found) > _MOST_LINES:
         lines.append(f"  and {len(found) - _MOST_LINES} more")
     raise AssertionError("\n".join(lines))
+
+
+# --- Sent messages ----------------------------------------------------------------------------------------------------
+
+# A failed assertion lists no more; a test that sends more should count rows.
+MOST = 10_000
+_WHOLE_BODY = 2**31 - 1
+
+# Per transaction: messages that drains have taken, and ids of messages that the test has put in.
+_taken: WeakKeyDictionary[Atomic, list[SentMessage]] = WeakKeyDictionary()
+_left_out: WeakKeyDictionary[Atomic, set[str]] = WeakKeyDictionary()
+
+
+def sent(message: type | str | None = None, *, to: str | None = None) -> list[SentMessage]:
+    """Messages that were sent and not rolled back, in the order of their time sent, optionally of one type or to one queue.
+
+    These are the messages in the queues and delayed tables that this process has used, and those that `drain()` took in the open
+    transaction of the test. Error and audit queues are not included. An event is listed once per queue.
+    """
+    settings = get_settings()
+    book = address_book_of(settings)
+    connection = connection_of(settings.database)
+    found = _unique([*_recorded(connection), *_waiting(settings, book)])
+    put_in = {each for block in connection.atomic_blocks for each in _left_out.get(block, ())}
+    found = [each for each in found if each.message_id not in put_in]
+    if message is not None:
+        name = type_name(message)
+        found = [each for each in found if name in each.message_types]
+    if to is not None:
+        address = book.parse(to)
+        found = [each for each in found if each.address == address]
+    return sorted(found, key=lambda each: each.headers.get(names.TIME_SENT) or "")
+
+
+def failed() -> list[SentMessage]:
+    """The messages in the error queues of the endpoints, with failure headers such as NServiceBus.ExceptionInfo.Message."""
+    settings = get_settings()
+    errors = [entry.address for entry in known_queues(settings) if entry.kind is QueueKind.ERROR]
+    return [message for address in errors for message in _messages(queue_table(settings.database, address))]
+
+
+def leave_out(connection: BaseDatabaseWrapper, message_id: str) -> None:
+    """Do not list a message that the test itself puts in."""
+    _left_out.setdefault(_block_of_test(connection), set()).add(message_id)
+
+
+def type_name(message: type | str) -> str:
+    """The name of a message type given as class or name. MessageTypeError for another class."""
+    return message if isinstance(message, str) else message_type_name(message)
+
+
+def record(connection: BaseDatabaseWrapper, taken: Iterable[SentMessage]) -> None:
+    """Remember messages that a drain took until the transaction of the test ends; nothing outside a transaction."""
+    if connection.atomic_blocks:
+        _taken.setdefault(_block_of_test(connection), []).extend(taken)
+
+
+def _recorded(connection: BaseDatabaseWrapper) -> list[SentMessage]:
+    return [message for block in connection.atomic_blocks for message in _taken.get(block, ())]
+
+
+def _block_of_test(connection: BaseDatabaseWrapper) -> Atomic:
+    """The block that lives as long as the test: the innermost of TestCase's, otherwise the outermost."""
+    of_test = [block for block in connection.atomic_blocks if getattr(block, "_from_testcase", False)]
+    block: Atomic = of_test[-1] if of_test else connection.atomic_blocks[0]
+    return block
+
+
+def _unique(messages: Iterable[SentMessage]) -> list[SentMessage]:
+    """Each message once: one that waits for a retry was taken before."""
+    found: dict[object, SentMessage] = {}
+    for message in messages:
+        found.setdefault((message.message_id, message.address) if message.message_id else object(), message)
+    return list(found.values())
+
+
+def _waiting(settings: Settings, book: AddressBook) -> Iterator[SentMessage]:
+    for table in _queues(settings):
+        yield from _messages(table)
+    for delayed in delayed_tables(settings, book):
+        for waiting in delayed.peek(MOST):
+            yield from _message(delayed.address, waiting.headers, waiting.body, book)
+
+
+def _messages(table: QueueTable) -> Iterator[SentMessage]:
+    if table.exists():
+        for row in table.peek(MOST, after=-(2**63), body_limit=_WHOLE_BODY):
+            yield from _message(table.address, row.headers, row.body)
+
+
+def _queues(settings: Settings) -> list[QueueTable]:
+    """The tables that this process has used and the main queues, without error and audit queues."""
+    known = known_queues(settings)
+    others = {entry.address for entry in known if entry.kind in (QueueKind.ERROR, QueueKind.AUDIT)}
+    own = [queue_table(settings.database, entry.address) for entry in known if entry.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
+    tables = {table.address: table for table in (*own, *used_tables(settings.database))}
+    return [table for address, table in tables.items() if address not in others]
+
+
+def delayed_tables(settings: Settings, book: AddressBook) -> list[DelayedTable]:
+    """The existing delayed tables of the settings."""
+    tables = [DelayedTable(settings.database, delayed_address(book, name)) for name in settings.senders]
+    return [table for table in tables if table.exists()]
+
+
+def _message(address: QueueAddress, text: str | None, body: bytes | None, book: AddressBook | None = None) -> Iterator[SentMessage]:
+    """The message of a row; nothing for an unreadable row. With a book the row is delayed and its headers name the destination."""
+    try:
+        headers = dict(read_headers(text))
+    except PoisonMessage:
+        return
+    if book is not None and (to := headers.pop(names.FORWARD_DESTINATION, None)):
+        try:
+            address = book.parse(to)
+        except AddressError:
+            pass  # keep the address of the delayed table
+    yield SentMessage(address, headers, body or b"")
+
+
+# --- SentMessage ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SentMessage:
+    """A sent message: waiting in its queue, delayed, or taken by `drain()`."""
+
+    address: QueueAddress
+    """The full address of the destination queue."""
+    headers: Headers
+    raw: bytes
+    """The body as stored."""
+
+    @property
+    def queue(self) -> str:
+        """The name of the destination queue."""
+        return self.address.table
+
+    @property
+    def message_types(self) -> list[str]:
+        """The names of its types, concrete type first; a published message has its parent types too."""
+        return resolve_enclosed(self.headers.get(names.ENCLOSED_MESSAGE_TYPES))
+
+    @property
+    def message_type(self) -> str:
+        """The name of its type; "" without one."""
+        return next(iter(self.message_types), "")
+
+    @property
+    def message_id(self) -> str | None:
+        """The header NServiceBus.MessageId."""
+        return self.headers.get(names.MESSAGE_ID)
+
+    @property
+    def intent(self) -> Intent:
+        """Send, publish or reply."""
+        return Intent.read(self.headers.get(names.MESSAGE_INTENT))
+
+    @property
+    def content_type(self) -> str | None:
+        """The content type header."""
+        return self.headers.get(names.CONTENT_TYPE)
+
+    @cached_property
+    def body(self) -> Any:
+        """The decoded body: JSON with fractions as Decimal, XML with values as text, otherwise the raw bytes."""
+        try:
+            return decoded(self.raw, self.content_type)
+        except ValueError:
+            return self.raw
+
+    @cached_property
+    def message(self) -> Any:
+        """The body as an object of its message class; as `body` if no class is registered for its type."""
+        known = find_message_type(self.message_type)
+        if known is None:
+            return self.body
+        return deserialize(self.raw, self.content_type, known.cls, known.names or "as_is")
+
+    @property
+    def deliver_at(self) -> datetime | None:
+        """When a delayed message is due, aware; None without a delay."""
+        text = self.headers.get(names.DELIVER_AT)
+        return parse_time(text) if text else None
+
+    @property
+    def delay(self) -> timedelta:
+        """The delay in whole seconds; zero without one."""
+        sent = self.headers.get(names.TIME_SENT)
+        if self.deliver_at is None or not sent:
+            return timedelta()
+        # The headers contain two readings of the clock.
+        return timedelta(seconds=round((self.deliver_at - parse_time(sent)).total_seconds()))
+
+    def __str__(self) -> str:
+        when = f" in {self.delay}" if self.deliver_at is not None else ""
+        return f"{self.message_type or 'a message without a type'} to {self.queue}{when}: {shown(self.body)}"
+
+
+def decoded(body: bytes, content_type: str | None = None) -> Any:
+    """Decode a body as JSON, or as XML by its content type; ValueError if it is neither."""
+    if is_xml(content_type):
+        return deserialize(body, content_type)
+    return json.loads(body.decode("utf-8-sig"), parse_float=Decimal)
+
+
+def shown(value: object) -> str:
+    """A body value for people, shortened if it is long."""
+    text = json.dumps(value, default=str, ensure_ascii=False) if not isinstance(value, bytes) else repr(value)
+    return text if len(text) <= 500 else f"{text[:500]}…"

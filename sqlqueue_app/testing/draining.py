@@ -1,24 +1,46 @@
-"""`drain()`: what a worker would do, done in the test's own thread and transaction."""
+"""`drain()` handles waiting messages in the thread and transaction of the test, with the processors of the worker.
+
+Inside an open transaction, savepoints replace BEGIN, COMMIT and ROLLBACK of the worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.endpoint import Endpoint, ReceivingQueue, endpoints_of
-from sqlqueue_app.messages.errors import PoisonMessage
-from sqlqueue_app.receiving.delayed_tables import due_messages_of
-from sqlqueue_app.receiving.due_messages import DueMessages
-from sqlqueue_app.receiving.processing import MessageProcessor
-from sqlqueue_app.receiving.reading import read_message
-from sqlqueue_app.tables.connections import connection_of
-from sqlqueue_app.tables.rows import ReceivedRow
-from sqlqueue_app.testing.messages import SentMessage
-from sqlqueue_app.testing.processors import Drained, FailedInTest, transaction_for, watching_processor
-from sqlqueue_app.testing.sent import record
+from django.db import Error as DjangoDatabaseError
 
-# Two handlers that send to one another would go on for ever.
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.messages.errors import DoomedTransaction, PoisonMessage
+from sqlqueue_app.policies.recoverability import (
+    Action,
+    Discard,
+    FailureContext,
+    RecoverabilityConfig,
+    RetryLater,
+    RetryNow,
+    TransactionMode,
+)
+from sqlqueue_app.receiving.delayed import DueMessages, due_messages_of
+from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue, endpoints_of
+from sqlqueue_app.receiving.processing import (
+    Delivery,
+    MessageProcessor,
+    NonTransactionalProcessor,
+    Outcome,
+    ProcessorConfig,
+    ReceivedBatch,
+    read_message,
+)
+from sqlqueue_app.tables.connections import Hooks, connection_of
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
+from sqlqueue_app.tables.rows import ReceivedRow, received_rows
+from sqlqueue_app.testing.asserting import SentMessage, record
+
+# Stops handlers that send to each other endlessly.
 MOST_MESSAGES = 10_000
 
 
@@ -30,18 +52,18 @@ def drain(
     raise_errors: bool = True,
     limit: int | None = None,
 ) -> Drained:
-    """Handle what waits in the queues of an endpoint, or of all in the settings, and what handlers send there, until all is done.
+    """Handle the messages that wait in the queues of one endpoint or of all, and what handlers send there, until none is left.
 
-    The real handlers are called by the real processing, in the calling thread and, if it has a transaction open on the queues'
-    alias, inside of that: in Django's TestCase all of it is rolled back after the test. `on_commit` hooks of handlers run when
-    their message is done. What a handler sends at once, past the receive transaction, goes when its message is done.
+    The real handlers run in the calling thread and inside its open transaction on the queues' alias, if there is one: in Django's
+    TestCase everything is rolled back after the test. `on_commit` hooks of a handler and messages sent at once run when its message
+    is done.
 
-    With `raise_errors` the first exception of a handler is raised as it is, its message is in the queue again (in mode none it is
-    lost). Without, failures go their way: retries, the error queue.
+    With `raise_errors` the first exception of a handler is raised unchanged and its message returns to the queue (in mode none it
+    is lost). Otherwise recoverability applies: retries, the error queue.
 
-    Delayed messages wait until the database's clock says that they are due. `after` moves them so much nearer, as if that time had
-    passed; `with_delayed` waits for none: each comes in its turn, until nothing is left. `limit` is the most messages to handle.
-    AssertionError after 10,000 messages: two handlers send to one another.
+    Delayed messages wait until they are due by the clock of the database. `after` moves all due times this much nearer;
+    `with_delayed` handles every delayed message in order of its due time. `limit` is the most messages to handle. Raises
+    AssertionError after 10,000 messages, because two handlers probably send to each other.
     """
     settings = get_settings()
     drained = Drained()
@@ -70,7 +92,7 @@ class _Drain:
             _Queue(each, queue, drained, raises)
             for each in endpoints_of(settings, None if endpoint is None else [endpoint])
             for queue in each.receiving_queues(None)
-            # Satellites of old peers hold nothing that a handler is called for.
+            # Satellites of old peers contain nothing for handlers.
             if not queue.is_drained
         ]
         self._due = [due for due in due_messages_of(settings) if due.delayed.exists()]
@@ -80,7 +102,7 @@ class _Drain:
         if after is not None:
             self._bring_nearer(after)
         for done, (queue, rows) in enumerate(self._received(with_delayed), start=1):
-            self.handling = queue.told(rows)
+            self.handling = queue.describe(rows)
             queue.processor.process(rows)
             if limit is not None and done >= limit:
                 return
@@ -88,7 +110,7 @@ class _Drain:
                 raise AssertionError(f"drain() has handled {done} messages and finds more: do two handlers send to one another?")
 
     def _received(self, with_delayed: bool) -> Iterator[tuple[_Queue, list[ReceivedRow]]]:
-        """One message of each queue in turn; the delayed ones that are due when nothing else is left."""
+        """One message of each queue in turn; due delayed messages when the queues are empty."""
         while True:
             found = False
             for queue in self._queues:
@@ -122,7 +144,7 @@ def _move_all(due: DueMessages) -> int:
 
 
 class _Queue:
-    """One queue of a drain, with its processor."""
+    """One queue of a drain with its processor."""
 
     def __init__(self, endpoint: Endpoint, queue: ReceivingQueue, drained: Drained, raises: bool) -> None:
         self._queue = queue
@@ -130,8 +152,8 @@ class _Queue:
         config = endpoint.processor_config(queue)
         self.processor: MessageProcessor = watching_processor(config, transaction_for(queue.table), drained, raises=raises)
 
-    def told(self, rows: list[ReceivedRow]) -> str:
-        """What is handled, in words; remembers it too."""
+    def describe(self, rows: list[ReceivedRow]) -> str:
+        """Record the message and describe it for errors."""
         try:
             incoming = read_message(rows[0])
         except PoisonMessage:
@@ -139,3 +161,254 @@ class _Queue:
         message = SentMessage(self._queue.table.address, incoming.headers, incoming.body)
         self._drained.messages.append(message)
         return f"message {incoming.message_id} ({message.message_type or 'without a type'}) of queue {self._queue.name!r}"
+
+
+# --- Processors -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Drained:
+    """The result of `drain()`. Each message counts once in `handled`, `failed`, `discarded`, `expired` or `delayed`.
+
+    `failed`: moved to the error queue. `delayed`: waits for a delayed retry, and counts again afterwards. `retried` counts
+    immediate retries. `errors` are the exceptions of all failed attempts, `messages` the messages taken from the queues.
+    """
+
+    handled: int = 0
+    failed: int = 0
+    retried: int = 0
+    delayed: int = 0
+    discarded: int = 0
+    expired: int = 0
+    errors: list[BaseException] = field(default_factory=list)
+    messages: list[SentMessage] = field(default_factory=list)
+
+
+class FailedInTest(BaseException):
+    """Carries the exception of a handler past recoverability. A BaseException, so that nothing catches it on the way."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+class _Watching(MessageProcessor):
+    """A processor that counts outcomes."""
+
+    drained: Drained
+    raises: bool
+
+    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> Outcome:
+        """Process the row, and count what became of it."""
+        outcome = super().process_row(batch, row)
+        if outcome is Outcome.HANDLED:
+            self.drained.handled += 1
+        elif outcome is Outcome.EXPIRED:
+            self.drained.expired += 1
+        elif outcome in (Outcome.POISON, Outcome.FAILED):
+            self.drained.failed += 1
+        elif isinstance(self.transaction, NestedReceiveTransaction):
+            raise DoomedTransaction("the transaction of the test is lost: a handler has ended it, or its connection is gone")
+        return outcome
+
+    def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> Outcome:
+        """Raise the error, or note it and move the row."""
+        if self.raises:
+            raise poison
+        self.drained.errors.append(poison)
+        return super().move_poison(batch, row, poison)
+
+    def run_hooks(self, hooks: Hooks, message_id: str) -> None:
+        """Run the hooks; the first error is raised, if the test wants that."""
+        if not self.raises:
+            super().run_hooks(hooks, message_id)
+            return
+        for hook in hooks:
+            hook()
+
+
+class _WatchingWithoutTransaction(_Watching, NonTransactionalProcessor):
+    """Mode none, also inside the transaction of a test."""
+
+    _blocks: int | None = None
+
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+        """Attempt to handle the message once."""
+        # The receive itself is still open, and no block of the handler's.
+        self._blocks = len(self.transaction.connection.atomic_blocks) - 1
+        return super().deliver(batch, delivery)
+
+    def check_usable(self) -> None:
+        """DoomedTransaction if a handler has left a transaction open, apart from that of the test."""
+        if self._left_open:
+            raise DoomedTransaction(
+                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
+            )
+
+    @property
+    def _left_open(self) -> bool:
+        return len(self.transaction.connection.atomic_blocks) > (self._blocks or 0)
+
+    def leave_no_transaction(self) -> None:
+        """As in a worker; within the transaction of a test nothing can be closed."""
+        if not self._blocks:
+            super().leave_no_transaction()
+        elif self._left_open:
+            raise FailedInTest(
+                DoomedTransaction("a handler in mode none left an atomic() open in the transaction of the test, which is lost")
+            )
+
+
+def watching_processor(
+    config: ProcessorConfig, transaction: ReceiveTransaction, drained: Drained, *, raises: bool
+) -> MessageProcessor:
+    """A processor that counts into `drained`; with `raises` the first failure ends it and the message stays in its queue."""
+    inner = config.policy
+
+    def policy(settings: RecoverabilityConfig, context: FailureContext) -> Action:
+        if context.exception is not None:
+            drained.errors.append(context.exception)
+            if raises:
+                raise FailedInTest(context.exception)
+        try:
+            action = inner(settings, context)
+        except Exception as broken:
+            if raises:
+                raise FailedInTest(broken) from broken
+            raise
+        _count(action, drained, config.mode)
+        return action
+
+    # Immediate sends join the transaction, as on SQLite: on a second connection they would outlive the test.
+    changed = replace(config, policy=policy, batch_size=1, dispatcher=config.joined_dispatcher, immediate_dispatcher=None)
+    kind = _WatchingWithoutTransaction if config.mode is TransactionMode.NONE else _Watching
+    made = kind(changed, transaction)
+    made.drained, made.raises = drained, raises
+    return made
+
+
+def _count(action: Action, drained: Drained, mode: TransactionMode) -> None:
+    if isinstance(action, Discard):
+        drained.discarded += 1
+        drained.failed -= 1
+    elif mode is TransactionMode.NONE:
+        return  # whatever the policy decides, the message goes to the error queue
+    elif isinstance(action, RetryNow):
+        drained.retried += 1
+    elif isinstance(action, RetryLater):
+        drained.delayed += 1
+        drained.failed -= 1
+
+
+def transaction_for(table: QueueTable) -> ReceiveTransaction:
+    """The receive transaction for a table: nested in the thread's open transaction, otherwise that of the worker."""
+    return NestedReceiveTransaction(table) if table.connection().in_atomic_block else receive_transaction(table)
+
+
+# --- Nested receive transaction ---------------------------------------------------------------------------------------
+
+# libpq's number for an open transaction that has not failed, in both versions of psycopg.
+_IN_TRANSACTION = 2
+
+
+class NestedReceiveTransaction(ReceiveTransaction):
+    """A receive transaction inside an open `atomic()` of the queue's alias. A commit keeps the work in that block.
+
+    Uses Django's own cursor on every database. Hooks that were registered before the receive are not touched.
+    """
+
+    def __init__(self, table: QueueTable) -> None:
+        super().__init__(table)
+        self._blocks = 0
+        self._savepoints = 0
+        self._hooks = 0
+        self._before_message: str | None = None
+
+    def prepare(self) -> None:
+        """Nothing to prepare: tests do not need the speed."""
+
+    def _receive(self, limit: int) -> list[ReceivedRow]:
+        connection = self.connection
+        self._hooks = len(connection.run_on_commit)
+        self._enter_atomic()
+        self._blocks, self._savepoints = len(connection.atomic_blocks), len(connection.savepoint_ids)
+        statement = self.table.receive_statement(limit)
+        with connection.cursor() as cursor:
+            cursor.execute(statement.sql, statement.bind({"lowest": 0}))
+            found = cursor.fetchall()
+            if connection.vendor == "microsoft":
+                # Late errors follow the rows.
+                while cursor.nextset():
+                    pass
+        return received_rows(found)
+
+    def begin_message(self) -> None:
+        """Take the savepoint of the next message, whether or not its handlers use the database."""
+        connection = self.connection
+        self._first_hook = len(connection.run_on_commit)
+        self._before_message = connection.savepoint()
+
+    def end_message(self) -> None:
+        """Nothing: the commit follows."""
+
+    def undo_handler(self) -> None:
+        """Roll back the work and the hooks of the message; its row stays received."""
+        connection = self.connection
+        del connection.run_on_commit[self._first_hook :]
+        self._leave_inner_blocks()
+        connection.needs_rollback = False
+        if self._before_message is not None:
+            with self.table.errors("roll back to the savepoint behind the receive"):
+                connection.savepoint_rollback(self._before_message)
+
+    def _leave_inner_blocks(self) -> None:
+        # An atomic() that the handler entered by hand and never left.
+        connection = self.connection
+        del connection.savepoint_ids[self._savepoints :]
+        del connection.atomic_blocks[self._blocks :]
+
+    def check_usable(self) -> None:
+        """Raise DoomedTransaction if a worker could not commit in this state."""
+        connection = self.connection
+        if len(connection.atomic_blocks) > self._blocks:
+            raise DoomedTransaction(
+                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
+            )
+        if connection.needs_rollback or len(connection.atomic_blocks) < self._blocks or self._is_broken():
+            raise DoomedTransaction(
+                "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() "
+                "block, or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
+            )
+
+    def _is_broken(self) -> bool:
+        # After an error that bypassed Django, PostgreSQL refuses all statements; the others continue.
+        raw = self.connection.unwatched
+        return raw is None or (self.connection.vendor == "postgresql" and raw.info.transaction_status != _IN_TRANSACTION)
+
+    def was_ended(self) -> bool:
+        """False: a handler that ends the transaction past Django has ended that of the test."""
+        return False
+
+    def commit(self, *, then_receive: Callable[[], int] | None = None) -> Hooks:
+        """Keep the work in the surrounding transaction; returns the hooks of the message, to run now."""
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            return []
+        connection = self.connection
+        hooks: Hooks = [entry[1] for entry in connection.run_on_commit[self._hooks :]]
+        del connection.run_on_commit[self._hooks :]
+        with self._committing:
+            atomic.__exit__(None, None, None)
+        return hooks
+
+    def abandon(self) -> None:
+        """Undo everything since the receive; the rows are in their queue again. Never raises."""
+        atomic, self._atomic = self._atomic, None
+        if atomic is None:
+            return
+        connection = self.connection
+        del connection.run_on_commit[self._hooks :]
+        self._leave_inner_blocks()
+        with contextlib.suppress(DjangoDatabaseError):
+            connection.needs_rollback = True
+            atomic.__exit__(None, None, None)

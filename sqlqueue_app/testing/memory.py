@@ -1,58 +1,70 @@
-"""Endpoints in memory: handlers tested without a database of the project."""
+"""Tests of handlers without the project's database: endpoints in memory, a clock that the test sets, and a handler context.
+
+The database is a private in-memory SQLite connection, which runs the same statements as a SQLite file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+import sqlite3
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
-from django.db import transaction
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.db.utils import ConnectionHandler
 from django.test.utils import override_settings
 
-from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
-from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.installation import planned_tables
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, new_message_id
+from sqlqueue_app.messages.headers import Intent, read_headers
+from sqlqueue_app.receiving.context import MessageContext
+from sqlqueue_app.receiving.endpoint import endpoints_of
+from sqlqueue_app.sending.composer import Composer, sender_identity
 from sqlqueue_app.sending.sender import send
-from sqlqueue_app.sending.subscribers import use_subscribers
+from sqlqueue_app.sending.subscribers import Subscribers, Topics, use_subscribers
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.testing.clock import FakeClock
-from sqlqueue_app.testing.draining import drain
-from sqlqueue_app.testing.memory_database import ALIAS, memory_database
-from sqlqueue_app.testing.messages import SentMessage
-from sqlqueue_app.testing.processors import Drained
-from sqlqueue_app.testing.sent import failed, leave_out, sent
-from sqlqueue_app.testing.subscribing import PUBLISHED, Handling
+from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.testing.asserting import SentMessage, failed, leave_out, sent
+from sqlqueue_app.testing.draining import Drained, drain
 
-# What SQLite does not have, and what a process of its own does.
+# Not available on SQLite, and features that need a running process.
 _NOT_IN_MEMORY = ("DEFAULT_SCHEMA", "SCHEMA_FOR_QUEUE", "SCHEMA_FOR_ENDPOINT", "CATALOG_FOR_QUEUE", "CATALOG_FOR_ENDPOINT")
 _ENDPOINT_IN_MEMORY = {"CALLBACKS": False, "WAKE_UP": False}
 
 
 class InMemoryEndpoint:
-    """A context in which the queues of the project are in memory, and one of its endpoints can be asked to handle messages.
+    """A context manager that keeps the queues of the project in memory and handles messages of one endpoint.
 
         with InMemoryEndpoint("Sales") as sales:
             sales.handle(PlaceOrder("1", Decimal("9.90")))
             assert_sent("Sales.OrderPlaced", {"order_id": "1"})
 
-    Everything but the place is real: settings, handlers, retries, error queue. `send()`, `drain()` and the assertions use these
-    queues meanwhile. Due times and expiry go by `clock`, which stands still until `clock.advance()`; time stamps in headers do not.
-    An event goes to the endpoints of the project that handle it, or else to the queue `Published`. There are queues for the
-    endpoints of settings and routes, and those named by `queues`; schemas and catalogs are left out. What handlers ask of the
-    project's own database they ask as ever. One at a time, in the thread that opened it.
+    Settings, handlers, retries and the error queue are real; `send()`, `drain()` and the assertions use the queues in memory. Due
+    times and expiry follow `clock`, which stands still until `clock.advance()`; time stamps in headers use the real time. An event
+    goes to the endpoints of the project that handle it, otherwise to the queue `Published`. Queues exist for the endpoints of
+    settings and routes and for `queues`; schemas and catalogs are ignored. Handlers still use the project's own database. One at a
+    time, in the opening thread.
     """
 
     def __init__(
         self, name: str, *, settings: Mapping[str, Any] | None = None, queues: Iterable[str] = (), clock: FakeClock | None = None
     ) -> None:
-        """`settings` are keys of this endpoint beside those of the project, such as `{"IMMEDIATE_RETRIES": 0}`."""
+        """`settings` are settings of this endpoint that override the project, such as `{"IMMEDIATE_RETRIES": 0}`."""
         self.name = name
         self.clock = clock or FakeClock()
-        """Says what is due and what has expired."""
+        """Decides what is due and what has expired."""
         self._settings = dict(settings or {})
         self._queues = tuple(queues)
         self._opened = ExitStack()
@@ -63,7 +75,7 @@ class InMemoryEndpoint:
             opened.enter_context(override_settings(SQLQUEUE=self._settings_in_memory()))
             self._install()
             settings = get_settings()
-            use_subscribers(Handling(ALIAS, address_book_of(settings), settings, otherwise=PUBLISHED))
+            use_subscribers(HandlerSubscribers(ALIAS, address_book_of(settings), settings, otherwise=PUBLISHED))
             # As in a TestCase, so that sends join it, whatever other transaction the test has open.
             block = transaction.atomic(using=ALIAS)
             block._from_testcase = True  # type: ignore[attr-defined]
@@ -84,12 +96,12 @@ class InMemoryEndpoint:
         reply_to: str | None = None,
         raise_errors: bool = True,
     ) -> Drained:
-        """Handle a message as if a peer had sent it to this endpoint, and what the handlers send to themselves: see `drain()`.
+        """Handle a message as if a peer had sent it, and what the handlers send to this endpoint: see `drain()`.
 
-        It is not among what was sent. `reply_to` is the address that replies go to, a queue that must be there.
+        The message itself is not listed as sent. `reply_to` is the address for replies; its queue must exist.
         """
-        told = {} if reply_to is None else {"NServiceBus.ReplyToAddress": reply_to}
-        leave_out(connection_of(ALIAS), send(message, body, to=self.name, headers={**told, **(headers or {})}))
+        given = {} if reply_to is None else {"NServiceBus.ReplyToAddress": reply_to}
+        leave_out(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))
         return self.drain(raise_errors=raise_errors)
 
     def drain(self, **options: Any) -> Drained:
@@ -97,11 +109,11 @@ class InMemoryEndpoint:
         return drain(self.name, **options)
 
     def sent(self, message: type | str | None = None, *, to: str | None = None) -> list[SentMessage]:
-        """`sent()`: of a type or all, to a queue or to all."""
+        """`sent()`, optionally of one type or to one queue."""
         return sent(message, to=to)
 
     def failed(self) -> list[SentMessage]:
-        """`failed()`: what is in the error queues."""
+        """`failed()`: the messages in the error queues."""
         return failed()
 
     def _settings_in_memory(self) -> dict[str, Any]:
@@ -119,3 +131,210 @@ class InMemoryEndpoint:
         more = [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in dict.fromkeys(names)]
         planned = planned_tables(settings, "sqlite", instance_names=[])
         install_tables(ALIAS, [*planned, *(table for table in more if table not in planned)])
+
+
+# --- Memory database --------------------------------------------------------------------------------------------------
+
+ALIAS = "sqlqueue_memory"
+_SETTINGS = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {"transaction_mode": "IMMEDIATE"}}
+_TIME_FUNCTIONS = ("strftime", "julianday")
+
+
+class MemoryConnection(DatabaseWrapper):
+    """A connection that test tools do not block: they guard the project's database, which this is not."""
+
+    def __init__(self, settings: dict[str, Any], clock: FakeClock) -> None:
+        super().__init__(settings, ALIAS)
+        self._clock = clock
+        self._plain = sqlite3.connect(":memory:")
+
+    def ensure_connection(self) -> None:
+        """Connect if necessary. pytest-django replaces Django's own method by one that raises."""
+        if self.connection is None:
+            with self.wrap_database_errors:
+                self.connect()
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        """A connection whose `now` is the time of the clock."""
+        connection = super().get_new_connection(conn_params)
+        for name in _TIME_FUNCTIONS:
+            connection.create_function(name, -1, lambda *values, name=name: self._by_the_clock(name, values))
+        return connection
+
+    def _by_the_clock(self, name: str, values: tuple[Any, ...]) -> Any:
+        now = self._clock.now().strftime("%Y-%m-%d %H:%M:%S.%f")
+        given = [now if value == "now" else value for value in values]
+        marks = ", ".join("?" * len(given))
+        return self._plain.execute(f"SELECT {name}({marks})", given).fetchone()[0]
+
+    def close(self) -> None:
+        """Close the database; Django would keep an in-memory database open."""
+        self._plain.close()
+        raw, self.connection = self.connection, None
+        if raw is not None:
+            raw.close()
+
+
+def make_managed_tables(connection: BaseDatabaseWrapper) -> None:
+    """Create the tables of the app's own models without migrations."""
+    models = [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]
+    with connection.schema_editor() as editor:
+        for model in models:
+            editor.create_model(model)
+
+
+@contextmanager
+def memory_database(clock: FakeClock) -> Iterator[MemoryConnection]:
+    """Make ALIAS a database of the calling thread, with the tables of the app's own models and without queues.
+
+    RuntimeError if it is already open.
+    """
+    if ALIAS in connections.settings:
+        raise RuntimeError("an InMemoryEndpoint is open already: one at a time")
+    settings = ConnectionHandler({"default": {}, ALIAS: dict(_SETTINGS)}).settings[ALIAS]
+    connections.settings[ALIAS] = settings
+    connection = MemoryConnection(settings, clock)
+    connections[ALIAS] = connection
+    try:
+        make_managed_tables(connection)
+        yield connection
+    finally:
+        connection.close()
+        del connections[ALIAS]
+        del connections.settings[ALIAS]
+
+
+# --- Clock ------------------------------------------------------------------------------------------------------------
+
+
+class FakeClock:
+    """A clock that stands still until it is advanced. For one thread."""
+
+    def __init__(self, now: datetime | None = None) -> None:
+        """`now` is aware and defaults to the present. ValueError for a time without a zone."""
+        if now is not None and now.utcoffset() is None:
+            raise ValueError(f"FakeClock({now!r}) has no time zone: expected an aware datetime, such as datetime(…, tzinfo=UTC)")
+        self._now = (now or datetime.now(UTC)).astimezone(UTC)
+
+    def now(self) -> datetime:
+        """The time of the clock, in UTC."""
+        return self._now
+
+    def advance(self, time: timedelta) -> datetime:
+        """Advance the clock and return the new time; ValueError for a negative duration."""
+        if time < timedelta():
+            raise ValueError(f"FakeClock.advance({time!r}): a clock does not go back")
+        self._now += time
+        return self._now
+
+
+# --- Subscribers ------------------------------------------------------------------------------------------------------
+
+PUBLISHED = "Published"
+"""The queue of events that no endpoint of the project handles."""
+
+
+class HandlerSubscribers(Subscribers):
+    """Finds subscribers by the handlers that exist at the time of a publish; reads no table.
+
+    With `otherwise` an event without a handler goes to the queue of that name. Without `settings` there are no endpoints.
+    """
+
+    def __init__(self, alias: str, book: AddressBook, settings: Settings | None, *, otherwise: str | None = None) -> None:
+        super().__init__(alias, book)
+        self._book = book
+        self._settings = settings
+        self._otherwise = otherwise
+
+    def of(self, topics: Topics) -> tuple[Subscription, ...]:
+        """The endpoints with a handler for one of the types."""
+        endpoints = endpoints_of(self._settings, None) if self._settings is not None and self._settings.endpoints else []
+        found = [each.name for each in endpoints if each.config.subscribe and not set(topics).isdisjoint(each.events)]
+        if not found and self._otherwise is not None:
+            found = [self._otherwise]
+        return tuple(Subscription(name, topics[0], self._book.canonical(self._book.of_queue(name))) for name in found)
+
+
+@contextmanager
+def subscribed() -> Iterator[None]:
+    """Send events to the endpoints of the project that handle them, as if their workers had subscribed.
+
+    The subscription table is neither read nor written. In setUp: `self.enterContext(subscribed())`.
+    """
+    # Senders keep their source of subscribers; a changed setting recreates them.
+    with override_settings(SQLQUEUE=django_settings.SQLQUEUE):
+        settings = get_settings()
+        use_subscribers(HandlerSubscribers(settings.database, address_book_of(settings), settings))
+        yield
+
+
+# --- Handler context --------------------------------------------------------------------------------------------------
+
+
+class FakeContext(MessageContext):
+    """A context for calling a handler as a function. Sends are composed and routed as usual, but only recorded.
+
+        context = FakeContext()
+        place_order(PlaceOrder("1", Decimal("9.90")), context)
+        assert [message.message for message in context.sent] == [ShipOrder("1")]
+
+    Needs the setting SQLQUEUE for routes, and no database. A plain `send()` in the handler does not use the context;
+    `InMemoryEndpoint` records that too.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str = "Endpoint",
+        headers: Mapping[str, str | None] | None = None,
+        message_id: str | None = None,
+        reply_to: str | None = "Requester",
+        attempt: int = 1,
+        connection: Any = None,
+    ) -> None:
+        """The context of the handler: endpoint, message headers and id, queue for replies (None: no reply is possible), number of
+        the attempt, connection.
+        """
+        settings = get_settings()
+        book = address_book_of(settings, endpoint=endpoint)
+        nobody = HandlerSubscribers(settings.database, book, None, otherwise=PUBLISHED)
+        given = {names.MESSAGE_ID: message_id or new_message_id(), names.REPLY_TO_ADDRESS: reply_to, **(headers or {})}
+        incoming = IncomingMessage(uuid.uuid4(), {name: value for name, value in given.items() if value is not None}, b"{}")
+        self._at_once: list[OutgoingMessage] = []
+        super().__init__(
+            incoming,
+            attempt=attempt,
+            composer=Composer(settings, book, sender_identity(endpoint, book), subscribers=nobody),
+            connection=connection,
+            send_at_once=self._note_at_once,
+        )
+
+    def _note_at_once(self, messages: Sequence[OutgoingMessage]) -> None:
+        self._at_once.extend(messages)
+
+    @property
+    def sent(self) -> list[SentMessage]:
+        """Everything that was sent, in order; messages that are sent at once come first."""
+        return [self._as_sent(message) for message in (*self._at_once, *self.outgoing)]
+
+    @property
+    def replies(self) -> list[SentMessage]:
+        """The replies to the sender."""
+        return [message for message in self.sent if message.intent is Intent.REPLY]
+
+    @property
+    def published(self) -> list[SentMessage]:
+        """The published events, each once, whoever subscribes."""
+        return [message for message in self.sent if message.intent is Intent.PUBLISH]
+
+    @property
+    def forwarded_to(self) -> list[str]:
+        """The queues that the message itself was forwarded to."""
+        return [message.queue for message in self.sent if message.message_id == self.message_id]
+
+    def _as_sent(self, message: OutgoingMessage) -> SentMessage:
+        if message.is_delayed:
+            headers = dict(read_headers(self._composer.delayed_row(message).headers))
+            headers.pop(names.FORWARD_DESTINATION, None)
+            return SentMessage(message.destination, headers, message.body)
+        return SentMessage(message.destination, message.headers, message.body)

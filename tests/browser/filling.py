@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
     CheckResult,
@@ -17,14 +18,12 @@ from sqlqueue_app.models import (
     QueueSample,
     ScheduleTick,
 )
-from sqlqueue_app.operations.actions import Actor, record_action
-from sqlqueue_app.operations.events import EventKind, tell_event
-from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.operations.minimums import set_minimum
-from sqlqueue_app.operations.notifications.evaluation import new_delivery
-from sqlqueue_app.operations.notifications.webhooks import new_secret
-from sqlqueue_app.operations.schedule_state import request_run, set_enabled
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.monitoring.rules import new_delivery
+from sqlqueue_app.monitoring.webhooks import new_secret
+from sqlqueue_app.status.endpoints import set_minimum
+from sqlqueue_app.status.events import Actor, EventKind, record_action, tell_event
+from sqlqueue_app.status.schedules import request_run, set_enabled
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.delayed_rows import put
 from tests.operations.error_rows import failed
 from tests.operations.filling import install, instance, message, row, subscribe, table

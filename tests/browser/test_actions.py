@@ -10,12 +10,12 @@ import pytest
 from django.contrib.admin import site as admin_site
 from playwright.sync_api import Locator, Page
 
-from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.dashboard.registration import ADMINS
 from sqlqueue_app.models import ActionResult, OperatorAction
 from tests.browser.conftest import Site
 from tests.browser.walks import FILES, WALKS, Scene, Walk, set_the_scene
-from tests.dashboard.test_power_of_each_page import ACTS, LOOKS, has
+from tests.dashboard.test_permission_of_each_page import ACTS, LOOKS, has
 from tests.support.databases import QueueDatabase
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -138,13 +138,13 @@ def test_every_file_is_saved_by_those_who_may(site: Site, scene: Scene, role: st
 
 def test_every_action_has_a_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     acting = set()
-    made = PageAdmin.acts
+    made = PageAdmin.action_view
 
     def noted(pages: PageAdmin, route: str, view: Any, name: str) -> Any:
         acting.add(f"{pages.opts.model_name}_{name}")
         return made(pages, route, view, name)
 
-    monkeypatch.setattr(PageAdmin, "acts", noted)
+    monkeypatch.setattr(PageAdmin, "action_view", noted)
     for model, _ in ADMINS:
         pages = admin_site.get_model_admin(model)
         if isinstance(pages, PageAdmin):

@@ -9,6 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.operations import request_operation
+from sqlqueue_app.failures.retrying import make_redirect
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
     CheckResult,
@@ -24,15 +27,12 @@ from sqlqueue_app.models import (
     Redirect,
     Schedule,
 )
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.minimums import read_minimums
-from sqlqueue_app.operations.redirects import make_redirect
-from sqlqueue_app.operations.watching.custom import claim_of_custom
+from sqlqueue_app.monitoring.check_results import claim_of_custom
 from sqlqueue_app.sending.subscribers import subscribers_of
-from sqlqueue_app.tables.delayed_rows import list_rows
+from sqlqueue_app.status.endpoints import read_minimums
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.tables.delayed import list_rows
 from tests.browser.filling import PENDING, fill
 from tests.operations.delayed_rows import delayed, put
 from tests.operations.error_rows import failed

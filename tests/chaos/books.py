@@ -13,7 +13,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.chaos.load import ENDPOINTS
 from tests.receiving.conftest import Bench
 from tests.support.waiting import poll_until

@@ -7,15 +7,15 @@ import os
 from functools import partial
 from typing import Final
 
-from sqlqueue_app.receiving.due_messages import DueMessages
+from sqlqueue_app.receiving.delayed import DueMessages
 from sqlqueue_app.receiving.error_queue import ErrorQueue
 from sqlqueue_app.receiving.processing import MessageProcessor
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.tables import other_aliases
+from sqlqueue_app.tables import two_phase
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.joined_alias import JoinedAlias
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.transaction_log import TransactionLog
+from sqlqueue_app.tables.two_phase import Participant
 from tests.support.failpoints import die, trap
 
 STEPS: Final = (
@@ -58,9 +58,9 @@ def arm(step: str, time: int) -> None:
     trap(ReceiveTransaction, "commit", partial(reached, "before commit"), before=True)
     trap(ReceiveTransaction, "commit", partial(reached, "after commit"))
     trap(TransactionLog, "record", partial(reached, "recorded"))
-    trap(JoinedAlias, "prepare", partial(reached, "prepared"))
-    trap(other_aliases, "commit_prepared", partial(reached, "decided"), before=True)
-    trap(other_aliases, "commit_prepared", partial(reached, "branch committed"))
+    trap(Participant, "prepare", partial(reached, "prepared"))
+    trap(two_phase, "commit_prepared", partial(reached, "decided"), before=True)
+    trap(two_phase, "commit_prepared", partial(reached, "branch committed"))
 
 
 if "CHAOS_STEP" in os.environ:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from django.conf import settings
 from django.db import connections
 
-from sqlqueue_app.operations import in_doubt
-from sqlqueue_app.tables import other_aliases
+from sqlqueue_app.status import in_doubt
+from sqlqueue_app.tables import two_phase
 
 ALIAS: Final = "ledger"
 ONE_IN: Final = 5
@@ -47,4 +47,4 @@ def _tell_resolved(module: ModuleType) -> None:
 
 if ALIAS in settings.DATABASES:
     _tell_resolved(in_doubt)
-    _tell_resolved(other_aliases)
+    _tell_resolved(two_phase)

@@ -14,11 +14,11 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.models.failures import FailureStatus
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.minimums import set_minimum
+from sqlqueue_app.status.endpoints import set_minimum
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.commands.running import refused, run
 from tests.operations.filling import HOSTILE, install, instance, message, row, table
 from tests.support.databases import ROOT, QueueDatabase

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from sqlqueue_app.operations.browse import read_details
+from sqlqueue_app.browsing.messages import read_details
 from tests.operations.filling import install, table
 from tests.support.databases import QueueDatabase
 

@@ -8,7 +8,7 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
-from sqlqueue_app.operations.purging import purge_expired
+from sqlqueue_app.browsing.messages import purge_expired
 from tests.commands.running import refused, run, run_on_terminal
 from tests.operations.filling import count, install, message, table
 from tests.support.databases import QueueDatabase

@@ -13,11 +13,11 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import claim_callback_queue
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations import callback_queues
-from sqlqueue_app.operations.callback_queues import gone_callback_queues, remove_callback_queue
-from sqlqueue_app.operations.installation_plan import planned_tables
+from sqlqueue_app.receiving.instances import claim_callback_queue
+from sqlqueue_app.status import instances
+from sqlqueue_app.status.instances import gone_callback_queues, remove_callback_queue
 from sqlqueue_app.tables.installation import install_tables
 from tests.commands.running import refused, run, run_on_terminal
 from tests.operations.filling import install, message, table
@@ -121,7 +121,7 @@ def test_an_error_while_dropping_leaves_a_row_for_the_next_time(pools: QueueData
     def fail(*_: object) -> None:
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(callback_queues, "drop_queue", fail)
+    monkeypatch.setattr(instances, "drop_queue", fail)
     with pytest.raises(RuntimeError, match="disk is full"):
         remove_callback_queue(gone_callback_queues(get_settings())[0])
     (row,) = Instance.objects.using(pools.alias).all()

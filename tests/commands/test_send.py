@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from sqlqueue_app.browsing.messages import Flag, MessageDetail, read_details
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.operations.browse import Flag, MessageDetail, read_details
-from sqlqueue_app.operations.delayed_status import read_delayed
+from sqlqueue_app.status.delayed import read_delayed
 from tests.commands.running import refused, run
 from tests.operations.filling import count, install, table
 from tests.support.databases import QueueDatabase

@@ -11,9 +11,9 @@ from django.core.management import call_command
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import ScheduleTick
-from sqlqueue_app.operations.delayed_status import read_delayed
+from sqlqueue_app.status.delayed import read_delayed
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.commands.running import refused, run
 from tests.commands.test_peek import KEYS as PEEK_KEYS
 from tests.operations.filling import count, install, instance, message, now_of, table

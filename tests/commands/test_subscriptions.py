@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app import subscribe
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.handlers import Handler, registry
+from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from sqlqueue_app.tables.well_known import subscription_address
 from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from sqlqueue_app.conf.containers import Section, Sections, keys_of, kind_of
-from sqlqueue_app.conf.values import Settings
+from sqlqueue_app.conf.settings import Settings
+from sqlqueue_app.conf.validation import keys_of, section_of
 
 _TEXTS: Final = st.sampled_from(
     [
@@ -69,13 +69,13 @@ _ANYTHING: Final = st.recursive(
 def _section(section: type[Any], depth: int = 0) -> st.SearchStrategy[dict[Any, Any]]:
     """Some of the keys of a section, each with a value of its own kind at times, and at times with anything."""
     values: dict[Any, st.SearchStrategy[Any]] = {}
-    for key, field in keys_of(section).items():
-        kind = kind_of(field)
+    for key, setting in keys_of(section).items():
+        below = section_of(setting.type)
         own: st.SearchStrategy[Any] = _ANYTHING
-        if isinstance(kind, Sections):
-            own = st.dictionaries(_TEXTS, st.one_of(_section(kind.section, depth + 1), _ANYTHING), max_size=3) | _ANYTHING
-        elif isinstance(kind, Section):
-            own = _section(kind.section, depth + 1) | _ANYTHING
+        if below is not None and hasattr(below, "entry"):
+            own = st.dictionaries(_TEXTS, st.one_of(_section(below, depth + 1), _ANYTHING), max_size=3) | _ANYTHING
+        elif below is not None:
+            own = _section(below, depth + 1) | _ANYTHING
         values[key] = own
     known = st.fixed_dictionaries({}, optional=values)
     # Few keys at a time, so that combinations of right values come up too.

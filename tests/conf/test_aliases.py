@@ -6,7 +6,7 @@ import pytest
 from django.db import connections
 
 from sqlqueue_app.conf import dialect_of
-from sqlqueue_app.conf.aliases import ConfiguredDialects
+from sqlqueue_app.conf.settings import ConfiguredDialects
 from sqlqueue_app.messages.errors import ConfigurationError
 
 SUPPORTED = "expected one for SQL Server (mssql-django), PostgreSQL and SQLite"

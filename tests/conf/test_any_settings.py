@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.conf.reading import read_settings
+from sqlqueue_app.conf.settings import read_settings
+from sqlqueue_app.installation import planned_tables, unusable_names
 from sqlqueue_app.messages.errors import SqlQueueError
-from sqlqueue_app.operations.installation_plan import planned_tables, unusable_names
 from tests.conf.settings_shapes import some_settings
 from tests.support.fuzzing import fuzzed
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.conf import EndpointSettings, PipelineSettings, SatelliteSettings, ScheduleSettings, Settings
-from sqlqueue_app.conf.containers import keys_of
-from sqlqueue_app.conf.reading import read_settings
+from sqlqueue_app.conf.settings import read_settings
+from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 
-# design §4.1; TRANSACTION_MODE is that of this version. The keys whose values are examples there have empty defaults.
+# The defaults of docs/reference/settings.md; TRANSACTION_MODE is that of this version. The keys whose values are examples there
+# have empty defaults.
 DEFAULTS: dict[str, Any] = {
     "DATABASE": "default",
     "DEFAULT_SCHEMA": None,
@@ -94,7 +95,7 @@ def read(raw: dict[str, Any]) -> Settings:
 
 
 def as_keys(section: Any) -> dict[str, object]:
-    return {key: getattr(section, field.name) for key, field in keys_of(type(section)).items()}
+    return {key: getattr(section, setting.name) for key, setting in keys_of(type(section)).items()}
 
 
 def test_defaults_of_the_whole() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.conf import settings_problems
-from sqlqueue_app.conf.values import EndpointSettings, SatelliteSettings
+from sqlqueue_app.conf.settings import EndpointSettings, SatelliteSettings
 
 S = 'SQLQUEUE["ENDPOINTS"]["Sales"]'
 LONG = "x" * 40

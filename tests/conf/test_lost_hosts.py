@@ -10,8 +10,8 @@ import pytest
 from django.core import checks
 from django.db import connections
 
-from sqlqueue_app.checks import lost_hosts
-from sqlqueue_app.databases.lost_hosts import options_for, seconds_until_given_up
+from sqlqueue_app import checks as lost_hosts
+from sqlqueue_app.dialects.postgresql import options_for, seconds_until_given_up
 from tests.support.databases import QueueDatabase
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.provisioning import point

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.conf import settings_problems
-from sqlqueue_app.conf.not_yet import NotYet
 from sqlqueue_app.messages.errors import ConfigurationError
 
 S = 'SQLQUEUE["ENDPOINTS"]["Sales"]'
@@ -49,8 +48,7 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("dialect", "raw", "code", "message"), RULES)
 def test_combination_gives_one_problem(dialect: str, raw: dict[str, Any], code: str, message: str) -> None:
-    problems = settings_problems(raw, dialects={"default": dialect, "other": dialect})
-    (problem,) = [each for each in problems if each.code != "sqlqueue.W002"]
+    (problem,) = settings_problems(raw, dialects={"default": dialect, "other": dialect})
 
     assert (str(problem.code), problem.message) == (f"sqlqueue.{code}", message)
     assert problem.hint
@@ -92,15 +90,6 @@ def test_unsupported_database_is_named_with_the_reason() -> None:
     assert problem.message == "SQLQUEUE[\"DATABASE\"] is 'default', but oracle is not supported"
 
 
-def test_a_value_that_would_break_a_promise_is_refused_until_its_version_comes() -> None:
-    not_yet: dict[tuple[str, ...], NotYet] = {("ENDPOINTS", "CONCURRENCY_MODEL"): NotYet(("adaptive",), refused=True)}
-
-    (problem,) = settings_problems(endpoints(CONCURRENCY_MODEL="fixed"), not_yet=not_yet)
-
-    assert problem.code == "sqlqueue.E021"
-    assert problem.message == f"{S}[\"CONCURRENCY_MODEL\"] is 'fixed', but this version supports 'adaptive' only"
-
-
 def test_mode_none_wants_both_kinds_of_retries_at_zero() -> None:
     problems = settings_problems(endpoints(TRANSACTION_MODE="none"))
 
@@ -132,21 +121,6 @@ def test_mode_none_without_retries_may_discard_failures() -> None:
     raw = endpoints(TRANSACTION_MODE="none", IMMEDIATE_RETRIES=0, DELAYED_RETRIES=0, ON_FAILURE_WITHOUT_TRANSACTION="discard")
 
     assert settings_problems(raw) == []
-
-
-@pytest.mark.parametrize(("place", "value"), [(("ENDPOINTS", "SLOW_HANDLER"), 1), (("SEND_AS",), "Web")])
-def test_setting_without_effect_is_a_warning(place: tuple[str, ...], value: object) -> None:
-    """As a setting would be that is known before its work is done."""
-    key = place[-1]
-    raw = endpoints(**{key: value}) if len(place) == 2 else {key: value}
-
-    (problem,) = settings_problems(raw, not_yet={place: NotYet((None,))})
-
-    at = f'{S}["{key}"]' if len(place) == 2 else f'SQLQUEUE["{key}"]'
-    assert problem.code == "sqlqueue.W002"
-    assert not problem.is_error
-    assert problem.message == f"{at} is {value!r}: it is recognised but has no effect in this version"
-    assert settings_problems(raw, not_yet={}) == []
 
 
 def test_default_written_out_is_no_warning() -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import override_settings
 
-from sqlqueue_app.checks.settings import check_settings
+from sqlqueue_app.checks import check_settings
 from sqlqueue_app.conf import Settings, current_problems, get_settings, is_configured
 from sqlqueue_app.conf.task_backends import TASK_BACKEND
 from sqlqueue_app.messages.errors import ConfigurationError

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 from django.db import connections
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.dialect import dialect
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, forget_tables

@@ -11,9 +11,8 @@ from django.db import transaction
 
 from sqlqueue_app.messages.errors import ConstraintViolation, LockTimeout
 from sqlqueue_app.tables import queue as tables_queue
-from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable, chunks_by_table
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.writing import SEND_BYTES_PER_STATEMENT, chunks_by_table
 from tests.contract.tables import elsewhere, execute, make_table, receive_all, row, rows
 from tests.contract.test_error_kinds import fails, held_elsewhere
 from tests.support.databases import QueueDatabase

@@ -6,10 +6,10 @@ import pytest
 from django.db import transaction
 
 from sqlqueue_app.messages.errors import QueueNotFound
-from sqlqueue_app.tables import chosen_rows
-from sqlqueue_app.tables.chosen_rows import headers_of_rows, remove_rows, take_rows
+from sqlqueue_app.tables import row_selection
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
+from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows, take_rows
 from tests.contract.tables import address_of, elsewhere, row, rows, server_cases
 from tests.support.databases import QueueDatabase
 
@@ -65,7 +65,7 @@ def test_looking_takes_nothing(queue: QueueTable) -> None:
 
 
 def test_many_rows_take_several_statements(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_rows, "ROWS_PER_STATEMENT", 4)
+    monkeypatch.setattr(row_selection, "ROWS_PER_STATEMENT", 4)
     queue.send(rows(10))
 
     assert [taken.body for taken in take_rows(queue, reversed(numbers(queue)))] == [b"%d" % number for number in range(10)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.finding import EVERY, Place, find_rows
 from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.listing import EVERY, Place, find_rows
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
 from tests.contract.tables import address_of, make_table

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import install_tables

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 from django.db import transaction
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages import QueueAddress
-from sqlqueue_app.policies.lower_bound import LowerBound
+from sqlqueue_app.policies.polling import LowerBound
 from sqlqueue_app.tables.connections import SecondConnections
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction

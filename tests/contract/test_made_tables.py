@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.dialect import dialect
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import QueueNotFound, TableMismatch
 from sqlqueue_app.tables.installation import FindingKind, inspect_tables, install_tables
 from sqlqueue_app.tables.queue import QueueTable
@@ -51,7 +50,7 @@ def test_the_recorded_tables_are_made_to_the_letter(postgresql_database: QueueDa
 
 @pytest.mark.parametrize("table", GOLDEN)
 def test_ours_differ_from_the_recorded_tables_as_the_design_says(postgresql_database: QueueDatabase, table: str) -> None:
-    """seq is bigint, and there is an index on expires (design §6.1); nothing else differs."""
+    """seq is bigint, and there is an index on expires (docs/internals/decisions.md#table-layouts); nothing else differs."""
     planned = PlannedTable(KINDS[table], address_of(postgresql_database, table))
     assert install_tables(postgresql_database.alias, [planned]) == [planned]
     made, recorded = described(postgresql_database, table), GOLDEN[table]

@@ -114,7 +114,7 @@ def test_expired_rows_come_out_marked(queue: QueueTable) -> None:
 
 
 def test_rows_that_block_a_real_endpoint_come_out(queue: QueueTable, database: QueueDatabase) -> None:
-    """A NULL body and headers `null`, as somebody's script writes them (transport reference 18)."""
+    """A NULL body and headers `null`, as somebody's script writes them (docs/internals/wire.md#rows-written-by-hand)."""
     more = ("", "") if database.vendor == "postgresql" else (", Recoverable", ", 1")
     execute(
         database,
@@ -197,7 +197,7 @@ def test_the_next_rows_come_with_a_commit(queue: QueueTable) -> None:
     assert len(receiving.receive_many(1)) == 1
     receiving.commit(then_receive=lambda: 1)
     # where the database does not do it in one round trip, the next receive does
-    assert receiving.has_rows_ahead == (queue.dialect.name == "postgresql")
+    assert bool(receiving.rows_ahead) == (queue.dialect.name == "postgresql")
     assert [received.body for received in receiving.receive_many(1)] == [b"1"]
     receiving.commit(then_receive=lambda: 2)
     receiving.give_back()
@@ -212,5 +212,5 @@ def test_hooks_are_run_before_more_is_received(queue: QueueTable) -> None:
     transaction.on_commit(lambda: "hook", using=queue.alias)
     (hook,) = receiving.commit(then_receive=lambda: 1)
     assert hook() == "hook"
-    assert not receiving.has_rows_ahead
+    assert not receiving.rows_ahead
     assert receive_all(queue) == [b"1"]

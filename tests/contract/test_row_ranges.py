@@ -7,9 +7,9 @@ import random
 import pytest
 from django.db import transaction
 
-from sqlqueue_app.tables import row_ranges
+from sqlqueue_app.tables import row_selection
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.row_ranges import (
+from sqlqueue_app.tables.row_selection import (
     BEFORE_ALL,
     NumberRange,
     numbers_drawn,
@@ -65,8 +65,8 @@ def test_a_rollback_brings_them_back(queue: QueueTable) -> None:
 def test_a_statement_takes_so_much(
     queue: QueueTable, monkeypatch: pytest.MonkeyPatch, most_rows: int | None, most_ranges: int
 ) -> None:
-    monkeypatch.setattr(row_ranges, "RANGES_PER_STATEMENT", most_ranges)
-    monkeypatch.setattr(row_ranges, "_ROWS_PER_STATEMENT", {queue.dialect.name: most_rows})
+    monkeypatch.setattr(row_selection, "RANGES_PER_STATEMENT", most_ranges)
+    monkeypatch.setattr(row_selection, "_ROWS_PER_STATEMENT", {queue.dialect.name: most_rows})
     queue.send(rows(20))
     there = numbers(queue)
     wanted = [each for index, each in enumerate(there) if index % 5]
@@ -77,7 +77,9 @@ def test_a_statement_takes_so_much(
 
 def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
     pieces = list(
-        row_ranges._portions([NumberRange(1, 12_000), NumberRange(12_002, 12_010)], row_ranges._ROWS_PER_STATEMENT["sqlserver"])
+        row_selection._portions(
+            [NumberRange(1, 12_000), NumberRange(12_002, 12_010)], row_selection._ROWS_PER_STATEMENT["sqlserver"]
+        )
     )
 
     assert [sum(high - low + 1 for low, high in piece) for piece in pieces] == [4_900, 4_900, 2_209]
@@ -88,7 +90,7 @@ def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
 
 
 def test_the_ids_of_all_rows_are_listed(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_ranges, "_IDS_PER_STATEMENT", 4)
+    monkeypatch.setattr(row_selection, "_IDS_PER_STATEMENT", 4)
     sent = [row() for _ in range(9)]
     queue.send(sent)
 

@@ -9,10 +9,9 @@ import pytest
 from django.db import transaction
 
 from sqlqueue_app.messages.errors import ConstraintViolation, QueueNotFound
-from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import values_of
-from sqlqueue_app.tables.writing import SEND_BYTES_PER_STATEMENT
 from tests.contract.tables import address_of, elsewhere, execute, make_table, receive_all, row, rows
 from tests.support.databases import QueueDatabase
 
@@ -140,7 +139,7 @@ def test_a_queue_that_vanished_is_named_and_found_again(queue: QueueTable, datab
 
 
 def test_a_row_id_twice(postgresql_database: QueueDatabase) -> None:
-    # only PostgreSQL has a key on the id (transport reference 11.1)
+    # only PostgreSQL has a key on the id (docs/internals/wire.md#postgresql-tables)
     queue = make_table(postgresql_database)
     sent = row()
     queue.send([sent])

@@ -1,4 +1,7 @@
-"""The subscription table: what it holds, and that it takes no part in the caller's transaction (transport reference 8.2)."""
+"""The subscription table: what it holds, and that it takes no part in the caller's transaction.
+
+See docs/internals/wire.md#subscription-table.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ from contextlib import suppress
 import pytest
 from django.db import connections, transaction
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.dialect import dialect
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.subscriptions import LONGEST_VALUE, Subscription, SubscriptionTable

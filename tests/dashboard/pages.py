@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from sqlqueue_app.operations.permission_groups import GROUPS
+from sqlqueue_app.installation import GROUPS
 
 OVERVIEW = "/admin/sqlqueue_app/queue/"
 

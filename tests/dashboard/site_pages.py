@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin
 from django.urls import reverse
 
-from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin
 
 UNKNOWN = uuid.UUID("3c3c90ba-3dda-41bb-b5ab-460449a8f80e")
 _ARGUMENTS: dict[str, Any] = {"StringConverter": "Sales", "IntConverter": 1, "UUIDConverter": UNKNOWN}

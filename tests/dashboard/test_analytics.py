@@ -11,8 +11,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app.dashboard.analytics_rows import MOST_POINTS, figure_charts
-from sqlqueue_app.dashboard.endpoint_map import MOST_NODES, endpoint_map
+from sqlqueue_app.browsing import analytics
+from sqlqueue_app.browsing.analytics import Rollup, RollupQuery, RollupResult, resample
+from sqlqueue_app.dashboard.analytics import MOST_NODES, MOST_POINTS, endpoint_map, rollup_charts
 from sqlqueue_app.lake.sketches import sketch_of, to_json
 from sqlqueue_app.models import (
     ConversationEdge,
@@ -24,9 +25,6 @@ from sqlqueue_app.models import (
     QueueFigures,
     UsageDay,
 )
-from sqlqueue_app.operations.analytics import messages
-from sqlqueue_app.operations.analytics.asking import FiguresAsked
-from sqlqueue_app.operations.analytics.messages import Figures, FiguresRead, in_steps_of
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install
 from tests.support.databases import QueueDatabase
@@ -129,7 +127,7 @@ def test_quantiles_are_those_of_the_merged_sketches(computed: QueueDatabase) -> 
 
 def test_where_there_are_too_many_sketches_it_is_said(computed: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "choose an endpoint" not in page("?period=1d").text()
-    monkeypatch.setattr(messages, "MOST_SKETCHES", 0)
+    monkeypatch.setattr(analytics, "MOST_SKETCHES", 0)
     text = page("?period=1d").text()
     assert "choose an endpoint" in text
     assert "Shop.Order Sales 3 1 25.0 % 4,333 ms – – –" in text
@@ -193,13 +191,13 @@ def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
 
 def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
     end = datetime(2026, 11, 22, 12, 0, 30, tzinfo=UTC)
-    asked = FiguresAsked.until(end, timedelta(days=1), 60)
+    asked = RollupQuery.until(end, timedelta(days=1), 60)
     minutes = [asked.begin + timedelta(minutes=number) for number in range(1_440)]
-    over_time = {at: Figures(processed=6, failed=2, critical={number % 6: 1}) for number, at in enumerate(minutes)}
-    read = FiguresRead(asked, over_time, over_time, 60, {}, Figures(), is_cut=False)
+    over_time = {at: Rollup(processed=6, failed=2, critical={number % 6: 1}) for number, at in enumerate(minutes)}
+    read = RollupResult(asked, over_time, over_time, 60, {}, Rollup(), is_cut=False)
 
-    wide = in_steps_of(over_time, asked.begin, timedelta(minutes=6))
-    flow, critical, _processing, failing = figure_charts(read)
+    wide = resample(over_time, asked.begin, timedelta(minutes=6))
+    flow, critical, _processing, failing = rollup_charts(read)
 
     assert len(wide) == MOST_POINTS
     assert wide[asked.begin].processed == 36
@@ -212,7 +210,7 @@ def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
 
 
 def test_a_chart_of_an_hour_has_every_minute() -> None:
-    asked = FiguresAsked.until(datetime(2026, 11, 22, 12, 0, tzinfo=UTC), timedelta(hours=1), 60)
-    over_time = {asked.begin + timedelta(minutes=number): Figures(processed=60) for number in range(60)}
-    (flow, *_) = figure_charts(FiguresRead(asked, over_time, over_time, 60, {}, Figures(), is_cut=False))
+    asked = RollupQuery.until(datetime(2026, 11, 22, 12, 0, tzinfo=UTC), timedelta(hours=1), 60)
+    over_time = {asked.begin + timedelta(minutes=number): Rollup(processed=60) for number in range(60)}
+    (flow, *_) = rollup_charts(RollupResult(asked, over_time, over_time, 60, {}, Rollup(), is_cut=False))
     assert flow.lines[0].path.count("L") + 1 == 60

@@ -13,9 +13,8 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.models import ActionResult, CheckResult, Claim, OperatorAction
-from sqlqueue_app.operations.watching.catalogue import BUILT_IN
-from sqlqueue_app.operations.watching.custom import claim_of_custom
-from sqlqueue_app.operations.watching.results import is_muted
+from sqlqueue_app.monitoring.check_results import claim_of_custom, is_muted
+from sqlqueue_app.monitoring.checks import BUILT_IN
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install, instance
 from tests.support.databases import QueueDatabase

@@ -13,11 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.paths import path_of, text_of_path
+from sqlqueue_app.dashboard.page import path_of, text_of_path
 from sqlqueue_app.messages.failure_groups import deterministic_guid
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail
 from tests.operations.filling import HOSTILE, install, row, table

@@ -9,11 +9,11 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage, FailureStatus, OperatorAction, QueueSample
-from sqlqueue_app.operations.actions import Actor, record_action
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.status.events import Actor, record_action
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.well_known import delayed_address
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.error_rows import failed
 from tests.operations.filling import HOSTILE, install, instance, message, table
@@ -49,9 +49,9 @@ def test_what_needs_a_person_comes_first_and_the_worst_before_the_rest(queue_dat
     text = page().text().partition("What needs you first")[2].partition(" Now ")[0]
 
     order = [
-        "The process of Sales on there is dead: nothing was heard of it for 5 min",
         "Sales.Priority:",
         "Queue Sales: No live worker; messages: 3, the first is 2 h",
+        "The process of Sales on there is dead: nothing was heard of it for 5 min",
         "Queue error: Failed messages; messages: 1",
         "1 delayed messages of Sales are overdue: no worker moves them.",
     ]
@@ -101,7 +101,7 @@ def test_the_last_actions_are_shown(sqlite_database: QueueDatabase) -> None:
     assert OperatorAction.objects.count() == 12
 
 
-def test_an_error_queue_of_servicecontrol_is_no_concern(sqlite_database: QueueDatabase) -> None:
+def test_an_error_queue_of_servicecontrol_is_no_issue(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database, ERROR_QUEUE_OWNER="servicecontrol")
     table(sqlite_database, "error").send([message()])
     text = page().text()
@@ -114,7 +114,7 @@ def test_failures_are_counted_without_a_worker(queue_database: QueueDatabase, mo
     table(queue_database, "error").send([failed(f"m-{number}") for number in range(3)])
 
     assert "Failed messages 3 unresolved" in page().text()
-    monkeypatch.setattr("sqlqueue_app.operations.failure_lists.COUNTED_AT_MOST", 2)
+    monkeypatch.setattr("sqlqueue_app.failures.queries.COUNTED_AT_MOST", 2)
     assert "Failed messages ≥ 2 unresolved" in page().text()
 
 

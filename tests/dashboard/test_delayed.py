@@ -12,9 +12,9 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import OperatorAction
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.delayed_rows import HOUR, delayed, put, put_text
 from tests.operations.filling import HOSTILE, install, table

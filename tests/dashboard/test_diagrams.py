@@ -6,15 +6,13 @@ from itertools import pairwise
 
 from hypothesis import given
 
-from sqlqueue_app.dashboard.flow_diagram import BOX_HEIGHT, BOX_WIDTH, flow_diagram
-from sqlqueue_app.dashboard.sequence_diagram import lanes_of, sequence_diagram
-from sqlqueue_app.operations.conversations.message import Kind, TalkMessage
-from sqlqueue_app.operations.conversations.tree import forest
+from sqlqueue_app.browsing.conversations import ConversationMessage, Kind, forest
+from sqlqueue_app.dashboard.conversations import BOX_HEIGHT, BOX_WIDTH, flow_diagram, lanes_of, sequence_diagram
 from tests.operations.talks import BEGIN, talks
 
 
-def talk(name: str, related_to: str, sending: str, receiving: str, kind: Kind = Kind.COMMAND) -> TalkMessage:
-    return TalkMessage(
+def talk(name: str, related_to: str, sending: str, receiving: str, kind: Kind = Kind.COMMAND) -> ConversationMessage:
+    return ConversationMessage(
         key=f"{name} {receiving}",
         message_id=name,
         related_to=related_to,
@@ -70,7 +68,7 @@ def test_nothing_is_drawn_of_nothing() -> None:
 
 
 @given(talks())
-def test_no_box_lies_on_another_and_all_are_inside(told: list[TalkMessage]) -> None:
+def test_no_box_lies_on_another_and_all_are_inside(told: list[ConversationMessage]) -> None:
     drawn = flow_diagram(forest(told))
     assert len(drawn.spots) == len(told)
     by_column: dict[int, list[int]] = {}
@@ -83,7 +81,7 @@ def test_no_box_lies_on_another_and_all_are_inside(told: list[TalkMessage]) -> N
 
 
 @given(talks())
-def test_every_message_has_a_row_and_every_endpoint_one_lane(told: list[TalkMessage]) -> None:
+def test_every_message_has_a_row_and_every_endpoint_one_lane(told: list[ConversationMessage]) -> None:
     whole = forest(told)
     drawn = sequence_diagram(whole)
     lanes = [lane.endpoint for lane in drawn.lanes]

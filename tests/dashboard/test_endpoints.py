@@ -12,13 +12,13 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app import pause, set_concurrency
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import lease_instance
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Instance, OperatorAction
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.heartbeat import pause, set_concurrency
-from sqlqueue_app.operations.minimums import set_minimum
+from sqlqueue_app.receiving.instances import lease_instance
+from sqlqueue_app.status.endpoints import set_minimum
+from sqlqueue_app.status.events import Actor
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install, instance, message, table
 from tests.support.databases import QueueDatabase
@@ -171,7 +171,7 @@ def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase
     done = client.post(f"{SALES}pause/", CONFIRMED, follow=True).content.decode()
     assert "1 process was asked." in Markup(done).text()
     assert "Pausing asked to pause; follows at its next heartbeat, within " in Markup(done).text()
-    held.tell_paused(True)
+    held.write_paused(True)
     assert "Sales Paused" in page().text()
     client.post(f"{SALES}instances/{held.row_id}/resume/", CONFIRMED)
     assert "Resuming asked to receive again" in page(SALES).text()
@@ -321,7 +321,7 @@ def test_what_was_asked_and_not_followed_is_said_with_its_age(queue_database: Qu
     now = datetime.now(UTC)
     rows.update(asked_at=now - 4 * SECOND, heartbeat_at=now - 8 * SECOND)
     assert re.search(r"asked to pause; follows at its next heartbeat, within \d s \(asked [45] s ago\)", page(SALES).text())
-    held.tell_paused(True)
+    held.write_paused(True)
     held.heartbeat({})
     assert re.search(r"asked \d", page(SALES).text()) is None
     set_concurrency("Sales", 9)

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import Event, Operation, Severity
-from sqlqueue_app.operations.events import EventKind
+from sqlqueue_app.status.events import EventKind
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail, failed_row
 from tests.operations.filling import HOSTILE, install

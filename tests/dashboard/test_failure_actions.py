@@ -13,13 +13,13 @@ from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
 from django.test import RequestFactory
 
-from sqlqueue_app.dashboard import operation_requests
+from sqlqueue_app.dashboard import actions
 from sqlqueue_app.dashboard.failure_actions import failure_buttons, page_of
-from sqlqueue_app.dashboard.page_admin import PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.failures.operations import request_operation
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
-from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.failure_selection import FailureSelection
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail, failed_row, install_sales, statuses
 from tests.operations.filling import count, table
@@ -202,7 +202,7 @@ def test_odd_addresses_are_pages(shop: QueueDatabase, action: str, query: str) -
 
 
 def test_a_large_operation_is_requested(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation_requests, "request_operation", partial(request_operation, batch=2))
+    monkeypatch.setattr(actions, "request_operation", partial(request_operation, batch=2))
     fail(shop, [failed_row() for _ in range(5)])
     client = client_of("writer")
 

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, OperatorAction
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.error_rows import FAILED_AT, failed
 from tests.operations.filling import HOSTILE, install, message, row, table

@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures import queries
+from sqlqueue_app.failures.operations import request_operation
+from sqlqueue_app.failures.retrying import make_redirect
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Redirect
-from sqlqueue_app.operations import failure_lists
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.redirects import make_redirect
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.tables.row_selection import remove_rows
 from sqlqueue_app.tables.rows import NewRow
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.error_rows import FAILED_AT, failed
@@ -144,7 +144,7 @@ def test_odd_pairs_of_classifiers_are_groups_by_one(sqlite_database: QueueDataba
 
 
 def test_pairs_follow_each_other_page_by_page(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_lists, "GROUPS_PER_PAGE", 2)
+    monkeypatch.setattr(queries, "GROUPS_PER_PAGE", 2)
     install(queue_database)
     types = [f"Shop.T{number}" for number in range(5)]
     fail(queue_database, [failed(f"m-{each}", NServiceBus_EnclosedMessageTypes=each) for each in types])

@@ -13,14 +13,12 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.browsing.lake_catalog import known_lake
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard import lake_admin
-from sqlqueue_app.lake.asking import Cursor
-from sqlqueue_app.lake.data_files import data_file
-from sqlqueue_app.lake.errors import LakeEngineMissing
-from sqlqueue_app.lake.search import Results
+from sqlqueue_app.dashboard import lake as lake_admin
+from sqlqueue_app.lake.data_files import LakeEngineMissing, data_file
+from sqlqueue_app.lake.search import Cursor, Results
 from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
-from sqlqueue_app.operations.lake_files import known_lake
 from tests.dashboard.pages import Markup, client_of
 from tests.lake.lakes import files_of, write
 from tests.operations.filling import HOSTILE, install

@@ -14,10 +14,9 @@ from django.middleware.csrf import _does_token_match, get_token  # type: ignore[
 from django.template.response import TemplateResponse
 from django.test import Client, RequestFactory
 
-from sqlqueue_app.dashboard import page_admin
-from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.live_answers import KEPT_AT_MOST, LONGEST_SECONDS, LOOKS_SECONDS, PART_OF_TIME, LiveAnswers
-from sqlqueue_app.operations import delayed_status, queue_looks
+from sqlqueue_app.dashboard import page as page_admin
+from sqlqueue_app.dashboard.live import KEPT_AT_MOST, LIVE_SECONDS, LONGEST_SECONDS, LOOKS_SECONDS, PART_OF_TIME, LiveAnswers
+from sqlqueue_app.status import delayed, queues
 from sqlqueue_app.tables import listing
 from tests.contract.tables import execute
 from tests.dashboard.pages import OVERVIEW, client_of
@@ -145,7 +144,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         tables.extend(each.table for each in addresses)
         return look(alias, addresses, limit)
 
-    monkeypatch.setattr(queue_looks, "look_at_queues", recorded)
+    monkeypatch.setattr(queues, "look_at_queues", recorded)
     return tables
 
 
@@ -184,7 +183,7 @@ def test_they_share_their_looks_at_tables_of_delayed_messages(
         looked.append(len(addresses))
         return look(alias, addresses, limit)
 
-    monkeypatch.setattr(delayed_status, "look_at_delayed", recorded)
+    monkeypatch.setattr(delayed, "look_at_delayed", recorded)
     client = client_of("viewer")
     live(client, DASHBOARD)
     live(client, OVERVIEW)

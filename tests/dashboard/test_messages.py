@@ -7,10 +7,10 @@ from urllib.parse import quote, unquote
 
 import pytest
 
-from sqlqueue_app.dashboard.paths import path_of, queue_of_path
+from sqlqueue_app.browsing.messages import read_page
+from sqlqueue_app.dashboard.page import path_of, queue_of_path
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.operations.browse import read_page
-from sqlqueue_app.operations.known_queues import KnownQueue, QueueKind
+from sqlqueue_app.status.queues import KnownQueue, QueueKind
 from sqlqueue_app.tables.rows import NewRow
 from tests.dashboard.pages import OVERVIEW, Markup, client_of
 from tests.operations.filling import HOSTILE, count, install, message, row, table

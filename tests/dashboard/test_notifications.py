@@ -15,13 +15,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.paths import path_of
+from sqlqueue_app.dashboard.page import path_of
 from sqlqueue_app.models import NotificationDelivery, NotificationRule, OperatorAction
-from sqlqueue_app.operations.notifications.evaluation import new_delivery
-from sqlqueue_app.operations.notifications.links import Links
-from sqlqueue_app.operations.notifications.rule_form import RuleValues
-from sqlqueue_app.operations.notifications.rules import make_rule
-from sqlqueue_app.operations.notifications.webhooks import key_of
+from sqlqueue_app.monitoring.notifying import Links
+from sqlqueue_app.monitoring.rules import RuleValues, make_rule, new_delivery
+from sqlqueue_app.monitoring.webhooks import key_of
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install, instance
 from tests.support.databases import QueueDatabase

@@ -14,10 +14,9 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.models import ActionResult, Operation, OperationState, OperatorAction, Redirect
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import install_sales

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from sqlqueue_app.models import CheckResult, NotificationDelivery, NotificationRule, OperatorAction
-from sqlqueue_app.operations.notifications.evaluation import new_delivery
+from sqlqueue_app.monitoring.rules import new_delivery
 from tests.dashboard.pages import client_of
 from tests.dashboard.site_pages import UNKNOWN, site_pages, site_paths
 from tests.operations.failing import fail, failed_row

@@ -7,9 +7,9 @@ from django.contrib.admin import AdminSite
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from sqlqueue_app.browsing.messages import read_page
 from sqlqueue_app.dashboard.registration import register
 from sqlqueue_app.models import Instance, Queue
-from sqlqueue_app.operations.browse import read_page
 from tests.dashboard.pages import OVERVIEW, client_of
 from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase

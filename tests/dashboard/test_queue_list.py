@@ -14,10 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import QueueSample
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.well_known import delayed_address
 from tests.contract.tables import make_table, row
 from tests.dashboard.pages import OVERVIEW, Markup, client_of
 from tests.operations.filling import install, message, table

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sqlqueue_app.browsing import messages
 from sqlqueue_app.models import QueueSample
-from sqlqueue_app.operations import browse
 from tests.dashboard.pages import OVERVIEW, Markup, client_of
 from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
@@ -64,7 +64,7 @@ def test_messages_are_found_by_their_headers(numbers: list[int], wanted: str) ->
 
 
 def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browse, "SEARCHED_ROWS", 40)
+    monkeypatch.setattr(messages, "SEARCHED_ROWS", 40)
     found, text = shown("header=Zoë")
     assert found == numbers[:40:7]
     assert "6 of 40 messages" in text

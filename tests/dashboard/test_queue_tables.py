@@ -9,9 +9,9 @@ from django.test import Client, RequestFactory
 from django.urls import URLResolver, clear_url_caches, path
 
 from sqlqueue_app import send_many
+from sqlqueue_app.dashboard import registration as queue_model_admin
+from sqlqueue_app.dashboard.registration import QueueMessageAdmin, register_tables
 from sqlqueue_app.models import queue_model
-from sqlqueue_app.queue_models import admin as queue_model_admin
-from sqlqueue_app.queue_models.admin import QueueMessageAdmin, register_tables
 from tests.support.databases import QueueDatabase
 
 site = AdminSite(name="tables")

@@ -15,8 +15,8 @@ from django.utils import timezone
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.models import OperatorAction, Schedule, ScheduleTick
-from sqlqueue_app.operations.schedules import Schedules
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.status.schedules import Schedules
+from sqlqueue_app.tables.connections import database_now
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.failing import fail, failed_row
 from tests.operations.filling import HOSTILE, install, instance, message, table
@@ -71,9 +71,9 @@ def test_the_page_says_how_each_stands(queue_database: QueueDatabase, settings: 
     assert "new Sales.New 0 2 * * * New No worker has seen it yet" in text
     assert "theirs Their.Message – Not in the settings" in text
     assert found.inline == []
-    concerns = page(f"{ADMIN}dashboard/")
-    assert "The recurring message often is " in concerns.text()
-    assert LIST in concerns.links
+    overview = page(f"{ADMIN}dashboard/")
+    assert "The recurring message often that was due at " in overview.text()
+    assert LIST in overview.links
 
 
 def test_one_is_run_by_hand(queue_database: QueueDatabase) -> None:
@@ -137,7 +137,9 @@ def test_a_failing_one_says_why(queue_database: QueueDatabase) -> None:
     text = page().text()
     assert "nightly Sales.CloseDay 0 2 * * * Failing" in text
     assert "Nowhere" in text
-    assert "The recurring message nightly cannot be sent" in page(f"{ADMIN}dashboard/").text()
+    overview = page(f"{ADMIN}dashboard/").text()
+    assert "The recurring message nightly that was due at " in overview
+    assert "Nowhere" in overview
 
 
 def test_its_last_message_is_found_where_it_is(queue_database: QueueDatabase) -> None:

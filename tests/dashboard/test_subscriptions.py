@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import OperatorAction
-from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.sending.subscribers import subscribers_of
+from sqlqueue_app.status.queues import address_book_of
 from tests.dashboard.pages import Markup, client_of
 from tests.operations.filling import HOSTILE, install, instance, subscribe
 from tests.support.databases import QueueDatabase

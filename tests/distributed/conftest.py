@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sqlqueue_app.operations.in_doubt import InDoubt
+from sqlqueue_app.status.in_doubt import InDoubt
 from tests.receiving.conftest import Bench
 from tests.receiving.conftest import bench as bench
 from tests.receiving.conftest import calls as calls

@@ -13,11 +13,11 @@ from django.db import connections
 
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.tables import branches, other_aliases
-from sqlqueue_app.tables.joined_alias import JoinedAlias
+from sqlqueue_app.tables import two_phase
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.transaction_log import TransactionLog
+from sqlqueue_app.tables.two_phase import Participant
 from tests.receiving.kill_app import KILL_AT, die_at
 from tests.support.failpoints import trap
 
@@ -62,10 +62,10 @@ def spread(message: Any, context: Any) -> None:
 
 if KILL_AT:
     trap(TransactionLog, "record", partial(die_at, "recorded"))
-    _trap_by_alias(JoinedAlias, "prepare", "prepared")
+    _trap_by_alias(Participant, "prepare", "prepared")
     trap(PostgresReceiveTransaction, "_commit", partial(die_at, "decided"))
     trap(ReceiveTransaction, "_commit", partial(die_at, "decided"))
-    _trap_by_alias(other_aliases, "commit_prepared", "committed")
+    _trap_by_alias(two_phase, "commit_prepared", "committed")
     trap(TransactionLog, "is_committed", partial(die_at, "asked"))
-    _trap_by_alias(branches, "commit_prepared", "resolved")
-    _trap_by_alias(branches, "rollback_prepared", "resolved")
+    _trap_by_alias(two_phase, "commit_prepared", "resolved")
+    _trap_by_alias(two_phase, "rollback_prepared", "resolved")

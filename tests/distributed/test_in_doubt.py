@@ -14,18 +14,17 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue_app import handles
-from sqlqueue_app.checks.two_phase import check_other_databases, check_prepared_transactions
+from sqlqueue_app.checks import check_other_databases, check_prepared_transactions
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.two_phase import BranchId
+from sqlqueue_app.dialects.postgresql import BranchId
 from sqlqueue_app.models import DistributedTransaction, TwoPhaseCoordinator
-from sqlqueue_app.operations.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
-from sqlqueue_app.operations.watching.catalogue import BRANCHES
-from sqlqueue_app.operations.watching.job import Watching
-from sqlqueue_app.operations.watching.looks import Look, run
-from sqlqueue_app.operations.watching.own import OwnChecks
-from sqlqueue_app.receiving.distributed import transaction_log
-from sqlqueue_app.tables.branches import prepare
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.monitoring.check_results import CheckRunner
+from sqlqueue_app.monitoring.checks import BRANCHES, ProcessChecks, run
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.receiving.endpoint import transaction_log
+from sqlqueue_app.status.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
+from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.two_phase import prepare
 from tests.distributed.conftest import OtherDatabase, other_database
 from tests.receiving.conftest import Bench
 from tests.support import postgresql, postgresql_programs
@@ -68,11 +67,11 @@ def not_seen(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.levelname for each in events if "'second'" in each.message]
 
 
-def checks_of_each_minute(bench: Bench, in_doubt: InDoubt) -> Watching:
+def checks_of_each_minute(bench: Bench, in_doubt: InDoubt) -> CheckRunner:
     """Each look at them comes a minute after the one before."""
     minutes, begin = count(), database_now(bench.database.alias)
-    own = OwnChecks(bench.database.alias)
-    return Watching(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
+    own = ProcessChecks(bench.database.alias)
+    return CheckRunner(get_settings(), own, in_doubt, now=lambda: begin + timedelta(minutes=next(minutes)))
 
 
 def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: Callable[[], list[str]]) -> None:
@@ -147,7 +146,7 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
 
     lose(second)
     for _ in range(3):
-        assert BRANCHES.name in watching.look()
+        assert BRANCHES.name in watching.run_due()
         in_doubt.look()
     assert not_seen(caplog) == ["INFO"]
 
@@ -155,14 +154,14 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
     branch = leave_branch(bench, second, committed=True)
     lose(second)
     for _ in range(3):
-        assert BRANCHES.name in watching.look()
+        assert BRANCHES.name in watching.run_due()
         in_doubt.look()
     assert (not_seen(caplog), recorded(bench)) == (["INFO", "WARNING"], [branch.transaction])
 
     connections.settings["second"]["NAME"] = name
     assert in_doubt.look() == Resolved(committed=1)
     lose(second)
-    watching.look()
+    watching.run_due()
     assert not_seen(caplog)[2:] == ["INFO"]
     connections.settings["second"]["NAME"] = name
 
@@ -171,7 +170,7 @@ def test_where_no_worker_lets_others_join_the_checks_reach_no_other_database(
     bench: Bench, second: OtherDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sqlqueue.background")
-    assert BRANCHES.name in checks_of_each_minute(bench, InDoubt(bench.database.alias)).look()
+    assert BRANCHES.name in checks_of_each_minute(bench, InDoubt(bench.database.alias)).run_due()
     assert (not_seen(caplog), connections[second.alias].connection) == ([], None)
     assert not TwoPhaseCoordinator.objects.using(bench.database.alias).exists()
 
@@ -188,9 +187,9 @@ def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: 
     branch = leave_branch(bench, second)
     now = database_now(bench.database.alias)
     in_doubt = InDoubt(bench.database.alias)
-    fresh = run(BRANCHES, Look(get_settings(), bench.database.alias, now, in_doubt))
+    fresh = run(BRANCHES, Snapshot(get_settings(), now, in_doubt=in_doubt))
     assert (list(fresh.failing), list(fresh.passing)) == ([], [str(branch)])
-    report = run(BRANCHES, Look(get_settings(), bench.database.alias, now + timedelta(minutes=2), in_doubt))
+    report = run(BRANCHES, Snapshot(get_settings(), now + timedelta(minutes=2), in_doubt=in_doubt))
     assert report.failing[str(branch)]["alias"] == "second"
     in_doubt.look()
 

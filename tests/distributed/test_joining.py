@@ -1,4 +1,7 @@
-"""Other databases in the receive transaction: what handlers do there commits with the message, or not at all (design 6.5)."""
+"""Other databases in the receive transaction: what handlers do there commits with the message, or not at all.
+
+See docs/internals/decisions.md#two-phase-commit.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from django.db import IntegrityError, connections, transaction
 
 from sqlqueue_app import handles
 from sqlqueue_app.models import DistributedTransaction
-from sqlqueue_app.operations.in_doubt import InDoubt
+from sqlqueue_app.status.in_doubt import InDoubt
 from tests.distributed.conftest import OtherDatabase, reasons
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_processing import write_instance, written

@@ -11,7 +11,7 @@ import pytest
 
 from sqlqueue_app import handles, send
 from sqlqueue_app.models import DistributedTransaction
-from sqlqueue_app.operations.in_doubt import InDoubt
+from sqlqueue_app.status.in_doubt import InDoubt
 from tests.distributed import kill_app
 from tests.distributed.conftest import OtherDatabase
 from tests.receiving.conftest import Bench

@@ -12,10 +12,10 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from sqlqueue_app import handles
-from sqlqueue_app.operations.in_doubt import InDoubt
-from sqlqueue_app.tables.joined_alias import JoinedAlias
+from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.transaction_log import TransactionLog
+from sqlqueue_app.tables.two_phase import Participant
 from tests.distributed.conftest import OtherDatabase, reasons
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_processing import write_instance, written
@@ -45,16 +45,16 @@ def breaking_line(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -
     """The line of the first receive is cut between the prepare and the commit; handlers add to `calls` first."""
     if bench.database.vendor != "postgresql":
         pytest.skip("there is no line to SQLite")
-    prepare = JoinedAlias.prepare
+    prepare = Participant.prepare
 
-    def prepare_and_cut_the_receive(self: JoinedAlias, *arguments: Any) -> Any:
+    def prepare_and_cut_the_receive(self: Participant, *arguments: Any) -> Any:
         hooks = prepare(self, *arguments)
         if len(calls.seen) == 1:
             with connections["postgresql"].cursor() as cursor, contextlib.suppress(OperationalError):
                 cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return hooks
 
-    monkeypatch.setattr(JoinedAlias, "prepare", prepare_and_cut_the_receive)
+    monkeypatch.setattr(Participant, "prepare", prepare_and_cut_the_receive)
 
 
 @pytest.mark.usefixtures("breaking_line")
@@ -135,15 +135,15 @@ def test_an_answer_to_the_commit_that_is_lost_moves_no_message_that_is_handled(
 def test_a_branch_whose_database_is_lost_after_the_decision_is_committed_later(
     bench: Bench, second: OtherDatabase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    prepare = JoinedAlias.prepare
+    prepare = Participant.prepare
 
-    def prepare_and_be_cut(self: JoinedAlias, *arguments: Any) -> Any:
+    def prepare_and_be_cut(self: Participant, *arguments: Any) -> Any:
         hooks = prepare(self, *arguments)
         second.cut()
         return hooks
 
     caplog.set_level(logging.INFO, logger="sqlqueue")
-    monkeypatch.setattr(JoinedAlias, "prepare", prepare_and_be_cut)
+    monkeypatch.setattr(Participant, "prepare", prepare_and_be_cut)
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:

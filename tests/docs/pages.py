@@ -13,6 +13,7 @@ from tests.support.databases import ROOT
 _FENCE: Final = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<kind>[a-z#]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
+_ANY_FENCE: Final = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _FILE: Final = re.compile(r"# ([\w/]+\.py)\n")
 
 
@@ -55,3 +56,14 @@ def blocks(page: Path) -> list[Block]:
         Block(page, text.count("\n", 0, found.start("text")), found["kind"], found["text"], found["reason"])
         for found in _FENCE.finditer(text)
     ]
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its fenced blocks."""
+    return _ANY_FENCE.sub("", page.read_text("utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -7,21 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import pages
+from tests.docs.pages import anchors, pages, prose
 from tests.support.databases import ROOT
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
-
-
-def prose(page: Path) -> str:
-    return FENCE.sub("", page.read_text("utf-8"))
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors of the headings, as GitHub makes them."""
-    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -7,9 +7,8 @@ from typing import get_args
 
 import sqlqueue_app
 from sqlqueue_app import messages
-from sqlqueue_app.conf.values import ConcurrencyModel, TransactionMode
+from sqlqueue_app.conf.settings import ConcurrencyModel, TransactionMode
 from sqlqueue_app.lake.columns import TABLES
-from sqlqueue_app.logs import FIELDS
 from sqlqueue_app.messages import errors
 from sqlqueue_app.models import (
     CheckResult,
@@ -31,11 +30,11 @@ from sqlqueue_app.models import (
     QueueSample,
     UsageDay,
 )
-from sqlqueue_app.operations.sample_storage import RESOLUTIONS
-from sqlqueue_app.policies import ramp_up
-from sqlqueue_app.policies.back_off import BackOff
+from sqlqueue_app.policies import polling
+from sqlqueue_app.policies.polling import BackOff
+from sqlqueue_app.status.samples import RESOLUTIONS
+from sqlqueue_app.worker.logs import FIELDS
 from tests.support.databases import ROOT
-from tests.test_architecture import ALLOWED
 
 OWN_TABLES = [
     Instance,
@@ -95,14 +94,14 @@ def test_the_errors_are_those_of_the_code() -> None:
 
 def test_the_numbers_of_the_adaptive_model_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "explanation" / "concurrency.md").read_text("utf-8")
-    tick = ramp_up.SLOW_TASK_TICK_SECONDS
+    tick = polling.SLOW_TASK_TICK_SECONDS
 
-    assert f"more than {ramp_up.RAMP_UP_ABOVE_SUCCESSES} messages in a row" in page
-    assert f"{ramp_up.END_AT_FAILURES} polls in a row were empty" in page
+    assert f"more than {polling.RAMP_UP_ABOVE_SUCCESSES} messages in a row" in page
+    assert f"{polling.END_AT_FAILURES} polls in a row were empty" in page
     assert (
         f"waits {BackOff().first_seconds:g} seconds, then twice as long each time, up to {BackOff().cap_seconds:g} second" in page
     )
-    assert f"for {tick:g} to {ramp_up.SLOW_TASK_TICKS * tick:g} seconds" in page
+    assert f"for {tick:g} to {polling.SLOW_TASK_TICKS * tick:g} seconds" in page
 
 
 def test_the_models_of_concurrency_are_those_of_the_settings() -> None:
@@ -145,13 +144,3 @@ def test_the_times_for_which_samples_are_kept_are_those_of_the_code() -> None:
 
     assert kept == [(each.seconds, each.kept.total_seconds()) for each in RESOLUTIONS]
     assert f"at most {sum(time // seconds for seconds, time in kept):,} samples" in page
-
-
-def test_the_arrows_are_those_that_the_tests_hold() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    (section,) = [part for part in page.split("\n## ") if part.startswith("The arrows\n")]
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|$", section, re.MULTILINE)
-
-    documented = {layer: frozenset(re.findall(r"`(\w+)`", below)) for layer, below in rows}
-
-    assert documented == ALLOWED

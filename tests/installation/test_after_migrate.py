@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from sqlqueue_app import after_migrate
+from sqlqueue_app import installation
 from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.tables.installation import install_tables
 from tests.installation.shop import ENDPOINTS, NAMES, TABLES
@@ -58,7 +58,7 @@ def test_it_runs_once_a_migrate(sqlite_database: QueueDatabase, monkeypatch: pyt
         calls.append(alias)
         return install_tables(alias, *arguments, **options)
 
-    monkeypatch.setattr(after_migrate, "install_tables", counted)
+    monkeypatch.setattr(installation, "install_tables", counted)
     sqlite_database.configure(ENDPOINTS=ENDPOINTS)
     migrate(sqlite_database)
     assert calls == ["default"]

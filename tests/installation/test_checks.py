@@ -11,9 +11,8 @@ from django.core import checks
 from django.core.management import call_command
 from pytest_django import Settings
 
-from sqlqueue_app.checks.database import check_names, check_router, check_tables
-from sqlqueue_app.databases.dialect import dialect
-from sqlqueue_app.databases.layouts import TableShape
+from sqlqueue_app.checks import check_names, check_router, check_tables
+from sqlqueue_app.dialects.dialect import TableShape, dialect
 from sqlqueue_app.tables import installation
 from tests.contract.tables import execute, golden_statements
 from tests.installation.offline import offline_connection

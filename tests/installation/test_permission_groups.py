@@ -7,8 +7,8 @@ from django.contrib.auth.models import Group, Permission, User
 from django.core.management import call_command
 from django.test import Client
 
-from sqlqueue_app.dashboard.access import Power
-from sqlqueue_app.operations.permission_groups import GROUPS
+from sqlqueue_app.dashboard.access import Permission as DashboardPermission
+from sqlqueue_app.installation import GROUPS
 from tests.support.databases import QueueDatabase
 
 
@@ -25,7 +25,7 @@ def test_migrate_makes_the_groups_with_their_permissions(queue_database: QueueDa
 def test_each_group_has_more_than_the_one_before_and_the_last_has_all() -> None:
     reader, writer, admin = (set(wanted) for wanted in GROUPS.values())
     assert reader < writer < admin
-    assert admin == set(Power) | {"view_instance"}
+    assert admin == set(DashboardPermission) | {"view_instance"}
 
 
 def test_a_group_that_was_changed_stays_so(sqlite_database: QueueDatabase) -> None:

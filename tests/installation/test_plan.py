@@ -9,9 +9,9 @@ from pytest_django import Settings
 
 from sqlqueue_app.conf import EndpointSettings, get_settings
 from sqlqueue_app.conf import Settings as QueueSettings
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable
+from sqlqueue_app.installation import planned_tables, unusable_names
 from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.operations.installation_plan import planned_tables, unusable_names
 from tests.installation.shop import ENDPOINTS, TABLES
 
 

@@ -24,7 +24,7 @@ from django.test import Client
 from django.urls import clear_url_caches
 from pytest_django import Settings
 
-from sqlqueue_app.dashboard.access import Power
+from sqlqueue_app.dashboard.access import Permission as DashboardPermission
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 from sqlqueue_app.models import Instance, Queue, queue_model, queue_models
@@ -118,7 +118,7 @@ def test_queues_in_other_schemas(postgresql_database: QueueDatabase) -> None:
     assert (there.depth().waiting, here.depth().waiting) == (1, 0)
     assert model.objects.get().body == b"there"
     other: Any = queue_model(QueueAddress("error", "public", form="postgresql"))
-    # the setting for the queue is stronger than an address (transport reference 3.3)
+    # the setting for the queue is stronger than an address (docs/internals/wire.md#address-resolution)
     assert other is model
 
 
@@ -178,7 +178,7 @@ def test_permissions_of_queues_are_made(sqlite_database: QueueDatabase) -> None:
     found = set(Permission.objects.filter(content_type__app_label="sqlqueue_queues").values_list("codename", flat=True))
     assert {"view_sales", "delete_sales", "view_error"} <= found
     anchor = Permission.objects.filter(content_type__app_label="sqlqueue_app", content_type__model="queue")
-    assert set(anchor.values_list("codename", flat=True)) == set(Power)
+    assert set(anchor.values_list("codename", flat=True)) == set(DashboardPermission)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from django.core.management import call_command
 from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
+from sqlqueue_app.dialects.schema import TableKind
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.operations.installation_plan import planned_tables
 from sqlqueue_app.tables.installation import inspect_tables, install_tables
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction

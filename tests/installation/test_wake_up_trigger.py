@@ -11,8 +11,8 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections, transaction
 
-from sqlqueue_app.checks.database import check_tables
-from sqlqueue_app.tables import wake_up_triggers
+from sqlqueue_app.checks import check_tables
+from sqlqueue_app.tables import announcements
 from tests.contract.tables import execute, golden_statements
 from tests.installation.test_command import install
 from tests.support.databases import QueueDatabase
@@ -159,7 +159,7 @@ def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDa
             cursor.execute("BEGIN")
             cursor.execute("INSERT INTO \"Sales\" (id, headers) VALUES (gen_random_uuid(), '{}')")
         with monkeypatch.context() as impatient:
-            impatient.setattr(wake_up_triggers, "LOCK_SECONDS", 0.01)
+            impatient.setattr(announcements, "LOCK_SECONDS", 0.01)
             with pytest.raises(CommandError, match=r'trigger to "public"\."Sales": canceling statement due to lock timeout'):
                 install("--wake-up")
     finally:

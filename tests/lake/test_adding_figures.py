@@ -12,7 +12,6 @@ import pytest
 from django.db import connections, models, transaction
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.lake.sketches import to_json
 from sqlqueue_app.models import (
     ConversationEdge,
@@ -23,8 +22,9 @@ from sqlqueue_app.models import (
     QueueFigures,
     UsageDay,
 )
-from sqlqueue_app.pipeline import figures
-from sqlqueue_app.pipeline.figures import add_figures
+from sqlqueue_app.pipeline import rollup_tables
+from sqlqueue_app.pipeline.rollup_tables import add_rollups
+from sqlqueue_app.receiving.instances import managed_alias
 from tests.operations.filling import install
 from tests.spark import reference
 from tests.spark.random_messages import TAKEN_AT, random_rows
@@ -53,7 +53,7 @@ def in_reach(row: Mapping[str, Any]) -> bool:
 def add(*batches: Mapping[str, Rows]) -> None:
     for batch in batches:
         with transaction.atomic(using=managed_alias()):
-            add_figures(managed_alias(), batch)
+            add_rollups(managed_alias(), batch)
 
 
 def stored(model: type[models.Model], *keys: str) -> dict[Any, dict[str, Any]]:
@@ -175,7 +175,7 @@ def test_what_is_rolled_back_is_not_added(queue_database: QueueDatabase) -> None
     before = stored(MessageFigures, "endpoint", "message_type", "seconds", "at")
 
     with transaction.atomic(using=managed_alias()):
-        add_figures(managed_alias(), batches[1])
+        add_rollups(managed_alias(), batches[1])
         transaction.set_rollback(True, using=managed_alias())
 
     assert stored(MessageFigures, "endpoint", "message_type", "seconds", "at") == before
@@ -200,7 +200,9 @@ def test_keys_that_sql_server_takes_for_the_same_are_one_there(
     queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(queue_database)
-    monkeypatch.setattr(figures, "_folding", lambda _alias: lambda value: value.casefold() if isinstance(value, str) else value)
+    monkeypatch.setattr(
+        rollup_tables, "_folding", lambda _alias: lambda value: value.casefold() if isinstance(value, str) else value
+    )
     row = {"day": AT.date(), "messages": 1, "failures": 0, "bytes": 3}
 
     add({"usage": [{"endpoint": "Sales", **row}]}, {"usage": [{"endpoint": "Sales", **row}, {"endpoint": "SALES", **row}]})

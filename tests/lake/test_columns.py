@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqlqueue_app.lake.columns import FAILURES, FIGURES, MESSAGES, TABLES, UNREADABLE, LakeTable
+from sqlqueue_app.lake.columns import FAILURES, MESSAGES, ROLLUPS, TABLES, UNREADABLE, LakeTable
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
@@ -20,7 +20,7 @@ def test_failures_are_messages_with_more() -> None:
 
 def test_tables_of_messages_are_by_queue_and_day_and_figures_by_day() -> None:
     assert {tuple(column.name for column in table.partitions) for table in (MESSAGES, FAILURES, UNREADABLE)} == {("queue", "day")}
-    assert {tuple(column.name for column in table.partitions) for table in FIGURES.values()} == {("day",)}
+    assert {tuple(column.name for column in table.partitions) for table in ROLLUPS.values()} == {("day",)}
 
 
 def test_each_type_is_one_that_duckdb_has() -> None:

@@ -14,12 +14,9 @@ import pytest
 
 pytest.importorskip("duckdb")
 
-from sqlqueue_app.lake.asking import Asked, Cursor
 from sqlqueue_app.lake.columns import FAILURES
-from sqlqueue_app.lake.data_files import DataFile, data_file, engine_root, glob_files
-from sqlqueue_app.lake.engine import FileProblem
-from sqlqueue_app.lake.errors import LakeEngineMissing, LakeError
-from sqlqueue_app.lake.search import read_message, search
+from sqlqueue_app.lake.data_files import DataFile, LakeEngineMissing, LakeError, data_file, engine_root, glob_files
+from sqlqueue_app.lake.search import Asked, Cursor, FileProblem, read_message, search
 from tests.lake.lakes import START, files_of, write
 
 LONG = 60.0

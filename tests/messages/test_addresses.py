@@ -1,4 +1,4 @@
-"""Addresses: the tables of the transport reference, every recorded address, and the forms of old versions."""
+"""Addresses: the tables of docs/internals/wire.md#address-examples, every recorded address, and the forms of old versions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlqueue_app.messages import QueueAddress
 from sqlqueue_app.messages.errors import AddressError
 from tests.messages.golden import rows
 
-# Transport reference §3.4: input, table, schema, catalog, canonical, qualified; defaults dbo and nsb.
+# Input, table, schema, catalog, canonical, qualified; defaults dbo and nsb (docs/internals/wire.md#address-examples).
 SQLSERVER_TABLE = [
     ("MyTable", "MyTable", None, None, "MyTable@[dbo]@[nsb]", "[nsb].[dbo].[MyTable]"),
     ("my]table", "my]table", None, None, "my]table@[dbo]@[nsb]", "[nsb].[dbo].[my]]table]"),
@@ -38,7 +38,7 @@ SQLSERVER_TABLE = [
     ("t@[a]@[b]@[c]", "t", "a", "b", "t@[a]@[b]", "[b].[a].[t]"),
 ]
 
-# Transport reference §3.6: input, table, schema, canonical; default public.
+# Input, table, schema, canonical; default public (docs/internals/wire.md#postgresql-addresses).
 POSTGRESQL_TABLE = [
     ("MyTable", "MyTable", None, '"public"."MyTable"'),
     ('"sales.orders"', "sales.orders", None, '"public"."sales.orders"'),

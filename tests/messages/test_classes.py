@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, XML_CONTENT_TYPE, deserialize, serialize
-from sqlqueue_app.messages.shapes import check_mappable
+from sqlqueue_app.messages.type_hints import check_mappable
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -14,12 +14,13 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import (
     VERSION,
     IncomingMessage,
-    Intent,
     OutgoingMessage,
     new_message_id,
     outgoing_headers,
+    shared_headers,
 )
 from sqlqueue_app.messages.errors import PoisonMessage, WireFormatError
+from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.times import parse_timespan
 from tests.messages.golden import rows
 
@@ -32,9 +33,12 @@ def incoming(headers: dict[str, str | None], **columns: str | None) -> IncomingM
     return IncomingMessage(ROW_ID, headers, b"", **columns)
 
 
+SHARED = {"endpoint", "machine", "host_id", "reply_to", "content_type", "enclosed_types"}
+
+
 def sent(**changes: Any) -> dict[str, str | None]:
-    given: dict[str, Any] = {"message_id": "m", "now": NOW, "endpoint": "Web", "machine": "host-1", "host_id": HOST_ID}
-    return outgoing_headers(**given | changes)
+    origin = {"machine": "host-1", "host_id": HOST_ID, **{name: changes.pop(name) for name in SHARED & changes.keys()}}
+    return outgoing_headers(**{"message_id": "m", "now": NOW, "shared": shared_headers(**{"endpoint": "Web"} | origin), **changes})
 
 
 @pytest.mark.parametrize(
@@ -149,13 +153,15 @@ def test_headers_are_those_of_the_recorded_rows_in_their_order() -> None:
         ours = outgoing_headers(
             message_id=theirs[names.MESSAGE_ID] or "",
             now=parse_time(theirs[names.TIME_SENT] or ""),
-            endpoint=theirs[names.ORIGINATING_ENDPOINT] or "",
-            machine=theirs[names.ORIGINATING_MACHINE] or "",
-            host_id=HOST_ID,
+            shared=shared_headers(
+                endpoint=theirs[names.ORIGINATING_ENDPOINT] or "",
+                machine=theirs[names.ORIGINATING_MACHINE] or "",
+                host_id=HOST_ID,
+                reply_to=theirs[names.REPLY_TO_ADDRESS],
+                content_type=theirs[names.CONTENT_TYPE],
+                enclosed_types=theirs[names.ENCLOSED_MESSAGE_TYPES],
+            ),
             intent=Intent.read(theirs[names.MESSAGE_INTENT]),
-            enclosed_types=theirs[names.ENCLOSED_MESSAGE_TYPES],
-            content_type=theirs[names.CONTENT_TYPE],
-            reply_to=theirs[names.REPLY_TO_ADDRESS],
             incoming=incoming(cause) if related_to else None,
             time_to_be_received=parse_timespan(lifetime) if lifetime else None,
             conversation_id=theirs[names.CONVERSATION_ID],

@@ -12,12 +12,12 @@ from sqlqueue_app.messages.failure_groups import (
     CLASSIFIERS,
     deterministic_guid,
     exception_title,
+    first_frame,
     groups_of,
     processing_endpoint,
     unique_message_id,
 )
-from sqlqueue_app.messages.stack_frames import first_frame
-from sqlqueue_app.receiving.failures import failure_of
+from sqlqueue_app.receiving.error_queue import failure_of
 from tests.support.databases import ROOT
 
 GOLDEN = [json.loads(line) for line in (ROOT / "tests/golden/failure-groups.jsonl").read_text(encoding="utf-8").splitlines()]

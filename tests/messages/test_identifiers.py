@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.messages.identifiers import (
+from sqlqueue_app.messages.addresses import (
     check_name,
     check_queue_name,
     quote_postgresql,
@@ -14,6 +13,7 @@ from sqlqueue_app.messages.identifiers import (
     unquote_postgresql,
     unquote_sqlserver,
 )
+from sqlqueue_app.messages.errors import AddressError
 
 
 @pytest.mark.parametrize(("name", "quoted"), [("abc", "[abc]"), ("a]bc", "[a]]bc]"), ("", "[]"), ("[a]", "[[a]]]")])

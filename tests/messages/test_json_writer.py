@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.messages import json_writer
-from sqlqueue_app.messages.misfit import Misfit
+from sqlqueue_app.messages import json
+from sqlqueue_app.messages.json import Misfit
 from tests.messages.play import OrderAccepted, RejectOrder
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3) | st.decimals(places=2)
@@ -20,7 +20,7 @@ def slowly(value: Any, as_pascal: bool) -> str | list[str]:
     """What our own writer makes of it, or the path of the misfit that it finds."""
     out: list[str] = []
     try:
-        json_writer._write(value, out, as_pascal)
+        json._write(value, out, as_pascal)
     except Misfit as misfit:
         return [str(misfit)]
     return "".join(out)
@@ -28,7 +28,7 @@ def slowly(value: Any, as_pascal: bool) -> str | list[str]:
 
 def as_sent(value: Any, names: str) -> str | list[str]:
     try:
-        return json_writer.write_json(value, names)
+        return json.write_json(value, names)
     except Misfit as misfit:
         return [str(misfit)]
 

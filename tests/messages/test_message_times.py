@@ -1,4 +1,4 @@
-"""The times of a message: what the headers of an audit queue and of an error queue say (operations reference 3.1)."""
+"""The times of a message: what the headers of an audit queue and of an error queue say (docs/internals/operations.md#metrics)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from sqlqueue_app.messages.message_times import message_times
+from sqlqueue_app.messages.envelope import message_times
 
 SENT = "2026-11-20 10:00:00:000000 Z"
 DUE = "2026-11-20 10:00:30:000000 Z"

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, XML_CONTENT_TYPE, deserialize, serialize
-from sqlqueue_app.messages.shapes import check_mappable
+from sqlqueue_app.messages.type_hints import check_mappable
 
 ORDER = UUID("00000000-0000-0000-0000-000000000001")
 CONTENT_TYPES = [JSON_CONTENT_TYPE, XML_CONTENT_TYPE]

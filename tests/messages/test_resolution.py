@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from sqlqueue_app.messages import QueueAddress
+from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
-from sqlqueue_app.messages.resolution import AddressBook
 
 
 def full_book(dialect: str) -> AddressBook:

@@ -20,7 +20,7 @@ from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.headers import CONTENT_TYPE, ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import XML_CONTENT_TYPE, deserialize, serialize
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.messages.xml_document import messages_in
+from sqlqueue_app.messages.xml import messages_in
 from tests.messages import play
 from tests.messages.golden import rows
 

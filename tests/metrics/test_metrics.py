@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from sqlqueue_app import urls
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.metrics.exposition import exposition
 from sqlqueue_app.models import CheckResult, EndpointTotal, FailedMessage, Operation, PipelineRun
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.metrics import Family
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.operations.filling import HOSTILE, install, instance, message, table
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.postgresql import ThrowAwayServer
 
-SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e-?\d+)?)')
+SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)')
 TOKEN = "s3cret"
 OPEN: dict[str, Any] = {"TOKEN": TOKEN}
 
 
-def get(token: str | None = TOKEN, **meta: Any) -> Any:
+def get(token: str | None = TOKEN, accept: str = "*/*", **meta: Any) -> Any:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return Client().get("/sqlqueue/metrics", headers=headers, **meta)
+    return Client().get("/sqlqueue/metrics", headers={**headers, "Accept": accept}, **meta)
 
 
 def samples(text: str) -> dict[str, float]:
@@ -110,13 +110,13 @@ def test_the_numbers_are_those_of_the_tables(queue_database: QueueDatabase) -> N
     text = get().content.decode()
     found = samples(text)
 
-    queue = '{queue="Sales",kind="main"}'
+    queue = '{kind="main",queue="Sales"}'
     assert found[f"sqlqueue_queue_messages{queue}"] == 2
     assert found[f"sqlqueue_queue_expired_messages{queue}"] == 1
     assert 3600 <= found[f"sqlqueue_queue_head_age_seconds{queue}"] < 3700
     assert found[f"sqlqueue_queue_up{queue}"] == 1
     assert found[f"sqlqueue_queue_threads{queue}"] == 3
-    assert found['sqlqueue_queue_head_age_seconds{queue="error",kind="error"}'] == 0
+    assert found['sqlqueue_queue_head_age_seconds{kind="error",queue="error"}'] == 0
     assert found['sqlqueue_delayed_messages{endpoint="Sales"}'] == 2
     assert found['sqlqueue_delayed_overdue_messages{endpoint="Sales"}'] == 1
     assert found['sqlqueue_instances{endpoint="Sales",state="alive"}'] == 1
@@ -130,7 +130,7 @@ def test_the_numbers_are_those_of_the_tables(queue_database: QueueDatabase) -> N
 
 def test_a_counter_counts_what_was_written_and_not_what_is_there(queue_database: QueueDatabase) -> None:
     install(queue_database, METRICS=OPEN)
-    sales, name = table(queue_database, "Sales"), 'sqlqueue_queue_rows_written_total{queue="Sales",kind="main"}'
+    sales, name = table(queue_database, "Sales"), 'sqlqueue_queue_rows_written_total{kind="main",queue="Sales"}'
     sales.send([message(), message()])
     before = samples(get().content.decode())[name]
 
@@ -178,7 +178,7 @@ def test_a_missing_table_is_down_and_has_no_numbers(sqlite_database: QueueDataba
 
     found = samples(get().content.decode())
 
-    assert found['sqlqueue_queue_up{queue="Sales",kind="main"}'] == 0
+    assert found['sqlqueue_queue_up{kind="main",queue="Sales"}'] == 0
     assert not any(name.startswith("sqlqueue_queue_messages{") for name in found)
 
 
@@ -188,15 +188,31 @@ def test_names_are_escaped(sqlite_database: QueueDatabase) -> None:
 
     found = samples(get().content.decode())
 
-    assert found[f'sqlqueue_queue_up{{queue="a\\"b\\\\c\\n{HOSTILE}",kind="main"}}'] == 1
+    assert found[f'sqlqueue_queue_up{{kind="main",queue="a\\"b\\\\c\\n{HOSTILE}"}}'] == 1
 
 
-def test_the_format() -> None:
-    family = Family("a_seconds", "gauge", "Back\\slash\nline.", (({}, 2), ({"x": "y", "z": ""}, 0.25)))
+def test_a_scraper_that_asks_for_openmetrics_gets_the_same_numbers(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, METRICS=OPEN)
+    EndpointTotal.objects.create(endpoint="Sales", instance="here", handled=3)
 
-    assert exposition([family]) == (
-        '# HELP a_seconds Back\\\\slash\\nline.\n# TYPE a_seconds gauge\na_seconds 2\na_seconds{x="y",z=""} 0.25\n'
-    )
+    answer = get(accept="application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5")
+
+    assert answer["Content-Type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    read = {each.name: each for each in text_string_to_metric_families(answer.content.decode())}  # type: ignore[no-untyped-call]
+    plain = re.findall(r"^# TYPE (\w+?)(?:_total)? (\w+)$", get().content.decode(), re.MULTILINE)
+    assert [(each.name, each.type) for each in read.values()] == plain
+    (sample,) = read["sqlqueue_endpoint_handled"].samples
+    assert (sample.name, sample.value) == ("sqlqueue_endpoint_handled_total", 3)
+
+
+def test_without_the_extra_the_answer_names_it(sqlite_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(sqlite_database, METRICS=OPEN)
+    monkeypatch.setattr(urls, "find_spec", lambda name: None)
+
+    answer = get()
+
+    assert (answer.status_code, get(None).status_code) == (500, 401)
+    assert answer.content == b"prometheus-client is not installed: run pip install 'django-sqlqueue[metrics]'"
 
 
 def test_a_database_that_is_away_is_no_page_of_zeros(

@@ -17,8 +17,8 @@ import django
 def main() -> None:
     django.setup()
     from sqlqueue_app.conf import get_settings
-    from sqlqueue_app.operations.bulk.engine import OperationRunner
-    from sqlqueue_app.operations.bulk.retrying import RetryBatch
+    from sqlqueue_app.failures.operations import OperationRunner
+    from sqlqueue_app.failures.retrying import RetryBatch
 
     run = RetryBatch.run
     batches: list[int] = []

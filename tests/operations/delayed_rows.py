@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.headers import write_headers
-from sqlqueue_app.operations.known_delayed import known_delayed_tables
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.delayed_rows import list_rows
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.status.delayed import known_delayed_tables
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.tables.delayed import DelayedTable, list_rows
+from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import QueueDatabase
 
 FORWARD = "NServiceBus.SqlServer.ForwardDestination"

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.rows import NewRow
 from tests.operations.filling import install, table
 from tests.support.databases import QueueDatabase

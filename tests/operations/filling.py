@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.headers import write_headers
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.operations.known_queues import address_book_of
 from sqlqueue_app.sending.subscribers import subscribers_of
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow

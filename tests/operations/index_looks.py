@@ -6,9 +6,9 @@ import uuid
 from datetime import datetime
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.index import IndexState, catch_up
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedMessage
-from sqlqueue_app.operations.failure_index import IndexState, catch_up
 from tests.operations.error_rows import FAILED_AT as NOW
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
+from sqlqueue_app.browsing.conversations import ConversationMessage, Kind, MessageOutcome
 from sqlqueue_app.messages.times import format_time
-from sqlqueue_app.operations.conversations.message import Fate, Kind, TalkMessage
 from sqlqueue_app.tables.rows import NewRow
 from tests.operations.error_rows import failed
 from tests.operations.filling import row
@@ -67,17 +67,17 @@ _times = st.none() | st.integers(0, 9).map(lambda seconds: BEGIN + timedelta(sec
 
 
 @st.composite
-def talks(draw: st.DrawFn) -> list[TalkMessage]:
+def talks(draw: st.DrawFn) -> list[ConversationMessage]:
     """Messages of which each may be related to any, to itself, or to one that nobody has seen."""
     count = draw(st.integers(0, 25))
     return [
-        TalkMessage(
+        ConversationMessage(
             key=str(number),
             message_id=draw(_ids),
             related_to=draw(_ids),
             message_type=draw(st.sampled_from(["", "Shop.PlaceOrder", "A.Page[[B.C]]"])),
             kind=draw(st.sampled_from(Kind)),
-            fate=draw(st.sampled_from(Fate)),
+            outcome=draw(st.sampled_from(MessageOutcome)),
             sending=draw(_endpoints),
             receiving=draw(_endpoints),
             sent=draw(_times),

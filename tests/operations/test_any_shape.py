@@ -10,7 +10,7 @@ from django.core.management import call_command
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.operations.browse import PageAsked, read_details, read_message, read_page
+from sqlqueue_app.browsing.messages import PageQuery, read_details, read_message, read_page
 from tests.dashboard.pages import OVERVIEW, client_of
 from tests.operations.filling import install
 from tests.receiving import accounting, shapes
@@ -26,7 +26,7 @@ modest = fuzzed(8, always_the_same=False)
 
 
 @pytest.fixture
-def looked_at(sqlite_database: QueueDatabase) -> Bench:
+def scanned(sqlite_database: QueueDatabase) -> Bench:
     install(sqlite_database, ENDPOINTS={"Sales": {"CALLBACKS": False}})
     return Bench(sqlite_database)
 
@@ -38,12 +38,12 @@ def filled(bench: Bench, rows: list[Shape]) -> list[Shape]:
 
 @modest
 @given(rows=ROWS)
-def test_readers_and_commands(looked_at: Bench, rows: list[Shape]) -> None:
-    held = filled(looked_at, rows)
-    table = looked_at.table("Sales")
-    page = read_page(table, PageAsked(size=50))
-    assert read_page(table, PageAsked(size=50, before=page.messages[-1].row_version)).messages == page.messages
-    assert read_page(table, PageAsked(size=50, header="NServiceBus.MessageId: a")).looked_at == len(held)
+def test_readers_and_commands(scanned: Bench, rows: list[Shape]) -> None:
+    held = filled(scanned, rows)
+    table = scanned.table("Sales")
+    page = read_page(table, PageQuery(size=50))
+    assert read_page(table, PageQuery(size=50, before=page.messages[-1].row_version)).messages == page.messages
+    assert read_page(table, PageQuery(size=50, header="NServiceBus.MessageId: a")).scanned == len(held)
     assert len(page.messages) == len(held) == len(read_details(table, limit=50))
     for summary in page.messages:
         detail = read_message(table, summary.row_version)
@@ -61,12 +61,12 @@ def test_readers_and_commands(looked_at: Bench, rows: list[Shape]) -> None:
 
 @fuzzed(3, always_the_same=False)
 @given(rows=ROWS)
-def test_pages_of_the_admin(looked_at: Bench, rows: list[Shape]) -> None:
-    held = filled(looked_at, rows[:12])
+def test_pages_of_the_admin(scanned: Bench, rows: list[Shape]) -> None:
+    held = filled(scanned, rows[:12])
     client = client_of("superuser")
     assert client.get(OVERVIEW).status_code == 200
     assert client.get(f"{OVERVIEW}Sales/").status_code == 200
-    messages = read_page(looked_at.table("Sales"), PageAsked(size=50)).messages
+    messages = read_page(scanned.table("Sales"), PageQuery(size=50)).messages
     assert len(messages) == len(held)
     for summary in messages:
         shown = client.get(f"{OVERVIEW}Sales/{summary.row_version}/")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sqlqueue_app.operations.bodies import BodyKind, decode_body, hex_dump, indent_json
-from sqlqueue_app.operations.xml_text import NotPlainXml, indent_xml
+from sqlqueue_app.browsing.bodies import BodyKind, NotPlainXml, decode_body, hex_dump, indent_json, indent_xml
 
 JSON = "application/json"
 

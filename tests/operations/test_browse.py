@@ -8,17 +8,16 @@ from datetime import timedelta
 import pytest
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.browsing.bodies import BodyKind
+from sqlqueue_app.browsing.messages import Flag, GroupName, PageQuery, read_message, read_page
 from sqlqueue_app.messages.errors import QueueNotFound
-from sqlqueue_app.operations.bodies import BodyKind
-from sqlqueue_app.operations.browse import Flag, PageAsked, read_message, read_page
-from sqlqueue_app.operations.header_groups import GroupName
 from sqlqueue_app.tables.rows import NewRow
 from tests.operations.filling import count, install, message, row, table
 from tests.support.databases import QueueDatabase
 
 
 def versions(database: QueueDatabase, name: str) -> list[int]:
-    return [each.row_version for each in read_page(table(database, name), PageAsked(size=100)).messages]
+    return [each.row_version for each in read_page(table(database, name), PageQuery(size=100)).messages]
 
 
 def delete(database: QueueDatabase, name: str, keep: set[int]) -> None:
@@ -38,7 +37,7 @@ def test_pages_follow_each_other_by_row_version(queue_database: QueueDatabase) -
     sizes = []
     while after is not None:
         with CaptureQueriesContext(queue_database.connection) as queries:
-            page = read_page(sales, PageAsked(after=after, size=25))
+            page = read_page(sales, PageQuery(after=after, size=25))
         assert len(queries) == 1
         sizes.append(len(page.messages))
         seen += [each.row_version for each in page.messages]
@@ -53,7 +52,7 @@ def test_a_full_last_page_has_no_next_one(sqlite_database: QueueDatabase) -> Non
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message() for _ in range(25)])
 
-    assert read_page(table(sqlite_database, "Sales"), PageAsked(size=25)).next_after is None
+    assert read_page(table(sqlite_database, "Sales"), PageQuery(size=25)).next_after is None
 
 
 def test_a_summary_says_what_the_headers_say(queue_database: QueueDatabase) -> None:

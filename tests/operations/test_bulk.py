@@ -18,21 +18,28 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.failures import operation_batches
+from sqlqueue_app.failures.operation_batches import next_messages
+from sqlqueue_app.failures.operations import (
+    FIRST_BATCH,
+    LeaseLost,
+    OperationRunner,
+    cancel_operation,
+    create_operation,
+    is_worker_alive,
+    request_operation,
+    run_open_operations,
+)
+from sqlqueue_app.failures.retrying import RetryBatch
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState, OperatorAction
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk import batches
-from sqlqueue_app.operations.bulk.engine import FIRST_BATCH, LeaseLost, OperationRunner
-from sqlqueue_app.operations.bulk.failure_rows import choose
-from sqlqueue_app.operations.bulk.job import work_on_open
-from sqlqueue_app.operations.bulk.requesting import cancel_operation, create_operation, is_worker_alive, request_operation
-from sqlqueue_app.operations.bulk.retrying import RetryBatch
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.operations.run import RunOptions, run_worker
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.operations.failing import fail, failed_row, install_sales
 from tests.operations.filling import count, instance, table
 from tests.support.databases import ROOT, QueueDatabase
@@ -87,7 +94,7 @@ def test_a_large_operation_begins_at_once_and_goes_on_elsewhere(shop: QueueDatab
 
     assert numbers(operation) == ("running", 100, 0, 0)
     assert operation.total == 250
-    assert work_on_open(OperationRunner(get_settings()), StopSignal()) == 1
+    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 1
     assert numbers(operation) == ("completed", 250, 0, 0)
     assert operation.started_at is not None
     assert operation.finished_at is not None
@@ -101,7 +108,7 @@ def test_a_small_operation_that_takes_long_goes_on_elsewhere(shop: QueueDatabase
     operation = request_operation(get_settings(), "retry", FailureSelection(), actor=ANNA, clock=lambda: next(times))
 
     assert numbers(operation) == ("running", FIRST_BATCH, 0, 0)
-    assert work_on_open(OperationRunner(get_settings()), StopSignal()) == 1
+    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 1
     assert numbers(operation) == ("completed", 400, 0, 0)
     assert moved(shop) == ids_of(failures)
 
@@ -114,8 +121,8 @@ def test_who_is_killed_has_done_whole_batches_and_another_goes_on(shop: QueueDat
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     assert numbers(operation) == ("running", 500, 0, 0)
 
-    assert work_on_open(OperationRunner(get_settings()), StopSignal()) == 0  # its lease is not over
-    assert work_on_open(OperationRunner(get_settings(), now=later()), StopSignal()) == 1
+    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 0  # its lease is not over
+    assert run_open_operations(OperationRunner(get_settings(), now=later()), StopSignal()) == 1
 
     assert numbers(operation) == ("completed", 2000, 0, 0)
     assert moved(shop) == ids_of(failures)
@@ -198,7 +205,7 @@ def test_it_is_cancelled_between_batches(shop: QueueDatabase) -> None:
     assert numbers(operation) == ("cancelled", 20, 0, 0)
     assert (count(shop, "Sales"), count(shop, "error")) == (20, 40)
     assert not cancel_operation(operation.pk)
-    assert work_on_open(OperationRunner(get_settings(), now=later()), StopSignal()) == 0
+    assert run_open_operations(OperationRunner(get_settings(), now=later()), StopSignal()) == 0
 
 
 def test_what_nobody_has_begun_is_cancelled_by_the_next_worker(shop: QueueDatabase) -> None:
@@ -206,7 +213,7 @@ def test_what_nobody_has_begun_is_cancelled_by_the_next_worker(shop: QueueDataba
     operation = created()
     cancel_operation(operation.pk)
 
-    work_on_open(OperationRunner(get_settings()), StopSignal())
+    run_open_operations(OperationRunner(get_settings()), StopSignal())
 
     assert numbers(operation) == ("cancelled", 0, 0, 0)
 
@@ -220,7 +227,7 @@ def test_a_stop_gives_it_back(shop: QueueDatabase) -> None:
     OperationRunner(get_settings(), batch=20).run(operation.pk, wait=stop.wait)
 
     assert numbers(operation) == ("running", 20, 0, 0)
-    assert work_on_open(OperationRunner(get_settings()), StopSignal()) == 1
+    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 1
     assert numbers(operation) == ("completed", 60, 0, 0)
 
 
@@ -263,7 +270,7 @@ def test_a_database_that_is_away_is_waited_for(shop: QueueDatabase, monkeypatch:
 
     assert numbers(operation) == ("running", 0, 0, 0)
     assert count(shop, "error") == 5
-    work_on_open(OperationRunner(get_settings(), now=later()), StopSignal())
+    run_open_operations(OperationRunner(get_settings(), now=later()), StopSignal())
     assert numbers(operation) == ("completed", 5, 0, 0)
     assert moved(shop) == ids_of(failures)
 
@@ -310,7 +317,7 @@ def test_an_operation_that_cannot_be_read_ends(shop: QueueDatabase) -> None:
     operation = created()
     Operation.objects.filter(pk=operation.pk).update(scope={"nonsense": 1})
 
-    work_on_open(OperationRunner(get_settings()), StopSignal())
+    run_open_operations(OperationRunner(get_settings()), StopSignal())
 
     assert numbers(operation) == ("failed", 0, 0, 0)
     assert "nonsense" in operation.error
@@ -321,7 +328,7 @@ def test_kinds_of_a_newer_version_are_left_alone(shop: QueueDatabase) -> None:
     operation = created()
     Operation.objects.filter(pk=operation.pk).update(kind="teleport")
 
-    assert work_on_open(OperationRunner(get_settings()), StopSignal()) == 0
+    assert run_open_operations(OperationRunner(get_settings()), StopSignal()) == 0
     assert numbers(operation) == ("waiting", 0, 0, 0)
 
 
@@ -329,7 +336,7 @@ def test_with_nothing_to_do_a_worker_asks_once(shop: QueueDatabase) -> None:
     runner = OperationRunner(get_settings())
 
     with CaptureQueriesContext(shop.connection) as asked:
-        work_on_open(runner, StopSignal())
+        run_open_operations(runner, StopSignal())
 
     assert len(asked) == 1
 
@@ -342,14 +349,14 @@ def test_a_process_that_only_waits_for_replies_works_on_nothing(shop: QueueDatab
 
 
 def test_large_bodies_make_small_batches(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BYTES_PER_BATCH", 1_000)
+    monkeypatch.setattr(operation_batches, "BYTES_PER_BATCH", 1_000)
     sizes = [900, 90, 20, 5_000, 1, 1]
     failures = fail(shop, [failed_row(body=b"x" * size) for size in sizes])
     found = []
-    chosen = choose(FailureSelection(), "", 100)
+    chosen = next_messages(FailureSelection(), "", 100)
     while not chosen.is_last:
         found.append(chosen.ids)
-        chosen = choose(FailureSelection(), str(chosen.ids[-1]), 100)
+        chosen = next_messages(FailureSelection(), str(chosen.ids[-1]), 100)
     found.append(chosen.ids)
 
     assert [each for ids in found for each in ids] == sorted(each.pk for each in failures)

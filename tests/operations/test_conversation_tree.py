@@ -8,16 +8,24 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.operations.conversations.message import Fate, Kind, TalkMessage, talk_message
-from sqlqueue_app.operations.conversations.tree import Forest, causes, cut, forest
+from sqlqueue_app.browsing.conversations import (
+    ConversationMessage,
+    Forest,
+    Kind,
+    MessageOutcome,
+    causes,
+    cut,
+    forest,
+    message_from_headers,
+)
 from tests.operations.talks import BEGIN, sent_headers, talks
 
 
 def one(
     name: str, related_to: str = "", sending: str = "Web", receiving: str = "Sales", *, copy: int = 0, after: int = 0
-) -> TalkMessage:
+) -> ConversationMessage:
     key, ended = f"{name} {receiving} {copy}", BEGIN + timedelta(seconds=after)
-    return TalkMessage(key=key, message_id=name, related_to=related_to, sending=sending, receiving=receiving, ended=ended)
+    return ConversationMessage(key=key, message_id=name, related_to=related_to, sending=sending, receiving=receiving, ended=ended)
 
 
 def shape(found: Forest) -> list[tuple[int, str]]:
@@ -75,7 +83,7 @@ def test_what_somebody_must_see_is_not_left_out() -> None:
 
 
 @given(talks())
-def test_every_message_has_one_place_behind_what_it_hangs_on(told: list[TalkMessage]) -> None:
+def test_every_message_has_one_place_behind_what_it_hangs_on(told: list[ConversationMessage]) -> None:
     found = forest(told)
     assert sorted(branch.message.key for branch in found.branches) == sorted(message.key for message in told)
     for number, branch in enumerate(found.branches):
@@ -90,7 +98,7 @@ def test_every_message_has_one_place_behind_what_it_hangs_on(told: list[TalkMess
 
 
 @given(talks(), st.integers(1, 12), st.sets(st.integers(0, 24)))
-def test_a_cut_keeps_the_way_to_the_root(told: list[TalkMessage], most: int, wanted: set[int]) -> None:
+def test_a_cut_keeps_the_way_to_the_root(told: list[ConversationMessage], most: int, wanted: set[int]) -> None:
     whole = forest(told)
     first = sorted(each for each in wanted if each < len(told))
     found = cut(whole, most, first=first)
@@ -107,11 +115,13 @@ def test_a_cut_keeps_the_way_to_the_root(told: list[TalkMessage], most: int, wan
 
 def test_what_headers_say() -> None:
     headers = sent_headers("order-1", "web-1", NServiceBus_ProcessingStarted="odd")
-    found = talk_message(headers, "k", native_id="n", receiving="Sales", fate=Fate.WAITING)
+    found = message_from_headers(headers, "k", native_id="n", receiving="Sales", outcome=MessageOutcome.WAITING)
     assert (found.message_id, found.related_to, found.sending, found.kind) == ("order-1", "web-1", "Web", Kind.COMMAND)
     assert (found.short_type, found.sent, found.processing) == ("Order1", BEGIN, None)
-    event = talk_message({"NServiceBus.MessageIntent": "2"}, "k", native_id="n", receiving="", fate=Fate.HANDLED)
+    event = message_from_headers(
+        {"NServiceBus.MessageIntent": "2"}, "k", native_id="n", receiving="", outcome=MessageOutcome.HANDLED
+    )
     assert (event.message_id, event.kind, event.message_type) == ("n", Kind.EVENT, "")
     timeout = {"NServiceBus.MessageIntent": "Send", "NServiceBus.IsSagaTimeoutMessage": "True"}
-    assert talk_message(timeout, "k", native_id="n", receiving="", fate=Fate.HANDLED).kind is Kind.TIMEOUT
+    assert message_from_headers(timeout, "k", native_id="n", receiving="", outcome=MessageOutcome.HANDLED).kind is Kind.TIMEOUT
     assert replace(found, message_type="A.B.Page[[C.D, E]]").short_type == "Page[[C.D, E]]"

@@ -9,19 +9,23 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.browsing import conversations
+from sqlqueue_app.browsing.conversations import (
+    ConversationResult,
+    MessageOutcome,
+    conversation_of,
+    forest,
+    newest_conversations,
+    read_conversation,
+)
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.operations.conversations import reading
-from sqlqueue_app.operations.conversations.message import Fate
-from sqlqueue_app.operations.conversations.newest import newest_conversations
-from sqlqueue_app.operations.conversations.reading import ConversationRead, conversation_of, read_conversation
-from sqlqueue_app.operations.conversations.tree import forest
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.row_selection import remove_rows
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.well_known import delayed_address
 from tests.operations.error_rows import failed
 from tests.operations.failing import fail
 from tests.operations.filling import install, row, table
@@ -37,7 +41,7 @@ def shop(queue_database: QueueDatabase) -> QueueDatabase:
     return queue_database
 
 
-def read(conversation: str = "c-1") -> ConversationRead:
+def read(conversation: str = "c-1") -> ConversationResult:
     return read_conversation(get_settings(), conversation)
 
 
@@ -52,7 +56,7 @@ def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: 
     table(shop, "Billing").send([sent("remind", "order", by="Sales"), sent("bystander", talk="c-10")])
     delay(shop, sent("cancel", "order", by="Sales", NServiceBus_SqlServer_ForwardDestination="Billing"))
     found = read()
-    assert {(each.message_id, each.fate.value, each.sending, each.receiving) for each in found.messages} == {
+    assert {(each.message_id, each.outcome.value, each.sending, each.receiving) for each in found.messages} == {
         ("order", "handled", "Web", "Sales"),
         ("bill", "failed", "Sales", "Billing"),
         ("remind", "waiting", "Sales", "Billing"),
@@ -61,33 +65,33 @@ def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: 
     tree = forest(found.messages)
     assert [(branch.depth, branch.message.message_id) for branch in tree.branches][:2] == [(0, "order"), (1, "bill")]
     assert all(branch.depth == 1 for branch in tree.branches[1:])
-    assert (found.problems, found.looked.longer, found.is_cut) == ((), (), False)
+    assert (found.problems, found.extent.longer, found.is_cut) == ((), (), False)
 
 
 def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     table(shop, "audit").send([audited(f"m-{number}", "m-0") for number in range(700)])
     found = read()
     assert (len(found.messages), found.is_cut) == (700, False)
-    monkeypatch.setattr(reading, "MOST_MESSAGES", 600)
+    monkeypatch.setattr(conversations, "MOST_MESSAGES", 600)
     found = read()
     assert (len(found.messages), found.is_cut) == (600, True)
 
 
 def test_failures_are_found_however_long_the_error_queue_is(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LOOKED_AT_ALL", 1)
-    monkeypatch.setattr(reading, "LEAST_LOOKED_AT", 3)
+    monkeypatch.setattr(conversations, "SCAN_ROWS_TOTAL", 1)
+    monkeypatch.setattr(conversations, "MIN_SCAN_ROWS", 3)
     fail(shop, [failed_one("bill", "order"), *(failed(f"n-{number}") for number in range(5))])
     found = read()
     assert {each.message_id for each in found.messages} == {"bill", *(f"n-{number}" for number in range(5))}
     (bill,) = [each for each in found.messages if each.message_id == "bill"]
     assert (bill.related_to, bill.sending, bill.failure) == ("order", "Sales", deterministic_guid("bill", "Billing"))
-    assert found.looked.longer == ("error",)
+    assert found.extent.longer == ("error",)
 
 
 def test_a_failure_that_nobody_has_indexed_yet_is_found_too(shop: QueueDatabase) -> None:
     table(shop, "error").send([failed_one("bill", "order"), failed_one("bill", "order")])
     (bill,) = read().messages
-    assert (bill.fate, bill.failure, bill.queue) == (Fate.FAILED, None, "error")
+    assert (bill.outcome, bill.failure, bill.queue) == (MessageOutcome.FAILED, None, "error")
 
 
 def test_a_failure_that_was_sent_again_is_where_it_is_now(shop: QueueDatabase) -> None:
@@ -98,8 +102,8 @@ def test_a_failure_that_was_sent_again_is_where_it_is_now(shop: QueueDatabase) -
     FailedMessage.objects.update(row_version=None, status=FailureStatus.RETRY_ISSUED)
     table(shop, "Billing").send([sent("bill", "order", by="Sales", ServiceControl_Retry_UniqueMessageId=str(bill))])
     found = {each.message_id: each for each in read().messages}
-    assert (found["bill"].fate, found["bill"].failure, found["bill"].queue) == (Fate.WAITING, bill, "Billing")
-    assert (found["gone"].fate, found["gone"].failure, found["gone"].related_to) == (Fate.RETRIED, gone, "")
+    assert (found["bill"].outcome, found["bill"].failure, found["bill"].queue) == (MessageOutcome.WAITING, bill, "Billing")
+    assert (found["gone"].outcome, found["gone"].failure, found["gone"].related_to) == (MessageOutcome.RETRIED, gone, "")
 
 
 @pytest.mark.parametrize("name", ["o'c\"x", "a/b", "\u0639\u0631", "</>", "%", "_2F", "\U0001f600", "x" * 300, "nul\0nul", "a b"])
@@ -125,7 +129,7 @@ def test_an_id_is_that_of_a_conversation_or_of_a_message_of_it(shop: QueueDataba
     assert found == {
         "c-1": "c-1", "order": "c-1", "bill": "c-2", "c-2": "c-2", unique: "c-2", "c-9": None, "alone": None, "odd": None
     }  # fmt: skip
-    assert conversation_of(settings, "odd")[1].rows == reading.LOOKED_AT_EACH
+    assert conversation_of(settings, "odd")[1].rows == conversations.SCAN_ROWS_PER_TABLE
 
 
 def test_the_newest_conversations_of_failures(shop: QueueDatabase) -> None:

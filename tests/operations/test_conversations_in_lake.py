@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from sqlqueue_app.browsing.conversations import ConversationResult, conversation_of, read_conversation
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.models import LakeBatch, LakeCopy, LakeFile
-from sqlqueue_app.operations.conversations.reading import ConversationRead, conversation_of, read_conversation
 from sqlqueue_app.tables.rows import NewRow
 from tests.dashboard.pages import Markup, client_of
 from tests.lake.lakes import write
@@ -41,12 +41,12 @@ def taken(row: NewRow, number: int = 1_000, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read() -> ConversationRead:
+def read() -> ConversationResult:
     return read_conversation(get_settings(), "c-1")
 
 
 def found() -> set[tuple[str, str, str]]:
-    return {(each.message_id, each.fate.value, each.lake) for each in read().messages}
+    return {(each.message_id, each.outcome.value, each.lake) for each in read().messages}
 
 
 def test_messages_of_queues_and_of_the_lake_are_one_conversation(shop: QueueDatabase, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_messages_of_queues_and_of_the_lake_are_one_conversation(shop: QueueData
     table(shop, "Billing").send([sent("remind", "order", by="Sales")])
     assert found() == {("order", "handled", "messages"), ("ship", "failed", "failures"), ("remind", "waiting", "")}
     assert read().problems == ()
-    assert read().looked.lake is not None
+    assert read().extent.lake is not None
     text = Markup(client_of("viewer").get("/admin/sqlqueue_app/conversation/c-1/").content.decode()).text()
     assert "lake, from audit" in text
     assert "The lake was searched: 2 files." in text
@@ -112,7 +112,7 @@ def test_a_lake_that_cannot_be_searched_is_said(shop: QueueDatabase, tmp_path: P
     folder.mkdir(parents=True)
     (folder / "x-0.parquet").write_bytes(b"nothing")
     table(shop, "Billing").send([sent("remind")])
-    looked = read().looked.lake
-    assert looked is not None
-    assert "x-0.parquet" in looked.problem
+    extent = read().extent.lake
+    assert extent is not None
+    assert "x-0.parquet" in extent.problem
     assert found() == {("remind", "waiting", "")}

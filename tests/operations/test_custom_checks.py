@@ -12,13 +12,13 @@ from django.db import connections
 
 from sqlqueue_app import health_check
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.models import CheckResult, Event
-from sqlqueue_app.operations.event_texts import text_of_event
-from sqlqueue_app.operations.health import Level, read_health
-from sqlqueue_app.operations.metrics import read_metrics
-from sqlqueue_app.operations.watching.custom import LONGEST_TEXT, CustomChecks, custom_check_jobs, run_check
+from sqlqueue_app.monitoring.check_results import LONGEST_TEXT, ProjectChecks, custom_check_jobs, run_check
+from sqlqueue_app.monitoring.health import Level, read_health
+from sqlqueue_app.monitoring.metrics import read_metrics
 from tests.operations.filling import install, instance
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -42,10 +42,10 @@ class Answering:
         return self.answer
 
 
-def looking_at(database: QueueDatabase, *checks: HealthCheck) -> tuple[CustomChecks, list[datetime]]:
+def looking_at(database: QueueDatabase, *checks: HealthCheck) -> tuple[ProjectChecks, list[datetime]]:
     install(database)
     clock = [START]
-    return CustomChecks(checks, now=lambda: clock[0]), clock
+    return ProjectChecks(checks, now=lambda: clock[0]), clock
 
 
 def told() -> list[tuple[str, str]]:
@@ -66,12 +66,12 @@ def told() -> list[tuple[str, str]]:
 def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: object, text: str) -> None:
     check = Answering()
     checks, clock = looking_at(queue_database, HealthCheck("gateway", 60, check))
-    assert checks.look() == ["gateway"]
+    assert checks.run_due() == ["gateway"]
     row = CheckResult.objects.get()
     assert (row.name, row.subject, row.failing, row.every_seconds) == ("gateway", "", False, 60)
     check.answer = answer
     clock[0] += MINUTE
-    assert checks.look() == ["gateway"]
+    assert checks.run_due() == ["gateway"]
 
     row = CheckResult.objects.get()
     assert row.failing
@@ -82,7 +82,7 @@ def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: 
     for well in (None, "", "  "):
         check.answer = well
         clock[0] += MINUTE
-        checks.look()
+        checks.run_due()
         assert not CheckResult.objects.get().failing
     assert [kind for kind, _ in told()] == ["check_failed", "check_passed"]
 
@@ -95,7 +95,7 @@ def test_each_check_has_its_own_interval(sqlite_database: QueueDatabase) -> None
     often, seldom = Answering(), Answering()
     checks, clock = looking_at(sqlite_database, HealthCheck("often", 10, often), HealthCheck("seldom", 300, seldom))
     for _ in range(61):
-        checks.look()
+        checks.run_due()
         clock[0] += timedelta(seconds=10)
     assert (often.calls, seldom.calls) == (61, 3)
 
@@ -106,12 +106,12 @@ def test_of_many_workers_one_runs_a_check(queue_database: QueueDatabase) -> None
     begin = threading.Barrier(5)
 
     def work() -> None:
-        mine = CustomChecks([HealthCheck("gateway", 60, check)], now=lambda: START)
+        mine = ProjectChecks([HealthCheck("gateway", 60, check)], now=lambda: START)
         try:
             begin.wait(60)
             for _ in range(3):
                 try:
-                    mine.look()
+                    mine.run_due()
                 except DatabaseError:
                     continue  # SQLite: another one is at it
         finally:
@@ -131,7 +131,7 @@ def test_a_check_that_breaks_its_connection_stops_no_other(queue_database: Queue
 
     other = Answering()
     checks, _ = looking_at(queue_database, HealthCheck("broken", 60, broken), HealthCheck("other", 60, other))
-    assert checks.look() == ["broken", "other"]
+    assert checks.run_due() == ["broken", "other"]
     assert other.calls == 1
     assert CheckResult.objects.get(name="broken").failing
 
@@ -141,7 +141,7 @@ def test_what_fails_is_in_health_and_metrics_unless_it_is_muted(queue_database: 
     check.answer = "no answer"
     checks, _ = looking_at(queue_database, HealthCheck("gateway", 60, check))
     instance()
-    checks.look()
+    checks.run_due()
 
     health = read_health(get_settings())
     assert [(each.level, each.check, each.subject, each.text) for each in health.findings] == [
@@ -151,7 +151,7 @@ def test_what_fails_is_in_health_and_metrics_unless_it_is_muted(queue_database: 
 
     def in_metrics() -> float:
         (family,) = [each for each in read_metrics(get_settings()) if each.name == "sqlqueue_check_failing"]
-        return {labels["check"]: value for labels, value in family.samples}["gateway"]
+        return {sample.labels["check"]: sample.value for sample in family.samples}["gateway"]
 
     assert in_metrics() == 1
     CheckResult.objects.update(muted_until=datetime.now(UTC) + MINUTE)

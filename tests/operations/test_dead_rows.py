@@ -11,10 +11,9 @@ import psycopg
 import pytest
 from django.core.management import call_command
 
-from sqlqueue_app.checks.dead_rows import check_dead_rows
-from sqlqueue_app.operations.dead_rows import DEAD_ROWS, DEAD_ROWS_BEHIND_A_HOLDER, OLD_TRANSACTIONS
-from sqlqueue_app.operations.queue_problems import ProblemKind, QueueProblem
-from sqlqueue_app.operations.status import read_status
+from sqlqueue_app.checks import check_dead_rows
+from sqlqueue_app.status.overview import read_status
+from sqlqueue_app.status.queues import DEAD_ROWS, DEAD_ROWS_BEHIND_A_HOLDER, OLD_TRANSACTIONS, ProblemKind, QueueProblem
 from tests.operations.filling import install, table
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import poll_until
@@ -129,7 +128,7 @@ def test_without_an_old_transaction_it_takes_more_dead_rows_and_the_advice_is_ab
     postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(postgresql_database, **SALES)
-    monkeypatch.setattr("sqlqueue_app.operations.dead_rows.DEAD_ROWS", DEAD_ROWS_BEHIND_A_HOLDER + 2)
+    monkeypatch.setattr("sqlqueue_app.status.queues.DEAD_ROWS", DEAD_ROWS_BEHIND_A_HOLDER + 2)
     leave_dead_rows(postgresql_database, DEAD_ROWS_BEHIND_A_HOLDER + 1)
     assert DEAD_ROWS > DEAD_ROWS_BEHIND_A_HOLDER
     assert problem_of_sales() is None

@@ -8,20 +8,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import connections
 
-from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.headers import read_headers
-from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.operations.delayed_messages import (
+from sqlqueue_app.browsing.delayed_messages import (
     DelayKind,
-    bound_messages,
     cancel_delayed,
     deliver_now,
+    plan_deliveries,
     read_delayed_message,
     read_delayed_page,
 )
-from sqlqueue_app.operations.known_delayed import KnownDelayed, known_delayed_tables
-from sqlqueue_app.receiving.delayed_tables import due_messages_of
-from sqlqueue_app.tables.delayed_rows import Place, key_of, place_of
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.headers import read_headers
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.receiving.delayed import due_messages_of
+from sqlqueue_app.status.delayed import KnownDelayed, known_delayed_tables
+from sqlqueue_app.tables.delayed import Place, key_of, place_of
 from tests.operations.delayed_rows import FORWARD, HOUR, delayed, put, put_text
 from tests.operations.filling import install, table
 from tests.support.databases import QueueDatabase
@@ -101,7 +101,7 @@ def test_a_message_is_delivered_before_its_time(queue_database: QueueDatabase) -
 def test_what_cannot_be_delivered_stays(queue_database: QueueDatabase) -> None:
     install(queue_database)
     lost, odd, good = put(queue_database, to="Nowhere"), put_text(queue_database, "odd", datetime.now(UTC)), put(queue_database)
-    bound = {each.row.key: each for each in bound_messages(get_settings(), sales(), [lost, odd, good])}
+    bound = {each.row.key: each for each in plan_deliveries(get_settings(), sales(), [lost, odd, good])}
     assert "Nowhere" in bound[lost].refusal
     assert bound[odd].refusal
     done = deliver_now(get_settings(), sales(), [lost, odd, good])

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages import headers as names
-from sqlqueue_app.models import FailedAttempt, FailedMessage
-from sqlqueue_app.operations.bulk.preview import preview
-from sqlqueue_app.operations.editing import (
+from sqlqueue_app.failures.editing import (
     LOCKED,
     Editable,
     EditRefused,
@@ -21,7 +18,10 @@ from sqlqueue_app.operations.editing import (
     read_editable,
     read_edited_headers,
 )
-from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.failures.operations import preview
+from sqlqueue_app.failures.selection import FailureSelection
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.models import FailedAttempt, FailedMessage
 from tests.operations.failing import fail, failed_row, install_sales, statuses
 from tests.operations.filling import count, table
 from tests.support.databases import QueueDatabase

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.models import EndpointSample
-from sqlqueue_app.operations.endpoint_measures import (
+from sqlqueue_app.status.endpoints import (
     Measured,
     measures_by_type_and_instance,
     measures_over_time,

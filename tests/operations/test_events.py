@@ -11,17 +11,18 @@ from django.db import connections, transaction
 from django.db.utils import DataError
 from django.utils import translation
 
+from sqlqueue_app.browsing.messages import purge_queue
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.dashboard.history import text_of_event
+from sqlqueue_app.failures.index import FailureIndexing
+from sqlqueue_app.failures.operation_kinds import KINDS
+from sqlqueue_app.failures.operations import OperationRunner
 from sqlqueue_app.models import Event, FailedMessage, FailureStatus, Operation, OperationState, Severity
-from sqlqueue_app.operations import events
-from sqlqueue_app.operations.bulk.engine import OperationRunner
-from sqlqueue_app.operations.bulk.kinds import KINDS
-from sqlqueue_app.operations.event_texts import text_of_event
-from sqlqueue_app.operations.events import CATALOGUE, KEPT, EventKind, forget_old_events, record_event, tell_event
-from sqlqueue_app.operations.failure_index import FailureIndexing
-from sqlqueue_app.operations.purging import purge_queue
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status import events
+from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, tell_event
+from sqlqueue_app.status.retention import EVENTS_KEPT, forget_old_events
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.error_rows import FAILED_AT as NOW
 from tests.operations.error_rows import failed
 from tests.operations.filling import message, table
@@ -188,7 +189,7 @@ def test_the_end_of_an_operation_is_an_event(errors: QueueDatabase, state: Opera
 
 
 def test_old_events_are_deleted_a_thousand_at_once(errors: QueueDatabase) -> None:
-    old, young = NOW - KEPT - SECOND, NOW - KEPT + SECOND
+    old, young = NOW - EVENTS_KEPT - SECOND, NOW - EVENTS_KEPT + SECOND
     rows = [Event(at=old if number < 2_500 else young, severity="info", kind="x") for number in range(2_600)]
     Event.objects.using(alias()).bulk_create(rows, batch_size=100)
 
@@ -197,7 +198,7 @@ def test_old_events_are_deleted_a_thousand_at_once(errors: QueueDatabase) -> Non
 
 
 def test_a_worker_forgets_old_events(errors: QueueDatabase) -> None:
-    record_event(EventKind.GROUP_NEW, "old", now=NOW - KEPT - SECOND)
+    record_event(EventKind.GROUP_NEW, "old", now=NOW - EVENTS_KEPT - SECOND)
     record_event(EventKind.GROUP_NEW, "young", now=NOW - SECOND)
 
     FailureIndexing(get_settings(), now=lambda: NOW).index()

@@ -11,11 +11,11 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures import index
+from sqlqueue_app.failures.index import FailureIndexing, IndexState
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
-from sqlqueue_app.operations import failure_index
-from sqlqueue_app.operations.failure_index import FailureIndexing, IndexState
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.error_rows import FAILED_AT as NOW
 from tests.operations.error_rows import acknowledgement, failed
 from tests.operations.filling import install, row, table
@@ -91,8 +91,8 @@ def test_a_row_that_is_committed_late_is_found(postgresql_database: QueueDatabas
 
 
 def test_rows_far_from_the_end_are_compared_in_turn(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_index, "TAIL", 3)
-    monkeypatch.setattr(failure_index, "STRETCH", 4)
+    monkeypatch.setattr(index, "TAIL", 3)
+    monkeypatch.setattr(index, "STRETCH", 4)
     queue = table(errors, "error")
     queue.send([failed(f"m-{number}") for number in range(30)])
     look()
@@ -125,7 +125,7 @@ def test_a_purged_queue_is_noticed(errors: QueueDatabase) -> None:
 
 def test_a_purge_of_a_long_queue_is_noticed_by_one_run_of_the_job(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TAIL", 5), ("STRETCH", 5), ("GONE_AT_ONCE", 2)):
-        monkeypatch.setattr(failure_index, name, value)
+        monkeypatch.setattr(index, name, value)
     table(errors, "error").send([failed(f"m-{number}") for number in range(60)])
     look()
     table(errors, "error").purge()

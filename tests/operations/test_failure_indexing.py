@@ -10,10 +10,10 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.index import FailureIndexing, IndexState, catch_up
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
-from sqlqueue_app.operations.failure_index import FailureIndexing, IndexState, catch_up
-from sqlqueue_app.operations.failure_retention import KEPT
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.status.retention import FAILURES_KEPT
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.error_rows import FAILED_AT as NOW
 from tests.operations.error_rows import acknowledgement, failed
 from tests.operations.filling import install, table
@@ -98,7 +98,7 @@ def test_what_needs_nobody_is_forgotten_after_a_while(errors: QueueDatabase) -> 
         messages.filter(message_id=name).update(status=status)
     FailureGroup.objects.using(alias()).filter(title="Shop.noted").update(note="why")
 
-    early = NOW + KEPT
+    early = NOW + FAILURES_KEPT
     FailureIndexing(get_settings(), now=lambda: early).index()
     assert len(statuses()) == 4
     FailureIndexing(get_settings(), now=lambda: early + timedelta(hours=1)).index()

@@ -9,16 +9,21 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures import queries
+from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.queries import (
+    PageKey,
+    Whereabouts,
+    count_failures,
+    find_retries,
+    read_failure,
+    read_failures,
+    read_groups,
+)
+from sqlqueue_app.failures.selection import LONGEST, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
-from sqlqueue_app.operations import pending_retries
-from sqlqueue_app.operations.failure_detail import read_failure
-from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.operations.failure_lists import Key, count_failures, read_failures, read_groups
-from sqlqueue_app.operations.failure_query import LONGEST, read_query, write_query
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.operations.pending_retries import Whereabouts, find_retries
-from sqlqueue_app.tables.chosen_rows import find_ids, remove_rows
+from sqlqueue_app.tables.row_selection import find_ids, remove_rows
 from tests.operations.error_rows import FAILED_AT, failed
 from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
@@ -50,13 +55,13 @@ def test_pages_follow_each_other_by_time_and_id(errors: QueueDatabase) -> None:
     fill(errors, *["A"] * 7, apart=timedelta())
     fill(errors, *["A"] * 3)
     seen: list[FailedMessage] = []
-    after: Key | None = None
+    after: PageKey | None = None
     while True:
         page = read_failures(everything().queryset(), after=after, size=3)
         seen += page.messages
         if page.next is None:
             break
-        after = Key.read(str(page.next))
+        after = PageKey.read(str(page.next))
 
     assert [each.pk for each in seen] == [each.pk for each in everything().queryset().order_by("-failed_at", "-pk")]
     assert count_failures(everything().queryset()) == (len(seen), True)
@@ -66,7 +71,7 @@ def test_pages_follow_each_other_by_time_and_id(errors: QueueDatabase) -> None:
     "text", ["", "_", "2026-05-01T12:00:00Z", "2026-05-01T12:00:00Z_x", "x_3c3c90ba-3dda-41bb-b5ab-460449a8f80e", "\0"]
 )
 def test_what_is_no_key_is_the_first_page(text: str) -> None:
-    assert Key.read(text) is None
+    assert PageKey.read(text) is None
 
 
 def test_groups_have_counts_times_and_a_trend(errors: QueueDatabase) -> None:
@@ -85,16 +90,16 @@ def test_groups_have_counts_times_and_a_trend(errors: QueueDatabase) -> None:
 
 
 def test_every_group_is_on_one_page(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue_app.operations.failure_lists.GROUPS_PER_PAGE", 2)
+    monkeypatch.setattr("sqlqueue_app.failures.queries.GROUPS_PER_PAGE", 2)
     fill(errors, "A", "B", "C", "D", "E")
     titles: list[str] = []
-    after: Key | None = None
+    after: PageKey | None = None
     while True:
         page = read_groups(everything(), "type", now=FAILED_AT, after=after)
         titles += [each.group.title for each in page.groups]
         if page.next is None:
             break
-        after = Key.read(str(page.next))
+        after = PageKey.read(str(page.next))
 
     assert titles == ["E", "D", "C", "B", "A"]
 
@@ -176,7 +181,7 @@ def test_where_a_retry_is(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch
     assert find_retries(get_settings(), [retried])[retried.pk].row_version == target.row_versions(3)[1]
     remove_rows(target, target.row_versions(3)[1:2])
     assert where() == Whereabouts.TAKEN
-    monkeypatch.setattr(pending_retries, "ROWS_AT_MOST", 1)
+    monkeypatch.setattr(queries, "ROWS_AT_MOST", 1)
     assert where() == (Whereabouts.TAKEN if errors.vendor == "postgresql" else Whereabouts.NOT_FOUND)
     retried.retried_to = "nowhere"
     assert where() == Whereabouts.NO_QUEUE

@@ -13,8 +13,8 @@ from django.http import QueryDict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqlqueue_app.failures.selection import CLASSIFIERS, MOST_IDS, FailureSelection
 from sqlqueue_app.models import FailureGroup, FailureStatus
-from sqlqueue_app.operations.failure_selection import CLASSIFIERS, MOST_IDS, FailureSelection
 from tests.operations.failures import FAILED_AT, failure
 from tests.support.databases import QueueDatabase
 

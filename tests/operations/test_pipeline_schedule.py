@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.operations.pipeline_schedule import PipelineSchedule, pipeline_jobs
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import PipelineSchedule, pipeline_jobs
 from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import poll_until

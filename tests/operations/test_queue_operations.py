@@ -12,15 +12,14 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures import operation_batches
+from sqlqueue_app.failures.operation_batches import OperationRefused
+from sqlqueue_app.failures.operation_kinds import QueueScope, queue_scope
+from sqlqueue_app.failures.operations import OperationRunner, create_operation, request_operation
 from sqlqueue_app.models import Operation, OperationState
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk import batches
-from sqlqueue_app.operations.bulk.batches import OperationRefused
-from sqlqueue_app.operations.bulk.engine import OperationRunner
-from sqlqueue_app.operations.bulk.queue_kinds import QueueScope, queue_scope
-from sqlqueue_app.operations.bulk.requesting import create_operation, request_operation
-from sqlqueue_app.tables.chosen_rows import take_rows
+from sqlqueue_app.status.events import Actor
 from sqlqueue_app.tables.installation import drop_queue
+from sqlqueue_app.tables.row_selection import take_rows
 from tests.operations.filling import count, install, message, row, table
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -126,7 +125,7 @@ def test_a_purge_deletes_what_was_there(filled: QueueDatabase) -> None:
 
 
 def test_large_bodies_go_in_small_batches(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BYTES_PER_BATCH", 20)
+    monkeypatch.setattr(operation_batches, "BYTES_PER_BATCH", 20)
     operation, runner = begun(filled, "move_queue", moving(filled))
     runner.claim(operation.pk)
     assert runner.advance(operation.pk).done == 2

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.failures.retrying import RedirectRefused, change_redirect, make_redirect, redirect_id, remove_redirect
 from sqlqueue_app.models import Redirect
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.redirects import RedirectRefused, change_redirect, make_redirect, redirect_id, remove_redirect
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
 from tests.operations.failing import install_sales
 from tests.support.databases import QueueDatabase

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from sqlqueue_app.instances import managed_alias
 from sqlqueue_app.models import (
     ActionResult,
     ConversationEdge,
@@ -17,10 +16,11 @@ from sqlqueue_app.models import (
     OperationState,
     OperatorAction,
 )
-from sqlqueue_app.operations import portions
-from sqlqueue_app.operations.actions import Actor, record_action
-from sqlqueue_app.operations.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_figures, forget_what_is_old
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status import retention
+from sqlqueue_app.status.events import Actor, record_action
+from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_figures, forget_what_is_old
+from sqlqueue_app.tables.connections import database_now
 from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
 
@@ -34,7 +34,7 @@ def operation(state: OperationState, at: datetime) -> Operation:
 
 def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     install(queue_database)
-    monkeypatch.setattr(portions, "DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
     now = database_now(managed_alias())
     old = [operation(OperationState.COMPLETED, now - OPERATIONS_KEPT - SECOND) for _ in range(5)]
     kept = {

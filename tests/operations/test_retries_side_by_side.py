@@ -13,17 +13,16 @@ from collections.abc import Callable
 from django.db import connections
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.operation_batches import OperationRefused
+from sqlqueue_app.failures.operations import OperationRunner, create_operation
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import FailedMessage, FailureStatus, Operation
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk.batches import OperationRefused
-from sqlqueue_app.operations.bulk.engine import OperationRunner
-from sqlqueue_app.operations.bulk.requesting import create_operation
-from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import NewRow
 from tests.operations.failing import fail, failed_headers, failed_row, install_sales

@@ -10,18 +10,17 @@ import pytest
 from pytest_django import Settings
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.failures.operation_batches import OperationRefused
+from sqlqueue_app.failures.operations import request_operation
+from sqlqueue_app.failures.retrying import make_redirect
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus, Operation, Redirect
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk.batches import OperationRefused
-from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.redirects import make_redirect
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import drop_queue, install_tables
 from sqlqueue_app.tables.queue import queue_table
 from tests.operations.failing import fail, failed_row, install_sales, statuses

@@ -12,16 +12,15 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.models import Claim, EndpointSample, Instance, QueueSample
-from sqlqueue_app.operations import portions, sampling
-from sqlqueue_app.operations.claims import AHEAD_AT_MOST, claim
-from sqlqueue_app.operations.known_queues import address_book_of
-from sqlqueue_app.operations.sample_storage import RESOLUTIONS, keep_house, read_samples, resolution_for, write_samples
-from sqlqueue_app.operations.sampling import Sampling
+from sqlqueue_app.receiving.instances import AHEAD_AT_MOST, InstanceLease, claim, lease_instance
+from sqlqueue_app.status import retention
+from sqlqueue_app.status import samples as sampling
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.status.samples import RESOLUTIONS, Sampling, keep_house, read_samples, resolution_for, write_samples
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
-from sqlqueue_app.tables.well_known import delayed_address
 from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -254,7 +253,7 @@ def test_after_a_time_without_a_worker_what_is_left_is_rolled_up(queue_database:
 
 
 def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "DELETED_AT_ONCE", 7)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 7)
     noon = START - 3 * SECOND
     for resolution in RESOLUTIONS:
         oldest, length = noon - resolution.kept, resolution.seconds * SECOND

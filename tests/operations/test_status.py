@@ -9,15 +9,13 @@ import pytest
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from sqlqueue_app.browsing.messages import read_page
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.messages.times import format_time
-from sqlqueue_app.operations import queue_looks
-from sqlqueue_app.operations.browse import read_page
-from sqlqueue_app.operations.known_queues import QueueKind
-from sqlqueue_app.operations.queue_looks import QueueStatus
-from sqlqueue_app.operations.queue_problems import ProblemKind
-from sqlqueue_app.operations.status import Status, read_status
+from sqlqueue_app.status import queues
+from sqlqueue_app.status.overview import Status, read_status
+from sqlqueue_app.status.queues import ProblemKind, QueueKind, QueueStatus
 from sqlqueue_app.tables.queue import Depth, forget_tables
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.operations.filling import ENDPOINTS, count, install, instance, message, now_of, row, table
@@ -119,8 +117,8 @@ def test_the_more_queues_the_sooner_they_are_estimated(queue_database: QueueData
     install(queue_database)
     table(queue_database, "Sales").send([message() for _ in range(12)])
     assert queue(read_status(), "Sales").depth == Depth(12, 0, 0, exact=True)
-    monkeypatch.setattr(queue_looks, "COUNTED_AT_MOST", 30)
-    monkeypatch.setattr(queue_looks, "_LEAST_LIMIT", 1)
+    monkeypatch.setattr(queues, "COUNTED_AT_MOST", 30)
+    monkeypatch.setattr(queues, "_LEAST_LIMIT", 1)
     assert queue(read_status(), "Sales").depth == Depth(12, 0, 0, exact=False)
 
 

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -73,9 +74,9 @@ def test_the_wheel_carries_every_file_of_the_package(wheel: Path) -> None:
     "kind",
     [
         "py.typed",
-        "databases/sql/sqlserver/*.sql",
-        "databases/sql/postgresql/*.sql",
-        "databases/sql/sqlite/*.sql",
+        "dialects/sql/sqlserver/*.sql",
+        "dialects/sql/postgresql/*.sql",
+        "dialects/sql/sqlite/*.sql",
         "templates/**/*.html",
         "static/**/*.css",
     ],
@@ -100,7 +101,7 @@ def test_the_wheel_names_its_requirements_and_extras(wheel: Path) -> None:
     assert described["Requires-Python"] == ">=3.11"
     assert described.get_all("Provides-Extra") == ["metrics", "mssql", "postgres", "spark", "tasks", "tracing"]
     always = [text for text in described.get_all("Requires-Dist", []) if "extra ==" not in text]
-    assert always == ["apscheduler<4,>=3.11", "django>=5.2"]
+    assert always == ["apscheduler<4,>=3.11", "cronsim<3,>=2.8", "django>=5.2", "standardwebhooks<2,>=1.1"]
 
 
 def test_a_bare_project_can_add_it_and_migrate(python_of_a_user: Path, tmp_path: Path) -> None:
@@ -117,6 +118,21 @@ def test_a_bare_project_can_add_it_and_migrate(python_of_a_user: Path, tmp_path:
     finally:
         database.close()
     assert {"Sales", "error"} <= tables
+
+
+def test_without_the_extra_a_bare_project_has_the_address_of_the_metrics(python_of_a_user: Path, tmp_path: Path) -> None:
+    run(python_of_a_user, "-m", "django", "startproject", "site_of_a_user", tmp_path, cwd=tmp_path)
+    with (tmp_path / "site_of_a_user" / "settings.py").open("a", encoding="utf-8") as settings:
+        settings.write(f'{SETTINGS_OF_A_USER}ROOT_URLCONF = "sqlqueue_app.urls"\nSQLQUEUE["METRICS"] = {{"TOKEN": "x"}}\n')
+    asking = """
+        from django.test import Client
+        answer = Client().get("/metrics", headers={"Authorization": "Bearer x", "Host": "localhost"})
+        print(answer.status_code, answer.content.decode())
+    """
+
+    said = run(python_of_a_user, "manage.py", "shell", "-c", textwrap.dedent(asking), cwd=tmp_path)
+
+    assert said.splitlines()[-1] == "500 prometheus-client is not installed: run pip install 'django-sqlqueue[metrics]'"
 
 
 def test_it_can_be_imported_without_configured_django(python_of_a_user: Path, tmp_path: Path) -> None:

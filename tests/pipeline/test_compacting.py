@@ -14,9 +14,9 @@ import pytest
 
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
 from sqlqueue_app.pipeline.compacting import compact, retire_old
-from sqlqueue_app.pipeline.copying import ErrorQueue
-from sqlqueue_app.pipeline.errors import BatchLost, PipelineError
-from sqlqueue_app.pipeline.taking import AuditQueue
+from sqlqueue_app.pipeline.copying import ErrorQueueCopier
+from sqlqueue_app.pipeline.storage import BatchLost, PipelineError
+from sqlqueue_app.pipeline.taking import AuditQueueTaker
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.error_rows import failed
@@ -46,7 +46,7 @@ class Kept:
     def take(self, audit: QueueTable, tools: Tools, lake: Path) -> None:
         for number in range(3):
             audit.send([message({"n": number}), message({"n": -number}), row("unreadable")])
-            AuditQueue(tools, audit, "audit").take(100)
+            AuditQueueTaker(tools, audit, "audit").take(100)
         # two of the eight tables, which are put together in the same way
         self.batches, self.files = (
             list(LakeBatch.objects.all()),
@@ -167,10 +167,10 @@ def aged(sqlite_database: QueueDatabase, tools: Tools) -> Callable[[int], None]:
             each.save()
 
     table(sqlite_database, "audit").send([message(), row("unreadable")])
-    AuditQueue(tools, table(sqlite_database, "audit"), "audit").take(10)
+    AuditQueueTaker(tools, table(sqlite_database, "audit"), "audit").take(10)
     errors = table(sqlite_database, "error")
     errors.send([failed("m-1", at=datetime.now(UTC))])
-    ErrorQueue(tools, errors, "error").copy(10)
+    ErrorQueueCopier(tools, errors, "error").copy(10)
     return age
 
 

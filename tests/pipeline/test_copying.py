@@ -14,11 +14,10 @@ from django.db import transaction
 from sqlqueue_app.messages.failure_groups import unique_message_id
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.models import CopyFate, FailedMessage, FailureStatus, LakeBatch, LakeCopy, LakeFile, PipelineRun
-from sqlqueue_app.pipeline.copying import ErrorQueue
-from sqlqueue_app.pipeline.fates import Fates, fate_of
+from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker, outcome_of
 from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.tables.chosen_rows import remove_rows
 from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.error_rows import FAILED_AT, acknowledgement, failed
 from tests.operations.filling import install, row, table
 from tests.pipeline.workshop import tools_of
@@ -41,8 +40,8 @@ def tools(queue_database: QueueDatabase, errors: QueueTable, spark: SparkSession
 
 
 @pytest.fixture
-def queue(tools: Tools, errors: QueueTable) -> ErrorQueue:
-    return ErrorQueue(tools, errors, "error")
+def queue(tools: Tools, errors: QueueTable) -> ErrorQueueCopier:
+    return ErrorQueueCopier(tools, errors, "error")
 
 
 def copies(database: QueueDatabase) -> list[LakeCopy]:
@@ -59,7 +58,7 @@ def in_the_lake(database: QueueDatabase, folder: Path, name: str) -> list[int]:
 
 
 def test_each_row_is_copied_once_and_stays(
-    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueue, tmp_path: Path
+    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, tmp_path: Path
 ) -> None:
     errors.send([failed("m-1"), failed("m-2"), row("no json"), failed("m-3")])
     first = queue.copy(3)
@@ -79,7 +78,7 @@ def test_each_row_is_copied_once_and_stays(
     assert (run.batches, run.failures, run.unreadable) == (3, 4, 1)
 
 
-def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueue) -> None:
+def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier) -> None:
     errors.send([acknowledgement(uuid.uuid4()), failed("m-1"), acknowledgement(uuid.uuid4())])
 
     copied = queue.copy(10)
@@ -91,7 +90,7 @@ def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors:
 
 
 def test_rows_between_others_are_copied_alone(
-    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueue, monkeypatch: pytest.MonkeyPatch
+    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sqlqueue_app.spark.lake_files._MOST_IN_LIST", 1)
     errors.send([failed(f"m-{number}") for number in range(5)])
@@ -107,7 +106,9 @@ def test_rows_between_others_are_copied_alone(
     assert (copied.rows, copied.lowest, copied.highest) == (2, numbers[1], numbers[3])
 
 
-def test_two_pipelines_copy_a_row_once(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueue, tools: Tools) -> None:
+def test_two_pipelines_copy_a_row_once(
+    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, tools: Tools
+) -> None:
     errors.send([failed("m-1"), failed("m-2")])
     number = errors.row_versions(1)[0]
     alias = queue_database.alias
@@ -172,18 +173,18 @@ CASES: list[tuple[dict[str, object], FailedMessage | None, CopyFate]] = [
 
 @pytest.mark.parametrize(("copy", "failure", "fate"), CASES)
 def test_what_became_of_a_copy(copy: dict[str, object], failure: FailedMessage | None, fate: CopyFate) -> None:
-    assert fate_of(copy_of(**copy), failure) == fate
+    assert outcome_of(copy_of(**copy), failure) == fate
 
 
 def test_fates_are_noted_once_and_stand_in_the_lake(
-    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueue, tools: Tools, tmp_path: Path
+    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier, tools: Tools, tmp_path: Path
 ) -> None:
     alias = queue_database.alias
     sent = [failed(f"m-{number}") for number in range(3)]
     errors.send(sent)
     queue.copy(10)
-    fates = Fates(tools)
-    assert fates.learn() == 0
+    fates = OutcomeTracker(tools)
+    assert fates.update() == 0
     numbers = errors.row_versions(10)
     later = FAILED_AT + timedelta(hours=1)
     ids = [unique_message_id(read_headers(each.headers), native_id=each.id) for each in sent]
@@ -197,11 +198,11 @@ def test_fates_are_noted_once_and_stand_in_the_lake(
         remove_rows(errors, [numbers[0], numbers[2]])
     queue.copy(10)
 
-    assert Fates(tools).learn() == 3
+    assert OutcomeTracker(tools).update() == 3
     assert [each.fate for each in copies(queue_database)] == ["retried", "archived", "gone"]
     FailedMessage.objects.using(alias).filter(pk=ids[0]).update(status=FailureStatus.RESOLVED, status_at=later)
-    assert Fates(tools).learn() == 1
-    assert Fates(tools).learn() == 0
+    assert OutcomeTracker(tools).update() == 1
+    assert OutcomeTracker(tools).update() == 0
 
     files = LakeFile.objects.using(alias).filter(table="fates").order_by("pk")
     rows = [

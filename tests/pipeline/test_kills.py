@@ -41,6 +41,8 @@ def ids_in_the_lake(database: QueueDatabase, lake: Path) -> Counter[str]:
     return found
 
 
+# Some ten processes of Spark, one after the other: on a busy machine they take more than the four minutes of other tests.
+@pytest.mark.timeout(600)
 def test_messages_survive_kills(queue_database: QueueDatabase, tmp_path: Path) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"AUDIT_QUEUE": "audit"}})
     audit = table(queue_database, "audit")

@@ -11,11 +11,11 @@ from django.db import connections
 
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import LakeBatch, LakePosition, MessageFigures, PipelineRun
-from sqlqueue_app.pipeline.errors import BatchLost
 from sqlqueue_app.pipeline.manifest import Step, no_step
-from sqlqueue_app.pipeline.peeking import PeekedQueue
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.pipeline.storage import BatchLost
+from sqlqueue_app.pipeline.taking import AuditQueueCopier
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
 from tests.pipeline.senders import slow_sender
@@ -40,11 +40,11 @@ class Shop:
         self.lake = lake
         self._spark = spark
 
-    def queue(self, step: Step = no_step, settle_seconds: float = 0) -> PeekedQueue:
+    def queue(self, step: Step = no_step, settle_seconds: float = 0) -> AuditQueueCopier:
         """The queue as a new process of the pipeline has it, which has recovered."""
         tools = tools_of(self.database, self._spark, self.lake, step=step)
         tools.manifest.recover()
-        return PeekedQueue(tools, self.audit, "audit", StopSignal(), settle_seconds)
+        return AuditQueueCopier(tools, self.audit, "audit", StopSignal(), settle_seconds)
 
     def numbers(self) -> list[int]:
         """Of the rows in the queue."""

@@ -11,15 +11,14 @@ import pytest
 from django.core.management import call_command
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.queries import read_all_failures
 from sqlqueue_app.models import CopyFate, FailureStatus, LakeCopy, LakeFile, PipelineRun
-from sqlqueue_app.operations.failure_lookup import read_all_failures
 from sqlqueue_app.pipeline import run as run_module
-from sqlqueue_app.pipeline.errors import PipelineBusy, PipelineError
-from sqlqueue_app.pipeline.options import options_of
-from sqlqueue_app.pipeline.run import Done, run_pipeline
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.tables.chosen_rows import remove_rows
+from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
+from sqlqueue_app.pipeline.storage import PipelineBusy, PipelineError
+from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.error_rows import failed
 from tests.operations.filling import install, message, row, table
 from tests.support.databases import QueueDatabase
@@ -45,7 +44,7 @@ def database(queue_database: QueueDatabase, spark: SparkSession, tmp_path: Path)
     return queue_database
 
 
-def run(stop: StopSignal | None = None, **options: Any) -> Done:
+def run(stop: StopSignal | None = None, **options: Any) -> PipelineProgress:
     settings = get_settings()
     return run_pipeline(settings, options_of(settings, **options), stop or StopSignal())
 

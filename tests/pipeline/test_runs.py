@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.models import PipelineRun, RunState
-from sqlqueue_app.pipeline import runs
-from sqlqueue_app.pipeline.errors import PipelineBusy
-from sqlqueue_app.pipeline.runs import Heartbeats, begin_run, count_in_run, end_run
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.pipeline import manifest
+from sqlqueue_app.pipeline.manifest import Heartbeats, begin_run, count_in_run, end_run
+from sqlqueue_app.pipeline.storage import PipelineBusy
+from sqlqueue_app.tables.connections import database_now
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import poll_until
 
@@ -55,7 +55,7 @@ def test_a_second_pipeline_is_told_of_the_first(queue_database: QueueDatabase) -
 
 
 def test_a_live_process_of_this_machine_counts(queue_database: QueueDatabase) -> None:
-    other(queue_database, host=runs._host(), pid=os.getppid())
+    other(queue_database, host=manifest._host(), pid=os.getppid())
 
     with pytest.raises(PipelineBusy, match=f"process {os.getppid()} on"):
         begin(queue_database)
@@ -65,8 +65,8 @@ def test_a_live_process_of_this_machine_counts(queue_database: QueueDatabase) ->
 def test_what_was_killed_is_no_hindrance(queue_database: QueueDatabase, dead: str) -> None:
     cases: dict[str, dict[str, Any]] = {
         "silent": {"heartbeat_at": database_now(queue_database.alias) - timedelta(minutes=3)},
-        "killed": {"host": runs._host(), "pid": 2**22 + 5},
-        "restarted under the same number": {"host": runs._host(), "pid": os.getpid()},
+        "killed": {"host": manifest._host(), "pid": 2**22 + 5},
+        "restarted under the same number": {"host": manifest._host(), "pid": os.getpid()},
     }
     run = other(queue_database, **cases[dead])
 
@@ -77,7 +77,7 @@ def test_what_was_killed_is_no_hindrance(queue_database: QueueDatabase, dead: st
 
 
 def test_the_heart_beats_while_it_runs(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(manifest, "HEARTBEAT_SECONDS", 0.01)
     run = other(queue_database, heartbeat_at=database_now(queue_database.alias) - timedelta(minutes=1))
     before = run.heartbeat_at
     assert before is not None

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sqlqueue_app.pipeline.errors import PipelineError
-from sqlqueue_app.pipeline.hadoop_storage import HadoopStorage
-from sqlqueue_app.pipeline.lake import open_lake, open_storage
-from sqlqueue_app.pipeline.storage import LakeStorage, LocalStorage, local_folder
+from sqlqueue_app.pipeline.storage import (
+    HadoopStorage,
+    LakeStorage,
+    LocalStorage,
+    PipelineError,
+    local_folder,
+    open_lake,
+    open_storage,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

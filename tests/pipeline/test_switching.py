@@ -10,9 +10,8 @@ import pytest
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import LakePosition, MessageFigures
 from sqlqueue_app.pipeline.manifest import Step, no_step
-from sqlqueue_app.pipeline.options import options_of
-from sqlqueue_app.pipeline.run import Done, run_pipeline
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
+from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
 from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
@@ -31,7 +30,7 @@ def audit(queue_database: QueueDatabase, spark: SparkSession, tmp_path: Path) ->
     return table(queue_database, "audit")
 
 
-def run(step: Step = no_step, **options: Any) -> Done:
+def run(step: Step = no_step, **options: Any) -> PipelineProgress:
     settings = get_settings()
     return run_pipeline(settings, options_of(settings, **options), StopSignal(), step=step)
 

@@ -10,11 +10,11 @@ import pytest
 
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
-from sqlqueue_app.pipeline.errors import BatchLost
-from sqlqueue_app.pipeline.taking import AuditQueue, Taken
+from sqlqueue_app.pipeline.storage import BatchLost
+from sqlqueue_app.pipeline.taking import AuditQueueTaker, BatchResult
 from sqlqueue_app.pipeline.tools import Tools
-from sqlqueue_app.tables.chosen_rows import remove_rows
 from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.row_selection import remove_rows
 from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
 from tests.pipeline.senders import slow_sender
@@ -47,9 +47,9 @@ def test_rows_go_from_the_queue_into_the_lake(
     audit.send([*(message({"n": number}) for number in range(10)), row("not json"), message(), message()])
     numbers = audit.row_versions(100)
     lake = tmp_path / "a lake"
-    queue = AuditQueue(tools_of(queue_database, spark, lake, in_hadoop=store == "hadoop"), audit, "audit")
+    queue = AuditQueueTaker(tools_of(queue_database, spark, lake, in_hadoop=store == "hadoop"), audit, "audit")
 
-    assert queue.take(5) == Taken(5, 0, bytes=_bytes(queue_database), was_full=True)
+    assert queue.take(5) == BatchResult(5, 0, bytes=_bytes(queue_database), was_full=True)
     last = queue.take(100)
     assert last is not None
     assert (last.rows, last.unreadable, last.was_full) == (8, 1, False)
@@ -77,7 +77,7 @@ def test_a_batch_that_is_broken_off_is_taken_once_all_the_same(
     numbers = audit.row_versions(10)
 
     with pytest.raises(Broken):
-        AuditQueue(tools_of(queue_database, spark, tmp_path, step=breaking_at(broken_at)), audit, "audit").take(10)
+        AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=breaking_at(broken_at)), audit, "audit").take(10)
     finished = tools.manifest.recover()
     left = audit.row_versions(10)
     is_committed = STEPS.index(broken_at) >= STEPS.index("committed")
@@ -85,7 +85,7 @@ def test_a_batch_that_is_broken_off_is_taken_once_all_the_same(
     assert finished == (1 if is_committed and broken_at != "published" else 0)
     assert left == ([] if is_committed else numbers)
     assert in_the_lake(queue_database, tmp_path) == sorted(set(numbers) - set(left))
-    AuditQueue(tools, audit, "audit").take(10)
+    AuditQueueTaker(tools, audit, "audit").take(10)
     assert in_the_lake(queue_database, tmp_path) == numbers
     assert tools.storage.names("_inflight") == []
 
@@ -101,7 +101,7 @@ def test_what_somebody_else_took_meanwhile_is_not_in_the_lake(
             remove_rows(audit, [numbers[2]])
 
     tools = tools_of(queue_database, spark, tmp_path, step=take_one)
-    queue = AuditQueue(tools, audit, "audit")
+    queue = AuditQueueTaker(tools, audit, "audit")
     with pytest.raises(BatchLost, match=r"1 of 5 rows of .*audit.* were taken by somebody else: the batch is rolled back"):
         queue.take(10)
     assert audit.row_versions(10) == [each for each in numbers if each != numbers[2]]
@@ -121,9 +121,9 @@ def test_of_two_pipelines_one_takes_the_rows(
     def another(name: str) -> None:
         steps.append(name)
         if name == "synced" and steps.count(name) == 1:
-            AuditQueue(tools, audit, "audit").take(3)
+            AuditQueueTaker(tools, audit, "audit").take(3)
 
-    queue = AuditQueue(tools_of(queue_database, spark, tmp_path, step=another), audit, "audit")
+    queue = AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=another), audit, "audit")
     with pytest.raises(BatchLost, match="3 of 5 rows"):
         queue.take(10)
     queue.take(10)
@@ -143,7 +143,7 @@ def test_a_pipeline_that_cleans_up_beside_another_costs_that_one_a_batch(
         if name == "synced" and steps.count(name) == 1:
             tools.manifest.recover()
 
-    queue = AuditQueue(tools_of(queue_database, spark, tmp_path, step=clean_up), audit, "audit")
+    queue = AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=clean_up), audit, "audit")
     with pytest.raises(BatchLost, match="is not there any more: another pipeline has cleaned up"):
         queue.take(10)
     assert audit.row_versions(10) == numbers
@@ -159,7 +159,7 @@ def test_rows_that_are_committed_late_come_with_the_next_batch(
     audit = table(postgresql_database, "audit")
     with slow_sender(postgresql_database, audit):
         audit.send([message()])
-        queue = AuditQueue(tools_of(postgresql_database, spark, tmp_path), audit, "audit")
+        queue = AuditQueueTaker(tools_of(postgresql_database, spark, tmp_path), audit, "audit")
         first = queue.take(10)
     second = queue.take(10)
 
@@ -173,7 +173,7 @@ def test_rows_that_are_committed_late_come_with_the_next_batch(
 
 def test_a_queue_without_a_table_is_an_error_that_names_it(queue_database: QueueDatabase, tools: Tools) -> None:
     with pytest.raises(QueueNotFound, match="nowhere"):
-        AuditQueue(tools, table(queue_database, "nowhere"), "nowhere").take(10)
+        AuditQueueTaker(tools, table(queue_database, "nowhere"), "nowhere").take(10)
 
 
 def test_a_table_that_is_dropped_while_it_is_read(
@@ -187,7 +187,7 @@ def test_a_table_that_is_dropped_while_it_is_read(
                 cursor.execute(f"DROP TABLE {audit.qualified}")
 
     with pytest.raises(QueueNotFound):
-        AuditQueue(tools_of(queue_database, spark, tmp_path, step=drop), audit, "audit").take(10)
+        AuditQueueTaker(tools_of(queue_database, spark, tmp_path, step=drop), audit, "audit").take(10)
     assert in_the_lake(queue_database, tmp_path) == []
 
 
@@ -203,7 +203,7 @@ def test_bodies_of_any_size(
         with queue_database.connection.cursor() as cursor:
             cursor.execute(f"UPDATE {audit.qualified} SET body = NULL")
 
-    AuditQueue(tools, audit, "audit").take(10)
+    AuditQueueTaker(tools, audit, "audit").take(10)
 
     (file,) = LakeFile.objects.using(queue_database.alias).filter(table="messages")
     (found,) = pyarrow.parquet.read_table(tmp_path / file.path, partitioning=None).to_pylist()

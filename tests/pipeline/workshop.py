@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlqueue_app.pipeline.hadoop_storage import HadoopStorage
-from sqlqueue_app.pipeline.lake import open_lake, open_storage
-from sqlqueue_app.pipeline.manifest import Manifest, Step, no_step
-from sqlqueue_app.pipeline.reading import reader_of
-from sqlqueue_app.pipeline.runs import begin_run
-from sqlqueue_app.pipeline.tools import Tools
+from sqlqueue_app.pipeline.manifest import Manifest, Step, begin_run, no_step
+from sqlqueue_app.pipeline.storage import HadoopStorage, open_lake, open_storage
+from sqlqueue_app.pipeline.tools import Tools, reader_of
 from tests.support.databases import QueueDatabase
 
 if TYPE_CHECKING:

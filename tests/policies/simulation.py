@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sqlqueue_app.policies.ramp_up import SLOW_TASK_TICK_SECONDS, RampUpController, SlowTaskMonitor, Step, ThreadBudget
+from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS, RampUpController, SlowTaskMonitor, Step, ThreadBudget
 
 
 @dataclass(frozen=True, slots=True)

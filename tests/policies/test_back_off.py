@@ -1,12 +1,11 @@
-"""Waits after empty polls (transport reference 4.1, 4.2), and the thread of the fixed model that uses them."""
+"""Waits after empty polls (docs/internals/endpoints.md#concurrency), and the thread of the fixed model that uses them."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.back_off import BackOff
-from sqlqueue_app.policies.fixed_threads import FAULT_PAUSE_SECONDS, FixedThread
+from sqlqueue_app.policies.polling import FIXED_FAULT_PAUSE_SECONDS, BackOff, FixedThread
 
 TRANSPORT = [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
 
@@ -84,5 +83,5 @@ def test_a_fault_makes_a_fixed_thread_wait_ten_seconds_and_start_over() -> None:
     thread = FixedThread()
     thread.polled(succeeded=False)
 
-    assert thread.faulted() == FAULT_PAUSE_SECONDS == 10.0
+    assert thread.faulted() == FIXED_FAULT_PAUSE_SECONDS == 10.0
     assert thread.polled(succeeded=False) == 0.05

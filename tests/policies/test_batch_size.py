@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlqueue_app.policies.batch_size import AUTO_MAXIMUM, AUTO_SECONDS, BatchSize
+from sqlqueue_app.policies.polling import AUTO_MAXIMUM, AUTO_SECONDS, BatchSize
 
 
 def grown(to: int) -> BatchSize:

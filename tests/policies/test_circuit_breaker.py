@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.circuit_breaker import CircuitBreaker
+from sqlqueue_app.policies.polling import CircuitBreaker
 
 
 def test_it_triggers_once_when_failures_have_gone_on_for_long_enough() -> None:

@@ -1,4 +1,4 @@
-"""Failures that outlive their transaction: the last 10,000 of a receiver (transport reference 5.3)."""
+"""Failures that outlive their transaction: the last 10,000 of a receiver (docs/internals/endpoints.md#failure-memory)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.failure_memory import REMEMBERED_FAILURES, FailureMemory
+from sqlqueue_app.policies.recoverability import REMEMBERED_FAILURES, FailureMemory
 
 
 def row(number: int) -> uuid.UUID:

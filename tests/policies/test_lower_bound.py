@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlqueue_app.policies.lower_bound import LOOK_AGAIN_CAP_SECONDS, LowerBound
+from sqlqueue_app.policies.polling import LOOK_AGAIN_CAP_SECONDS, LowerBound
 
 
 def test_it_follows_the_rows_and_looks_from_the_start_every_tenth_of_a_second() -> None:

@@ -1,4 +1,7 @@
-"""The peek monitor of transports 3.0 and later (transport reference 4.3): what follows from a look, when the next is due."""
+"""The peek monitor of transports 3.0 and later: what follows from a look, when the next is due.
+
+See docs/internals/endpoints.md#peek-monitor.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.peek_monitor import FAULT_PAUSE_SECONDS, Batch, Look, look
+from sqlqueue_app.policies.polling import MONITOR_FAULT_PAUSE_SECONDS, Batch, Look, look
 
 
 def test_one_receive_for_each_message_that_waits_and_no_pause() -> None:
@@ -48,7 +51,7 @@ def test_the_first_that_finds_nothing_ends_the_batch() -> None:
 
 
 def test_after_a_fault_it_waits_a_second() -> None:
-    assert FAULT_PAUSE_SECONDS == 1.0
+    assert MONITOR_FAULT_PAUSE_SECONDS == 1.0
 
 
 @given(peeked=st.integers(0, 50), there=st.integers(0, 50), at_once=st.integers(1, 10))

@@ -1,4 +1,7 @@
-"""The ramp-up controller of transport 2.1 (transport reference 4.2), alone and in a simulation of thousands of polls."""
+"""The ramp-up controller of transport 2.1, alone and in a simulation of thousands of polls.
+
+See docs/internals/endpoints.md#ramp-up-controller.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.ramp_up import RampUpController, Step, ThreadBudget
+from sqlqueue_app.policies.polling import RampUpController, Step, ThreadBudget
 from tests.policies.simulation import Simulation
 
 HOUR = 3_600_000

@@ -1,11 +1,11 @@
-"""The rate limit begins after so many failures in a row and ends with one success (transport reference 9)."""
+"""The rate limit begins after so many failures in a row and ends with one success (docs/internals/endpoints.md#rate-limit)."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.rate_limit import ConsecutiveFailures
+from sqlqueue_app.policies.polling import ConsecutiveFailures
 
 
 def test_it_begins_with_the_last_failure_of_the_row_and_says_so_once() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a failed message: 1 + N attempts, then the error queue (transport reference 5.3, 9)."""
+"""What becomes of a failed message: 1 + N attempts, then the error queue (docs/internals/endpoints.md#retry-policy)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.conf import values
+from sqlqueue_app.conf import settings
 from sqlqueue_app.policies.recoverability import (
     FailureContext,
     MoveToError,
     RecoverabilityConfig,
     RetryLater,
     RetryNow,
+    TransactionMode,
     default_policy,
 )
-from sqlqueue_app.policies.transaction_mode import TransactionMode
 
 
 def attempts_until_error(retries: int) -> int:
@@ -91,4 +91,4 @@ def test_a_day_after_the_last_delayed_retry_there_is_no_other(ago: timedelta, ag
 
 
 def test_the_modes_are_the_words_of_the_settings() -> None:
-    assert {mode.value for mode in TransactionMode} == set(get_args(values.TransactionMode))
+    assert {mode.value for mode in TransactionMode} == set(get_args(settings.TransactionMode))

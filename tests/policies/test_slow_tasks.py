@@ -1,4 +1,7 @@
-"""The slow-task monitor of transports 2.1.5 and later (transport reference 4.2): a thread more for a message that takes long."""
+"""The slow-task monitor of transports 2.1.5 and later: a thread more for a message that takes long.
+
+See docs/internals/endpoints.md#ramp-up-controller.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.ramp_up import SLOW_TASK_TICK_SECONDS, SlowTaskMonitor
+from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS, SlowTaskMonitor
 from tests.policies.simulation import Simulation
 
 TICK = 5000

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app import close_callbacks
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.operations.run import RunOptions, run_worker
 from sqlqueue_app.receiving.handlers import handles, registry
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.sending.pending import pending
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.sending.replies import pending
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
+from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.support.databases import QueueDatabase
 
 # A worker of a test has a few hundred messages to handle at most.

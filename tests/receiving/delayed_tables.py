@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.receiving.delayed_mover import DelayedMover
-from sqlqueue_app.receiving.delayed_tables import due_messages_of
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
+from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.receiving.conftest import Bench
 from tests.support.waiting import join_all
 

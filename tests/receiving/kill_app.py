@@ -14,8 +14,7 @@ from django.db import connections
 
 from sqlqueue_app import handles
 from sqlqueue_app.receiving.error_queue import ErrorQueue
-from sqlqueue_app.receiving.non_transactional import NonTransactionalProcessor
-from sqlqueue_app.receiving.processing import MessageProcessor
+from sqlqueue_app.receiving.processing import MessageProcessor, NonTransactionalProcessor
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from tests.support.failpoints import die, trap

@@ -25,9 +25,9 @@ THREADS = 2
 def main(processes: int, requests: int) -> None:
     """Fork, and end when all children have ended."""
     # As a server that loads the application before it forks; nothing of the requests may have started by then.
-    import sqlqueue_app.callbacks.request
+    import sqlqueue_app.receiving.reply_listeners
 
-    assert sqlqueue_app.callbacks.request is not None
+    assert sqlqueue_app.receiving.reply_listeners is not None
     children = []
     for number in range(processes):
         with warnings.catch_warnings():

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from sqlqueue_app.messages.errors import ConnectionLost
-from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
-from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.concurrency import AdaptiveReceiver
+from sqlqueue_app.receiving.receiver import ReceiverOptions
+from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
 from tests.support.waiting import done_within, poll_until
 
 
@@ -31,6 +32,9 @@ class ImpatientStop(StopSignal):
 class Script:
     """Pollers that do what the test says; each poll is one call of `poll`."""
 
+    handling = False
+    received = 0
+
     def __init__(self, poll: Callable[[], bool]) -> None:
         self._poll = poll
         self.closed = 0
@@ -41,6 +45,9 @@ class Script:
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
         return self._poll()
 
+    def peek(self) -> int:
+        raise NotImplementedError
+
     def close(self) -> None:
         self.closed += 1
 
@@ -49,7 +56,7 @@ class Script:
 def receiver(poll: Callable[[], bool], *, maximum: int = 4) -> Iterator[tuple[AdaptiveReceiver, ImpatientStop, Script]]:
     stop = ImpatientStop()
     script = Script(poll)
-    made = AdaptiveReceiver("Sales", maximum=maximum, new_poller=script, stop=stop, name="sqlqueue-test")
+    made = AdaptiveReceiver("Sales", ReceiverOptions(maximum=maximum, new_poller=script, stop=stop, name="sqlqueue-test"))
     try:
         yield made, stop, script
     finally:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.receiving import accounting, shapes
 from tests.receiving.conftest import Bench
 from tests.receiving.shapes import Shape

@@ -1,4 +1,4 @@
-"""The audit queue: copies of handled messages, and the acknowledgement of a retry (transport reference 6.8 and 18)."""
+"""The audit queue: copies of handled messages, and the acknowledgement of a retry (docs/internals/wire.md#audit-headers)."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from apscheduler.jobstores.memory import MemoryJobStore
 
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.scheduler import BackgroundJob, BackgroundJobs, _SteadyScheduler
+from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.support.clocks import ProcessClock
 
 
@@ -57,7 +58,7 @@ def test_a_timer_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, events: Call
         raise MemoryError
 
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(_SteadyScheduler, "_process_jobs", broken)
+    monkeypatch.setattr(MemoryJobStore, "get_next_run_time", broken)
     stop = StopSignal()
     jobs = BackgroundJobs([BackgroundJob("beat", 0.05, lambda: None)], died=stop.fail)
     jobs.start()

@@ -11,10 +11,9 @@ import pytest
 from django.core.management import call_command
 from django.utils import timezone
 
-from sqlqueue_app import handles, request
-from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app import close_callbacks, handles, request
 from sqlqueue_app.models import Instance
-from sqlqueue_app.sending.pending import pending
+from sqlqueue_app.sending.replies import pending
 from tests.receiving.conftest import Asking, Calls
 from tests.receiving.test_outages import Running
 from tests.support.waiting import poll_until

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles, request, send
-from sqlqueue_app.callbacks.receiver import _of_this_process
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import Endpoint
 from sqlqueue_app.messages.errors import ReplyLost
 from sqlqueue_app.models import Instance, QueueSample
-from sqlqueue_app.operations.sampling import Sampling
-from sqlqueue_app.operations.schedules import Schedules
-from sqlqueue_app.receiving import heartbeat
+from sqlqueue_app.receiving import instances
+from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.reply_listeners import _of_this_process
+from sqlqueue_app.status.samples import Sampling
+from sqlqueue_app.status.schedules import Schedules
 from tests.receiving.conftest import Asking, Bench, Calls
 from tests.receiving.test_callback_leases import take
 from tests.receiving.test_outages import Running
@@ -102,7 +102,7 @@ def test_delayed_retries_are_counted_by_the_database(
 def test_a_worker_stays_alive_when_its_clock_jumps(
     bench: Bench, machine: ProcessClock, counting: object, calls: Calls, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.05)
     bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1)
     rows = Instance.objects.using(bench.database.alias)
 

@@ -14,7 +14,7 @@ from sqlqueue_app import RetryLater, handles, publish, send, send_many, subscrib
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, WireFormatError
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address
 from tests.receiving.conftest import Bench, Calls
 
 MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])

@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from sqlqueue_app import handles, request
-from sqlqueue_app.callbacks.home import homes
-from sqlqueue_app.callbacks.receiver import _of_this_process
+from sqlqueue_app import handles, pause, request, set_concurrency
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, ReplyLost
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.heartbeat import pause, set_concurrency
-from sqlqueue_app.receiving.heartbeat import Heartbeat
-from sqlqueue_app.receiving.stopping import PartOfStop, StopSignal
-from sqlqueue_app.sending.pending import PendingRequests, Request, pending
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, lease_instance
+from sqlqueue_app.receiving.reply_listeners import _of_this_process, homes
+from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal
+from sqlqueue_app.sending.replies import PendingRequests, Request, pending
 from tests.receiving.conftest import Asking
 from tests.receiving.test_outages import Running
 from tests.support.waiting import poll_until

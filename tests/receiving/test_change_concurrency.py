@@ -1,4 +1,7 @@
-"""The number of receive threads changed while they run: what NServiceBus promises of its pumps (transport reference 12.1)."""
+"""The number of receive threads changed while they run: what NServiceBus promises of its pumps.
+
+See docs/internals/endpoints.md#core-transport-tests.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,11 @@ from typing import Any
 import pytest
 
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.policies.ramp_up import ThreadBudget
-from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
-from sqlqueue_app.receiving.fixed import FixedReceiver
-from sqlqueue_app.receiving.monitor import MonitorReceiver
-from sqlqueue_app.receiving.receiver import Receiver
-from sqlqueue_app.receiving.slots import Slots
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.receiving.worker import Worker
+from sqlqueue_app.policies.polling import ThreadBudget
+from sqlqueue_app.receiving.background import Worker
+from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver, ResizableSemaphore
+from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.receiving.test_models import Script, running
 from tests.support.waiting import done_within, join_all, poll_until
 
@@ -151,7 +151,8 @@ def test_a_number_that_makes_no_sense_is_refused_and_changes_nothing(kind: type[
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_number_given_before_the_start_or_after_the_stop_starts_no_thread(kind: type[Receiver]) -> None:
     stop = StopSignal()
-    receiver: Receiver = kind("Sales", maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test", **more(kind))
+    options = ReceiverOptions(maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test")
+    receiver: Receiver = kind("Sales", options, **more(kind))
     receiver.change_concurrency(3)
     assert (receiver.live_threads, receiver.maximum) == (0, 3)
     receiver.start()
@@ -172,9 +173,8 @@ def test_the_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_worker_changes_one_of_its_queues_and_knows_no_other() -> None:
     stop = StopSignal()
-    receivers = [
-        FixedReceiver(queue, maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test") for queue in ("Sales", "Sales.Fast")
-    ]
+    options = ReceiverOptions(maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test")
+    receivers = [FixedReceiver(queue, options) for queue in ("Sales", "Sales.Fast")]
     worker = Worker(receivers, [], stop)
     with pytest.raises(ConfigurationError, match=r"does not receive from 'Billing'; its queues are 'Sales', 'Sales\.Fast'"):
         worker.change_concurrency("Billing", 3)
@@ -199,7 +199,7 @@ def test_a_budget_knows_when_there_are_too_many() -> None:
 
 
 def test_slots_that_became_fewer_come_back_before_one_is_given_out() -> None:
-    slots = Slots(3)
+    slots = ResizableSemaphore(3)
     for _ in range(3):
         slots.acquire()
     slots.resize(1)

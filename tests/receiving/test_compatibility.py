@@ -1,7 +1,9 @@
-"""The matrix of the compatibility tests of transports 1.x to 3.1 (transport reference 12.4): messages, replies, events, callbacks.
+"""The matrix of the compatibility tests of transports 1.x to 3.1: messages, replies, events, callbacks.
 
-The rows are as those versions write them (transport reference 13.1), and what we write is where, and as, they read it. They know
-SQL Server alone, whose eight columns SQLite has; PostgreSQL has no columns for reply-to address and correlation id.
+See docs/internals/endpoints.md#historical-tests.
+
+The rows are as those versions write them (docs/internals/wire.md#rows-by-writer), and what we write is where, and as, they read it.
+They know SQL Server alone, whose eight columns SQLite has; PostgreSQL has no columns for reply-to address and correlation id.
 """
 
 from __future__ import annotations

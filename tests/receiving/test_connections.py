@@ -207,7 +207,7 @@ def test_a_handler_of_minutes_keeps_its_row_and_the_heartbeat(
 ) -> None:
     """Nothing of ours counts the time of a handler in the database: the row is locked, not leased, however long it takes."""
     bench = postgresql_bench
-    monkeypatch.setattr("sqlqueue_app.receiving.heartbeat.HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("sqlqueue_app.receiving.instances.HEARTBEAT_SECONDS", 0.05)
     bench.configure(MAX_CONCURRENCY=4)
     working, release = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Subscribe and unsubscribe messages, in the forms of core 4, 5 and 6 (transport reference 6.6)."""
+"""Subscribe and unsubscribe messages, in the forms of core 4, 5 and 6 (docs/internals/wire.md#control-messages)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from sqlqueue_app import handles, publish
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from sqlqueue_app.tables.well_known import subscription_address
 from tests.receiving.conftest import FAST, Bench, Calls
 
 TYPE = "Shop.Messages.Outer+OrderPlaced, Shop.Messages, Version=1.2.3.4, Culture=neutral, PublicKeyToken=null"

@@ -1,4 +1,6 @@
-"""How many messages are handled at once, raised and lowered while a worker runs, in every mode (transport reference 12.1).
+"""How many messages are handled at once, raised and lowered while a worker runs, in every mode.
+
+See docs/internals/endpoints.md#core-transport-tests.
 
 On PostgreSQL: SQLite has one writer, so that there one message is handled at a time. The models: test_change_concurrency.
 """
@@ -11,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app import handles
+from sqlqueue_app import handles, set_concurrency
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.heartbeat import set_concurrency
-from sqlqueue_app.receiving import heartbeat
+from sqlqueue_app.receiving import instances
 from tests.receiving.conftest import Bench
 from tests.receiving.test_core_transport import in_modes
 from tests.receiving.test_outages import Running
@@ -63,7 +64,7 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def busy_bench(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.05)
     for number in range(MESSAGES):
         postgresql_bench.put_message_of(number, "Test.Message")
     return postgresql_bench

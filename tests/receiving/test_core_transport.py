@@ -1,4 +1,4 @@
-"""The core transport tests of NServiceBus (transport reference 12.1) as ours, in every transaction mode.
+"""The core transport tests of NServiceBus (docs/internals/endpoints.md#core-transport-tests) as ours, in every transaction mode.
 
 What they call onError is the recoverability policy here. docs/reference/conformance.md lists which test stands for which of theirs.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import MoveToError, RetryNow, default_policy, handles, send
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address
 from tests.support.waiting import SECONDS_TO_END

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.operations.cpu_affinity import CpuAffinity
+from sqlqueue_app.worker.run import CpuAffinity
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import worker_command
 

@@ -11,7 +11,7 @@ import pytest
 
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.messages.errors import QueueNotFound
-from sqlqueue_app.receiving.delayed_mover import LOOK_SECONDS
+from sqlqueue_app.receiving.delayed import LOOK_SECONDS
 from tests.messages.golden import rows as golden_rows
 from tests.receiving.conftest import FAST, Bench, Calls
 from tests.receiving.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, Looks, delayed, office_of, put, waiting, working

@@ -13,10 +13,8 @@ from django.db import connections, transaction
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.receiving.delayed_mover import FAILURE_CAP_SECONDS, LOOK_SECONDS, MISSING_SECONDS, DelayedMover
-from sqlqueue_app.receiving.delayed_tables import due_messages_of
-from sqlqueue_app.receiving.due_messages import BATCH
-from sqlqueue_app.receiving.stopping import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, LOOK_SECONDS, MISSING_SECONDS, DelayedMover, due_messages_of
+from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
 from sqlqueue_app.tables.queue import forget_tables
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.delayed_tables import DAY, FORWARD, PAST, Looks, delayed, office_of, put, waiting
@@ -95,7 +93,7 @@ def test_an_error_is_logged_and_tried_again_with_growing_waits(office: Bench, ev
     waits = [looks.look(after) for after in (0.0, 0.5, 0.5, 2.0, 4.0, 8.0)]
 
     assert waits == [1.0, 0.5, 1.0, 1.0, 1.0, 1.0]
-    assert [table._rests_until for table in looks.mover._tables] == [None, looks.seconds + FAILURE_CAP_SECONDS]
+    assert [table._retry_at for table in looks.mover._tables] == [None, looks.seconds + FAILURE_CAP_SECONDS]
     assert events().count("delayed_move_failed") == 5
     # nothing is lost, and the other table is not held up
     assert (waiting(office), len(office.rows("Billing"))) == (1, 1)

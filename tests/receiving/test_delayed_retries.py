@@ -1,4 +1,7 @@
-"""Delayed retries: rounds of attempts with a wait between them, exact however many processes compete (transport reference 9)."""
+"""Delayed retries: rounds of attempts with a wait between them, exact however many processes compete.
+
+See docs/internals/endpoints.md#retry-policy.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 
 from sqlqueue_app import RetryLater, handles, send_many
 from sqlqueue_app.messages.times import format_time, parse_time
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.rows import NewRow
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address, prepare, worker_process

@@ -11,12 +11,9 @@ import pytest
 from django.core.management import call_command
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.policies.resting import REST_SECONDS
-from sqlqueue_app.receiving.delayed_mover import LOOK_SECONDS, DelayedMover
-from sqlqueue_app.receiving.delayed_tables import due_messages_of
-from sqlqueue_app.receiving.delayed_wake_up import DelayedWakeUp
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.receiving.wake_up import WakeUp, listening
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
+from sqlqueue_app.receiving.delayed import LOOK_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
+from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, listening
 from tests.contract.tables import execute
 from tests.receiving.conftest import Bench
 from tests.receiving.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
@@ -37,17 +34,17 @@ def office(postgresql_bench: Bench) -> Bench:
 
 def covered(looks: Looks) -> dict[str, DelayedWakeUp]:
     for each in looks.mover.wake_ups:
-        each.cover(True)
+        each.set_push(True)
     return {each.queue: each for each in looks.mover.wake_ups}
 
 
 def test_an_announced_table_is_left_alone_until_its_next_message_is_due_or_a_rest_is_over(office: Bench) -> None:
     looks = Looks()
     covered(looks)
-    assert looks.look() == REST_SECONDS
+    assert looks.look() == IDLE_WAIT_SECONDS
     put(office, datetime.now(UTC) + timedelta(seconds=5), **{FORWARD: address(office, "Billing")})
-    assert looks.look(1.0) == pytest.approx(REST_SECONDS - 1.0)  # nobody has told
-    assert 3 < looks.look(REST_SECONDS) <= 5
+    assert looks.look(1.0) == pytest.approx(IDLE_WAIT_SECONDS - 1.0)  # nobody has told
+    assert 3 < looks.look(IDLE_WAIT_SECONDS) <= 5
     assert waiting(office) == 1
 
 
@@ -70,8 +67,8 @@ def test_an_announcement_has_its_table_looked_at_and_no_other(office: Bench) -> 
 def test_a_table_that_loses_its_trigger_is_looked_at_each_second_again(office: Bench) -> None:
     looks = Looks()
     wake_up = covered(looks)["Web.Delayed"]
-    assert looks.look() == REST_SECONDS
-    wake_up.cover(False)
+    assert looks.look() == IDLE_WAIT_SECONDS
+    wake_up.set_push(False)
     wake_up.wake_all()
     assert looks.look(1.0) == LOOK_SECONDS
     put(office, PAST, **{FORWARD: address(office, "Billing")})
@@ -109,7 +106,7 @@ def test_messages_of_others_wake_the_mover(office: Bench) -> None:
     mover = DelayedMover(due_messages_of(get_settings()), stop, wait=wait)
     mover._wake.set = woken.set  # type: ignore[method-assign]
     stop.subscribe(woken.set)
-    receiver = WakeUp("Sales", office.table("Sales").qualified, stop, rest_seconds=NEVER)
+    receiver = WakeUp("Sales", office.table("Sales").qualified, stop, idle_wait_seconds=NEVER)
     with listening(office.database.alias, [receiver], stop, also=mover.wake_ups), mover.running():
         poll_until(lambda: bool(slept) and slept[-1] > LOOK_SECONDS, 60)
         for expected, name in enumerate(("Web", "Sales", "Web"), 1):

@@ -13,12 +13,12 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from sqlqueue_app import handles
-from sqlqueue_app.checks.database import check_deduplication
+from sqlqueue_app.checks import check_deduplication
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import Endpoint
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.receiving import duplicates
+from sqlqueue_app.receiving.endpoint import Endpoint
 from tests.receiving.conftest import Bench, Calls
 
 

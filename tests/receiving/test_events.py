@@ -13,8 +13,8 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.types import message_type
 from sqlqueue_app.sending.subscribers import forget_subscribers
+from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from sqlqueue_app.tables.well_known import subscription_address
 from tests.contract.tables import execute
 from tests.receiving.conftest import FAST, Bench, Calls
 

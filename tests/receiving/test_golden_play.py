@@ -19,7 +19,7 @@ import pytest
 
 from sqlqueue_app import handles, message_type, subscribe
 from sqlqueue_app.messages.types import registry
-from sqlqueue_app.messages.xml_document import parse_xml
+from sqlqueue_app.messages.xml import parse_xml
 from sqlqueue_app.tables.rows import NewRow
 from tests.messages import golden
 from tests.receiving.conftest import FAST, Bench

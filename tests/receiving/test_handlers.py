@@ -13,9 +13,8 @@ import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.messages.errors import ConfigurationError, HandlerError, MessageTypeError
-from sqlqueue_app.receiving.calling import HandlerTable
-from sqlqueue_app.receiving.handlers import handlers_of, registry
-from sqlqueue_app.receiving.reading import read_message
+from sqlqueue_app.receiving.handlers import HandlerTable, handlers_of, registry
+from sqlqueue_app.receiving.processing import read_message
 from sqlqueue_app.tables.rows import ReceivedRow
 
 HEADERS = '{"NServiceBus.EnclosedMessageTypes": "Test.Derived;Test.Base"}'

@@ -1,4 +1,7 @@
-"""Tests of older transports as ours (transport reference 12.4); docs/reference/conformance.md lists which stands for which."""
+"""Tests of older transports as ours; docs/reference/conformance.md lists which stands for which.
+
+See docs/internals/endpoints.md#historical-tests.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from sqlqueue_app import handles, publish
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.headers import MOST_FORWARDS
 from sqlqueue_app.models import Instance
+from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from sqlqueue_app.tables.well_known import subscription_address
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address
 from tests.receiving.test_outages import Running

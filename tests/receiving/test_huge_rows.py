@@ -12,8 +12,7 @@ from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import MessageBodyError, PoisonMessage
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.serializers import deserialize, type_names_in
-from sqlqueue_app.receiving.calling import HandlerTable
-from sqlqueue_app.receiving.handlers import registry
+from sqlqueue_app.receiving.handlers import HandlerTable, registry
 from tests.receiving import shapes
 from tests.receiving.conftest import Bench
 
@@ -109,4 +108,5 @@ def test_a_type_name_of_a_megabyte_is_not_repeated_over_and_over(sqlite_bench: B
 def test_only_texts_of_a_usual_length_are_remembered(size: int, remembered: bool) -> None:
     table = HandlerTable(registry.all(), body_names="as_is")
     message = IncomingMessage(uuid.uuid4(), {TYPES: f"Shape.Dict;{'x' * size}"}, b"{}")
-    assert (table.handlers_for(message) is table.handlers_for(message)) == remembered
+    table.calls(message)
+    assert (len(table._plans) == 1) == remembered

@@ -1,4 +1,7 @@
-"""Instances: the lease of a callback queue, taken, refused, taken over, given back (design §6.12)."""
+"""Instances: the lease of a callback queue, taken, refused, taken over, given back.
+
+See docs/internals/decisions.md#callback-queues.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from django.db import connections
 from django.utils import timezone
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import InstanceLease, lease_instance
 from sqlqueue_app.messages.errors import CallbackQueuesHeld, ConfigurationError
 from sqlqueue_app.models import Instance, QueueSample
-from sqlqueue_app.operations import sampling
+from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
+from sqlqueue_app.status import samples
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_outages import Running
 from tests.support.clocks import DatabaseClock
@@ -146,7 +149,7 @@ def test_a_worker_registers_itself_receives_from_its_callback_queue_and_leaves(
 
 
 def test_workers_take_samples_of_their_queues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(samples, "LOOK_SECONDS", 0.1)
     bench.configure()
     with Running(bench), Running(bench):
         taken = QueueSample.objects.using(bench.database.alias)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, connections, transaction
 
-from sqlqueue_app.scheduler import BackgroundJob, BackgroundJobs
-from sqlqueue_app.tables.kept_connections import KEPT_SECONDS, KeptConnections
+from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
+from sqlqueue_app.tables.connections import KEPT_SECONDS, KeptConnections
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import queue_table

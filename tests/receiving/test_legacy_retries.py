@@ -1,7 +1,7 @@
 """The satellite queue `.Retries` of transports 1.x to 3.x: what waits there is tried again later, as often as the settings say.
 
-The rows are those of cores 4 and 5 (transport reference 9): their failure headers are there already, `NServiceBus.Retries` counts
-the delayed retries that the message has had, its timestamp is that of the first.
+The rows are those of cores 4 and 5 (docs/internals/endpoints.md#retry-policy): their failure headers are there already,
+`NServiceBus.Retries` counts the delayed retries that the message has had, its timestamp is that of the first.
 """
 
 from __future__ import annotations

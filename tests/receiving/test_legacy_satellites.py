@@ -13,15 +13,15 @@ from django.core.management import call_command
 
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import Endpoint
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.times import format_time
-from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.receiving.delayed_tables import due_messages_of
+from sqlqueue_app.receiving.delayed import due_messages_of
+from sqlqueue_app.receiving.endpoint import Endpoint
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.queue import forget_tables
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.well_known import delayed_address
 from tests.receiving.conftest import FAST, Bench, Calls
 from tests.receiving.processes import address
 

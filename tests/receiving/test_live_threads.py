@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app import handles, send
+from sqlqueue_app import handles, send, set_concurrency
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import InstanceLease, lease_instance
-from sqlqueue_app.management.status_output import status_document, status_lines
+from sqlqueue_app.management.output import status_document, status_lines
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.heartbeat import set_concurrency
-from sqlqueue_app.operations.status import read_status
-from sqlqueue_app.receiving import heartbeat
-from sqlqueue_app.receiving.fixed import FixedReceiver
-from sqlqueue_app.receiving.heartbeat import Heartbeat
+from sqlqueue_app.receiving import instances as heartbeat
+from sqlqueue_app.receiving.concurrency import FixedReceiver
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, lease_instance
+from sqlqueue_app.status.overview import read_status
 from tests.dashboard.pages import OVERVIEW, Markup, client_of, numbers_of
 from tests.receiving.conftest import Bench
 from tests.receiving.processes import address, prepare, wait_for_event, worker_process
@@ -108,7 +106,7 @@ def test_status_and_admin_show_the_live_threads_of_every_model(
 ) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
     # At the second tick the adaptive model starts another thread beside a handler that takes long.
-    monkeypatch.setattr("sqlqueue_app.receiving.worker.SLOW_TASK_TICK_SECONDS", 3600.0)
+    monkeypatch.setattr("sqlqueue_app.receiving.background.SLOW_TASK_TICK_SECONDS", 3600.0)
     bench.configure(MAX_CONCURRENCY=4, SATELLITES={"Sales.Fast": {"MAX_CONCURRENCY": 1}})
     go_on = threading.Event()
 

@@ -9,7 +9,7 @@ import logging
 import pytest
 from django.core.management import call_command
 
-from sqlqueue_app.logs import configure_logging, remove_logging
+from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from tests.receiving.conftest import Bench
 
 

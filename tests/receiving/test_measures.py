@@ -12,11 +12,10 @@ from django.db import DatabaseError as DjangoDatabaseError
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import EndpointSample
-from sqlqueue_app.operations.endpoint_totals import read_totals
-from sqlqueue_app.operations.measuring import Measuring
 from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow
 from sqlqueue_app.receiving.handlers import handles
 from sqlqueue_app.receiving.measures import MOST_TYPES, OTHER_TYPES, Measures, done
+from sqlqueue_app.status.samples import Measuring, read_endpoint_totals
 from tests.receiving.conftest import Bench, Calls
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
@@ -156,9 +155,9 @@ def test_totals_grow_by_what_is_written(queue_database: QueueDatabase) -> None:
             measures.failed(headers("Test.Other"))
         Measuring([("Sales", instance, measures)], now=lambda: NOON).write()
 
-    totals = [(each.endpoint, each.instance, each.handled, each.failures) for each in read_totals(queue_database.alias)]
+    totals = [(each.endpoint, each.instance, each.handled, each.failures) for each in read_endpoint_totals(queue_database.alias)]
     assert totals == [("Sales", "here", 2, 3), ("Sales", "there", 1, 0)]
-    assert read_totals(queue_database.alias)[0].processing_seconds == near(1.0)
+    assert read_endpoint_totals(queue_database.alias)[0].processing_seconds == near(1.0)
 
 
 def test_what_cannot_be_written_is_kept_for_the_next_time(sqlite_database: QueueDatabase, caplog: pytest.LogCaptureFixture) -> None:

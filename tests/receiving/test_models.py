@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,11 +12,9 @@ import pytest
 
 from sqlqueue_app import handles, send_many
 from sqlqueue_app.messages.errors import ConnectionLost
-from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
-from sqlqueue_app.receiving.fixed import FixedReceiver
-from sqlqueue_app.receiving.monitor import MonitorReceiver
-from sqlqueue_app.receiving.receiver import Outage, Receiver
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
+from sqlqueue_app.receiving.receiver import Outage, Receiver, ReceiverOptions
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address
 from tests.receiving.test_adaptive_receiver import ImpatientStop
@@ -57,6 +56,9 @@ def test_failures_are_retried_and_moved_in_every_model(bench: Bench, calls: Call
 
 class Script:
     """A queue in memory: `peek` sees what is there, `poll` takes one."""
+
+    handling = False
+    received = 0
 
     def __init__(self, messages: int = 0, *, seen: int | None = None, work: Callable[[], None] = lambda: None) -> None:
         self._lock = threading.Lock()
@@ -101,9 +103,25 @@ class Script:
 
 
 @contextmanager
-def running(kind: type[Receiver], script: Script, *, maximum: int, **more: Any) -> Iterator[tuple[Receiver, ImpatientStop]]:
+def running(
+    kind: type[Receiver],
+    script: Script,
+    *,
+    maximum: int,
+    circuit_breaker_seconds: float = 30.0,
+    clock: Callable[[], float] = time.monotonic,
+    **more: Any,
+) -> Iterator[tuple[Receiver, ImpatientStop]]:
     stop = ImpatientStop()
-    receiver = kind("Sales", maximum=maximum, new_poller=script, stop=stop, name="sqlqueue-test", **more)
+    options = ReceiverOptions(
+        maximum=maximum,
+        new_poller=script,
+        stop=stop,
+        name="sqlqueue-test",
+        circuit_breaker_seconds=circuit_breaker_seconds,
+        clock=clock,
+    )
+    receiver = kind("Sales", options, **more)
     receiver.start()
     try:
         yield receiver, stop
@@ -178,7 +196,7 @@ def test_an_idle_monitor_waits_the_peek_delay_and_has_no_receive_thread() -> Non
 
 
 def test_a_message_that_comes_just_when_the_last_idle_thread_gives_up_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue_app.receiving.monitor.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("sqlqueue_app.receiving.concurrency.IDLE_SECONDS", 0.05)
     script = Script(1)
     gave_up, asked_for_another = threading.Event(), threading.Event()
 

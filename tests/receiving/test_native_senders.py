@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections
 
 from sqlqueue_app import handles
-from tests.databases.tsql import parse
+from tests.dialects.tsql import parse
 from tests.docs.pages import blocks
 from tests.receiving.conftest import Bench, Calls
 from tests.support.databases import ROOT

@@ -2,7 +2,7 @@
 
 `test_compatibility.py` has the matrix of what all versions do.
 
-Written from the descriptions of the wire (transport reference 2 to 9), not from our code. PostgreSQL never had such an endpoint;
+Written from the descriptions of the wire (docs/internals/wire.md), not from our code. PostgreSQL never had such an endpoint;
 tables that were brought over from SQL Server have such rows, with what stood in the columns that it does not have in the headers.
 """
 

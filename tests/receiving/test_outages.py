@@ -12,7 +12,7 @@ from django.db import connections
 from sqlqueue_app import handles
 from sqlqueue_app.messages.errors import ConfigurationError, Deadlock, QueueNotFound
 from sqlqueue_app.receiving.processing import MessageProcessor
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.receiving.conftest import Bench, Calls
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.waiting import poll_until

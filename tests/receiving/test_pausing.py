@@ -9,20 +9,16 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from sqlqueue_app import handles, send
-from sqlqueue_app.management.status_output import status_document, status_lines
+from sqlqueue_app import handles, pause, resume, send
+from sqlqueue_app.management.output import status_document, status_lines
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.heartbeat import pause, resume
-from sqlqueue_app.operations.status import read_status
-from sqlqueue_app.receiving import heartbeat
-from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
-from sqlqueue_app.receiving.fixed import FixedReceiver
-from sqlqueue_app.receiving.heartbeat import Heartbeat
-from sqlqueue_app.receiving.monitor import MonitorReceiver
-from sqlqueue_app.receiving.pausing import PauseGate
-from sqlqueue_app.receiving.receiver import Receiver
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving import instances
+from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
+from sqlqueue_app.receiving.instances import Heartbeat
+from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
+from sqlqueue_app.receiving.waiting import PauseGate, StopSignal
+from sqlqueue_app.status.overview import read_status
 from tests.dashboard.pages import OVERVIEW, Markup, client_of
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address
@@ -85,7 +81,8 @@ def test_a_paused_receiver_does_not_look_and_one_that_goes_on_misses_nothing(kin
 @pytest.mark.parametrize("kind", RECEIVERS)
 def test_a_stop_ends_a_paused_receiver(kind: type[Receiver]) -> None:
     stop = StopSignal()
-    receiver: Receiver = kind("Sales", maximum=2, new_poller=Script(5), stop=stop, name="sqlqueue-test", **more(kind))
+    options = ReceiverOptions(maximum=2, new_poller=Script(5), stop=stop, name="sqlqueue-test")
+    receiver: Receiver = kind("Sales", options, **more(kind))
     receiver.pause()
     receiver.start()
     stop.set()
@@ -138,7 +135,7 @@ def states(bench: Bench) -> list[str]:
 def test_a_paused_endpoint_leaves_its_queues_alone_but_not_its_replies(
     bench: Bench, calls: Calls, counting: object, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     bench.configure(
         CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1, SATELLITES={"Sales.Priority": {"MAX_CONCURRENCY": 1}}, PEEK_DELAY=0.1
     )
@@ -189,7 +186,7 @@ def test_who_takes_over_the_row_of_a_paused_process_is_not_paused(bench: Bench) 
     bench.configure(CALLBACKS=True, INSTANCE="here", CALLBACK_QUEUES=1)
     dead = lease(bench)
     pause("Sales")
-    dead.tell_paused(True)
+    dead.write_paused(True)
     Instance.objects.using(bench.database.alias).update(heartbeat_at="2020-01-01T00:00:00Z")
     assert states(bench) == ["dead"]
     lease(bench)
@@ -207,7 +204,7 @@ def test_a_worker_that_ends_when_nothing_is_left_waits_for_the_end_of_its_pause(
 ) -> None:
     # Not on SQLite: nobody else writes there while a handler runs, so that no command reaches the worker in between.
     bench = postgresql_bench
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     bench.configure(MAX_CONCURRENCY=1)
     handling, go_on = threading.Event(), threading.Event()
 
@@ -241,7 +238,7 @@ def test_a_worker_that_ends_when_nothing_is_left_waits_for_the_end_of_its_pause(
 def test_busy_threads_are_told_by_the_heartbeat(postgresql_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # On SQLite no heartbeat is written while a handler runs.
     bench = postgresql_bench
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     bench.configure(MAX_CONCURRENCY=3, CONCURRENCY_MODEL="fixed")
     go_on = threading.Event()
 

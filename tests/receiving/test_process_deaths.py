@@ -18,12 +18,11 @@ from django.utils import timezone
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import lease_instance
 from sqlqueue_app.models import Instance
-from sqlqueue_app.operations.supervised import SUPERVISOR_VARIABLE, SupervisedProcess, environment_of_child
-from sqlqueue_app.operations.supervisor import Supervisor
-from sqlqueue_app.receiving.in_work_memory import InWorkMemory
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.in_flight import InFlightMemory
+from sqlqueue_app.receiving.instances import lease_instance
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.supervisor import SUPERVISOR_VARIABLE, SupervisedProcess, Supervisor, environment_of_child
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address, handled, prepare, wait_for_event, worker_process
 from tests.receiving.worker_app import lines
@@ -209,7 +208,7 @@ def test_a_signal_to_the_whole_service_is_one_stop_and_not_two(bench: Bench, tmp
 
 
 def test_programs_that_a_handler_starts_are_no_children_of_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = InWorkMemory.create(1)
+    memory = InFlightMemory.create(1)
     reading, writing = os.pipe()
     for descriptor in (reading, memory.descriptor):
         os.set_inheritable(descriptor, True)

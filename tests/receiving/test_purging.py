@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app import handles, send_many
+from sqlqueue_app import handles, pause, send_many
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import Endpoint
-from sqlqueue_app.operations.heartbeat import pause
-from sqlqueue_app.receiving import heartbeat
+from sqlqueue_app.receiving import instances
+from sqlqueue_app.receiving.endpoint import Endpoint
 from tests.operations.filling import message
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address
@@ -33,7 +32,7 @@ def put(bench: Bench, queue: str, *, expired: int, alive: int) -> None:
 
 def paused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Running:
     """A worker that is to receive nothing: what vanishes from its queues then was purged."""
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     return Running(bench)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles
-from sqlqueue_app.receiving import poller
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving import receiver
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.receiving.conftest import Bench
 from tests.support.waiting import done_within
 
@@ -34,7 +34,7 @@ class Together:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(receiver, "WAIT_SECONDS", 0.0)
 
 
 def test_failures_in_a_row_slow_the_queue_down_and_a_success_ends_that(bench: Bench, events: Callable[[], list[str]]) -> None:
@@ -63,7 +63,7 @@ def test_failures_in_a_row_slow_the_queue_down_and_a_success_ends_that(bench: Be
 
 
 def test_a_stop_does_not_wait_for_the_pause(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller, "WAIT_SECONDS", 3600.0)
+    monkeypatch.setattr(receiver, "WAIT_SECONDS", 3600.0)
     bench.configure(RATE_LIMIT_AFTER=1, MAX_CONCURRENCY=2)
     stop = StopSignal()
     reached = threading.Event()

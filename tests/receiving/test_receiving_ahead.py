@@ -10,8 +10,8 @@ import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import endpoints_of
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.endpoint import endpoints_of
+from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 from tests.receiving.conftest import Bench, Calls

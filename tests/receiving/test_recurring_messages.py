@@ -16,10 +16,9 @@ from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import ScheduleTick
-from sqlqueue_app.operations import schedules
-from sqlqueue_app.operations.schedule_status import read_schedules
-from sqlqueue_app.operations.schedules import KEPT, LATE_AT_MOST, Schedules, schedules_without_route
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.status import schedules
+from sqlqueue_app.status.schedules import KEPT, LATE_AT_MOST, Schedules, read_schedules, schedules_without_route
+from sqlqueue_app.tables.connections import database_now
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_outages import Running
 from tests.support.waiting import join_all, poll_until

@@ -13,8 +13,8 @@ import pytest
 
 from sqlqueue_app import handles, request, send
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.envelope import IncomingMessage
-from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.sending.composer import Composer, sender_identity
 from tests.receiving.conftest import FAST, Asking, Bench, Calls
 

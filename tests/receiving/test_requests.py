@@ -1,4 +1,7 @@
-"""`request()`: the reply comes to the very process that asked (issue: callbacks; transport reference §6.9, design §6.12)."""
+"""`request()`: the reply comes to the very process that asked.
+
+See docs/internals/wire.md#callbacks, docs/internals/decisions.md#callback-queues.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,9 @@ from django.db import connections, transaction
 from django.http import HttpRequest, JsonResponse
 from django.test import RequestFactory
 
-from sqlqueue_app import handles, message_type, request
-from sqlqueue_app.callbacks.receiver import close_callbacks
+from sqlqueue_app import close_callbacks, handles, message_type, request
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError, ReplyLost, WireFormatError
-from sqlqueue_app.sending.pending import pending
+from sqlqueue_app.sending.replies import pending
 from tests.receiving.conftest import FAST, Asking, Calls
 from tests.receiving.test_outages import Running
 from tests.support.waiting import join_all, poll_until

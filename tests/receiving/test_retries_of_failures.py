@@ -8,14 +8,14 @@ import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.instances import managed_alias
+from sqlqueue_app.failures.editing import edit_and_retry, read_editable
+from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.operations import request_operation
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.models import FailedMessage, FailureStatus
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.bulk.requesting import request_operation
-from sqlqueue_app.operations.editing import edit_and_retry, read_editable
-from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.operations.failure_selection import FailureSelection
-from sqlqueue_app.tables.clock import database_now
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.tables.connections import database_now
 from tests.receiving.conftest import Bench, Calls
 
 

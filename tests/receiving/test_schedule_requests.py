@@ -11,11 +11,9 @@ from django.db import connections
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Schedule, ScheduleTick
-from sqlqueue_app.operations import schedules
-from sqlqueue_app.operations.actions import Actor
-from sqlqueue_app.operations.schedule_state import cancel_run, request_run, set_enabled
-from sqlqueue_app.operations.schedule_status import ScheduleStatus, read_schedules
-from sqlqueue_app.operations.schedules import Schedules
+from sqlqueue_app.status import schedules
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.schedules import Schedules, ScheduleStatus, cancel_run, read_schedules, request_run, set_enabled
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.test_outages import Running
 from tests.receiving.test_recurring_messages import HOUR, HOURLY, MINUTE, NOON, Clock, configure, look, scheduled_for, ticks
@@ -40,7 +38,7 @@ def _one_clock(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
 
 def at(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Operators look at the same clock as the workers."""
-    monkeypatch.setattr("sqlqueue_app.operations.schedule_state.database_now", lambda _alias: clock())
+    monkeypatch.setattr("sqlqueue_app.status.schedules.database_now", lambda _alias: clock())
     return clock
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from sqlqueue_app import health_check
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import endpoints_of
+from sqlqueue_app.health_checks import registry
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import CheckResult, Event
-from sqlqueue_app.operations.service_control import HEARTBEAT_SECONDS, ServiceControl, service_control_jobs
+from sqlqueue_app.receiving.endpoint import endpoints_of
+from sqlqueue_app.worker.service_control import HEARTBEAT_SECONDS, ServiceControl, service_control_jobs
 from tests.messages import golden
 from tests.receiving.conftest import Bench
 
@@ -120,6 +122,28 @@ def test_the_admin_shows_it_as_well(told: Bench) -> None:
     assert list(rows) == [("Disk space", subject, True, 300), ("Well", subject, False, 60)]
     assert list(Event.objects.values_list("kind", "subject")) == [("check_failed", subject)]
     assert CheckResult.objects.get(failing=True).details == {"text": "the disk is full"}
+
+
+def test_a_registered_check_is_exported_and_shown_once(told: Bench) -> None:
+    told.install_queues(QUEUE)
+    health_check("disk space")(full)
+    try:
+        service_control().report(get_settings().endpoint("Sales").custom_checks["Disk space"], full)
+    finally:
+        registry.remove("disk space")
+
+    assert [body["FailureReason"] for _, body, _ in written(told)] == ["the disk is full"]
+    assert not CheckResult.objects.exists(), "the worker that runs it for all keeps its result"
+
+
+@pytest.mark.parametrize(("answer", "reason"), [("", None), (" ", None), (7, "has returned 7: expected None when all is well")])
+def test_an_answer_means_the_same_as_of_a_registered_check(told: Bench, answer: object, reason: str | None) -> None:
+    told.install_queues(QUEUE)
+    service_control().report(get_settings().endpoint("Sales").custom_checks["Well"], lambda: answer)
+
+    ((_, body, _),) = written(told)
+    assert body["HasFailed"] is (reason is not None)
+    assert (reason or "") in (body["FailureReason"] or "")
 
 
 def test_while_its_queue_is_missing_nothing_is_sent_and_that_is_said_once(told: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from sqlqueue_app.operations.signals import stop_on_signals
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -14,7 +14,7 @@ import pytest
 from sqlqueue_app import handles
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.receiving.handlers import Handler
-from sqlqueue_app.receiving.slow_handlers import SlowHandlers
+from sqlqueue_app.receiving.slow_handlers import CallSlot, SlowHandlers
 from tests.receiving.conftest import Bench, Calls
 from tests.support.waiting import poll_until
 
@@ -37,6 +37,11 @@ def message(message_id: str) -> IncomingMessage:
     return IncomingMessage(uuid.uuid4(), {"NServiceBus.MessageId": message_id}, b"{}")
 
 
+def begin(slot: CallSlot, incoming: IncomingMessage) -> None:
+    """What a thread notes before it calls a handler."""
+    slot.running = HANDLER, incoming, slot.clock(), threading.get_ident()
+
+
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[Any]]:
     caplog.set_level(logging.DEBUG, logger="sqlqueue")
@@ -48,7 +53,7 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     watcher = SlowHandlers("Sales", 10.0, clock=clock)
     slot = watcher.slot("Sales")
     assert slot is not None
-    slot.begins(HANDLER, message("m-1"))
+    begin(slot, message("m-1"))
     clock.now += 9.9
     watcher.look()
     assert told() == []
@@ -60,10 +65,10 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     assert "handler_in_trouble has been running for 10.0 s" in record.getMessage()
     assert "test_a_call_is_told_once" in record.getMessage()  # the stack of the thread in the slot: this one
     # the next call of the same handler is another one
-    slot.begins(HANDLER, message("m-2"))
+    begin(slot, message("m-2"))
     clock.now += 11
     watcher.look()
-    slot.ends()
+    slot.running = None
     clock.now += 11
     watcher.look()
     assert [record.message_id for record in told()] == ["m-1", "m-2"]
@@ -84,7 +89,7 @@ def test_the_slots_of_ended_threads_are_forgotten() -> None:
     watcher = SlowHandlers("Sales", 1.0, clock=clock)
     slot = watcher.slot("Sales")
     assert slot is not None
-    slot.begins(HANDLER, message("m-1"))
+    begin(slot, message("m-1"))
     del slot
     gc.collect()
     assert len(watcher._slots) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,8 +192,20 @@ def test_a_plain_send_belongs_to_the_span_of_its_caller(bench: Bench, spans: InM
     assert headers["baggage"] == "tenant=acme"
 
 
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter with the settings of the tests."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
 def test_a_process_without_opentelemetry_sends_all_the_same() -> None:
-    """And one with it imports it no sooner than it sends."""
     code = (
         "import sys\n"
         "import sqlqueue_app.sending.composer as composer\n"
@@ -201,8 +214,32 @@ def test_a_process_without_opentelemetry_sends_all_the_same() -> None:
         "sys.modules['opentelemetry'] = None\n"
         "assert tracing.tracing() is None\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = python(code)
     assert done.returncode == 0, done.stderr
+
+
+COMPOSE = """
+import sys
+import django
+django.setup()
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.sending.composer import Composer, sender_identity
+
+book = AddressBook("sqlite")
+composer = Composer(Settings(routes={"Test.*": "Sales"}), book, sender_identity(None, book))
+print("traceparent" in composer.compose("Test.Message").headers, "opentelemetry.trace" in sys.modules)
+"""
+
+
+def test_a_process_that_does_not_import_opentelemetry_is_not_made_to() -> None:
+    done = python(COMPOSE)
+    assert (done.stdout.split(), done.stderr) == (["False", "False"], "")
+
+
+def test_a_provider_that_the_environment_names_is_used_without_an_import_by_the_process() -> None:
+    done = python(COMPOSE, OTEL_PYTHON_TRACER_PROVIDER="sdk_tracer_provider")
+    assert (done.stdout.split(), done.stderr) == (["True", "True"], "")
 
 
 def test_each_subscriber_of_an_event_begins_a_trace_that_links_to_the_publishers(

@@ -1,4 +1,7 @@
-"""The four transaction modes: what is atomic with what, proved by killing the process (transport reference 5.1, design §3)."""
+"""The four transaction modes: what is atomic with what, proved by killing the process.
+
+See docs/internals/endpoints.md#transaction-modes, docs/internals/decisions.md#transaction-modes.
+"""
 
 from __future__ import annotations
 

@@ -15,11 +15,10 @@ from django.core import checks
 from django.core.management import call_command
 from django.db import connections, transaction
 
-from sqlqueue_app import handles, send, send_many
-from sqlqueue_app.databases.wake_up import wake_up_channel
-from sqlqueue_app.operations.heartbeat import pause, resume
-from sqlqueue_app.receiving import heartbeat
-from sqlqueue_app.receiving.wake_up import WakeUp
+from sqlqueue_app import handles, pause, resume, send, send_many
+from sqlqueue_app.dialects.schema import wake_up_channel
+from sqlqueue_app.receiving import instances
+from sqlqueue_app.receiving.waiting import WakeUp
 from sqlqueue_app.tables.listening import ListeningConnection
 from tests.contract.tables import execute
 from tests.receiving.conftest import Bench, Calls
@@ -42,10 +41,10 @@ def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
     made: list[WakeUp] = []
 
     def recorded(*arguments: Any) -> WakeUp:
-        made.append(WakeUp(*arguments, rest_seconds=NEVER))
+        made.append(WakeUp(*arguments, idle_wait_seconds=NEVER))
         return made[-1]
 
-    monkeypatch.setattr("sqlqueue_app.endpoint.WakeUp", recorded)
+    monkeypatch.setattr("sqlqueue_app.receiving.endpoint.WakeUp", recorded)
     return made
 
 
@@ -56,7 +55,7 @@ def prepare(bench: Bench, *, trigger: bool = True, **endpoint: Any) -> None:
 
 
 def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
-    return lambda: bool(wake_ups) and all(each.covered and each.waiting == threads for each in wake_ups)
+    return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
 
 
 def by_another_process(bench: Bench, number: int) -> None:
@@ -111,7 +110,7 @@ def test_without_the_trigger_nothing_rests_and_the_log_says_what_to_do(
     prepare(bench, trigger=False)
     with Running(bench):
         poll_until(lambda: "wake_up_on" in events())
-        assert not wake_ups[0].covered
+        assert not wake_ups[0].push_enabled
         call_command("sqlqueue_install", "--wake-up", verbosity=0)
     assert events().count("wake_up_without_trigger") == 2  # Sales and Sales.Delayed
     assert "python manage.py sqlqueue_install --wake-up" in caplog.text
@@ -161,7 +160,7 @@ def test_the_queues_of_a_process_share_one_connection_that_ends_with_it(
 def test_a_paused_receiver_that_rests_lets_go_and_looks_when_it_goes_on(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
     prepare(bench, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed")
     with Running(bench):
         poll_until(at_rest(wake_ups, threads=2), 60)

@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.policies.resting import REST_SECONDS
-from sqlqueue_app.receiving.adaptive import AdaptiveReceiver
-from sqlqueue_app.receiving.fixed import FixedReceiver
-from sqlqueue_app.receiving.monitor import MonitorReceiver
-from sqlqueue_app.receiving.receiver import Receiver
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.receiving.wake_up import WakeUp, Watch
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
+from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
+from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
+from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, Watch
 from tests.support.waiting import done_within, poll_until
 
 NEVER = 3600.0
@@ -24,8 +21,8 @@ KINDS = [FixedReceiver, AdaptiveReceiver, MonitorReceiver]
 
 
 def flag(stop: StopSignal | None = None, *, covered: bool = True, kind: type[WakeUp] = WakeUp) -> WakeUp:
-    made = kind("Sales", '"public"."Sales"', stop or StopSignal(), rest_seconds=NEVER)
-    made.cover(covered)
+    made = kind("Sales", '"public"."Sales"', stop or StopSignal(), idle_wait_seconds=NEVER)
+    made.set_push(covered)
     return made
 
 
@@ -53,7 +50,7 @@ def test_a_wake_up_that_came_before_the_wait_ends_it() -> None:
     wake_up.wake()
     wake_up.wait(NEVER)
     wake_up.wake()
-    wake_up.rest(NEVER)
+    wake_up.idle_wait(NEVER)
 
 
 def test_a_wake_up_is_taken_once() -> None:
@@ -67,7 +64,7 @@ def test_a_wake_up_is_taken_once() -> None:
 def test_one_notification_wakes_one_thread_and_that_one_the_next_if_there_was_something() -> None:
     stop = StopSignal()
     wake_up = flag(stop)
-    waiting = Waiting(4, lambda: wake_up.rest(1.0))
+    waiting = Waiting(4, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 4)
     wake_up.wake()
     poll_until(lambda: len(waiting.ended) == 1)
@@ -86,7 +83,7 @@ def test_one_notification_wakes_one_thread_and_that_one_the_next_if_there_was_so
 
 def test_all_are_woken_after_a_gap() -> None:
     wake_up = flag()
-    waiting = Waiting(5, lambda: wake_up.rest(1.0))
+    waiting = Waiting(5, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 5)
     wake_up.wake_all()
     waiting.join()
@@ -102,13 +99,13 @@ def test_a_gap_while_every_thread_was_at_its_poll_has_one_look_again() -> None:
 def test_the_stop_ends_every_wait_before_and_after(covered: bool) -> None:
     stop = StopSignal()
     wake_up = flag(stop, covered=covered)
-    waiting = Waiting(3, lambda: wake_up.rest(NEVER))
+    waiting = Waiting(3, lambda: wake_up.idle_wait(NEVER))
     poll_until(lambda: wake_up.waiting == 3)
     stop.set()
     waiting.join()
     wake_up.wait(NEVER)
-    wake_up.rest(NEVER)
-    flag(stop).rest(NEVER)
+    wake_up.idle_wait(NEVER)
+    flag(stop).idle_wait(NEVER)
 
 
 def test_a_subscriber_of_the_stop_is_told_whenever_it_came() -> None:
@@ -135,9 +132,9 @@ class Recording(WakeUp):
 def test_without_the_trigger_a_rest_is_a_wait() -> None:
     wake_up = flag(covered=False, kind=Recording)
     assert isinstance(wake_up, Recording)
-    wake_up.rest(0.4)
-    wake_up.cover(True)
-    wake_up.rest(0.4)
+    wake_up.idle_wait(0.4)
+    wake_up.set_push(True)
+    wake_up.idle_wait(0.4)
     assert wake_up.waited == [0.4, NEVER]
 
 
@@ -151,7 +148,7 @@ def test_of_the_threads_that_rest_one_keeps_the_time() -> None:
 
     stop = StopSignal()
     wake_up = flag(stop, kind=Noting)
-    waiting = Waiting(4, lambda: wake_up.rest(1.0))
+    waiting = Waiting(4, lambda: wake_up.idle_wait(1.0))
     poll_until(lambda: wake_up.waiting == 4)
     assert sorted(seen, key=str) == [NEVER, None, None, None]
     stop.set()
@@ -178,7 +175,7 @@ def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
             except IndexError:
                 emptied.set()
                 received(False)
-                wake_up.rest(1.0)
+                wake_up.idle_wait(1.0)
                 continue
             received(True)
             found.append(number)
@@ -208,6 +205,9 @@ def test_no_message_is_overlooked_by_threads_that_wait_for_ever() -> None:
 
 class Queue:
     """A queue in memory for one receiver."""
+
+    handling = False
+    received = 0
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -245,7 +245,8 @@ class Queue:
 @contextmanager
 def running(kind: type[Receiver], queue: Queue, *, wake_up: WakeUp, stop: StopSignal, maximum: int = 4) -> Iterator[Receiver]:
     more: dict[str, Any] = {"peek_delay_seconds": 2.5} if kind is MonitorReceiver else {}
-    made = kind("Sales", maximum=maximum, new_poller=queue, stop=stop, name="sqlqueue-test", wake_up=wake_up, **more)
+    options = ReceiverOptions(maximum=maximum, new_poller=queue, stop=stop, name="sqlqueue-test", wake_up=wake_up)
+    made = kind("Sales", options, **more)
     made.start()
     try:
         yield made
@@ -295,7 +296,7 @@ def test_while_one_thread_is_busy_another_one_takes_the_rest_of_the_batch() -> N
 def test_the_intervals_are_those_of_the_model_unless_everything_is_announced(kind: type[Receiver], covered: bool) -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = Recording("Sales", '"public"."Sales"', stop)
-    wake_up.cover(covered)
+    wake_up.set_push(covered)
     with running(kind, queue, wake_up=wake_up, stop=stop, maximum=1):
         poll_until(lambda: len(wake_up.waited) > 20)
     model = {
@@ -303,7 +304,7 @@ def test_the_intervals_are_those_of_the_model_unless_everything_is_announced(kin
         AdaptiveReceiver: [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0] * 2,
         MonitorReceiver: [2.5] * 14,
     }
-    assert wake_up.waited[:14] == ([REST_SECONDS] * 14 if covered else model[kind])
+    assert wake_up.waited[:14] == ([IDLE_WAIT_SECONDS] * 14 if covered else model[kind])
 
 
 @pytest.mark.parametrize("kind", [FixedReceiver, AdaptiveReceiver])
@@ -312,7 +313,7 @@ def test_a_poll_that_learnt_nothing_does_not_bring_rest(kind: type[Receiver]) ->
     stop, queue = StopSignal(), Queue()
     queue.knows = False
     wake_up = Recording("Sales", '"public"."Sales"', stop)
-    wake_up.cover(True)
+    wake_up.set_push(True)
     with running(kind, queue, wake_up=wake_up, stop=stop, maximum=1):
         poll_until(lambda: len(wake_up.waited) > 5)
     assert wake_up.waited[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]

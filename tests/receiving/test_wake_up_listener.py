@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
+from psycopg import ConnectionInfo
 
-from sqlqueue_app.databases.wake_up import wake_up_channel
+from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import ConnectionLost
-from sqlqueue_app.receiving.stopping import StopSignal
-from sqlqueue_app.receiving.wake_up import WakeUp, WakeUpListener, listening
+from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, WakeUpListener, listening
 from sqlqueue_app.tables import listening as listening_module
 from sqlqueue_app.tables.listening import Interrupted, ListeningConnection
 from tests.contract.tables import execute
 from tests.receiving.conftest import Bench
 from tests.receiving.test_wake_up import NEVER, Line, by_insert, by_own_send, prepare
 from tests.support.postgresql import ThrowAwayServer
+from tests.support.proxy import Proxy
 from tests.support.waiting import poll_until
 
 
@@ -63,37 +65,29 @@ def test_the_listener_sees_a_trigger_come_and_go(
     try:
         poll_until(lambda: "wake_up_without_trigger" in events())
         call_command("sqlqueue_install", "--wake-up", verbosity=0)
-        poll_until(lambda: wake_up.covered)
+        poll_until(lambda: wake_up.push_enabled)
         wake_up.wait(0.0)  # the wake-up that came with the listening
-        resting = threading.Thread(target=lambda: wake_up.rest(NEVER))
+        resting = threading.Thread(target=lambda: wake_up.idle_wait(NEVER))
         resting.start()
         poll_until(lambda: wake_up.waiting == 1)
         execute(bench.database, 'DROP TRIGGER sqlqueue_wake_up ON "Sales"')
         resting.join(60)  # it must poll again
         assert not resting.is_alive()
-        assert not wake_up.covered
+        assert not wake_up.push_enabled
     finally:
         stop.set()
         listener.join()
     assert events().count("wake_up_without_trigger") == 2
 
 
-def test_behind_a_pooler_nothing_rests(bench: Bench) -> None:
+def test_behind_a_pooler_nothing_rests(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pooler gives its clients numbers of its own for their sessions."""
     prepare(bench)
-
-    class Pooled:
-        def __init__(self, raw: Any) -> None:
-            self._raw = raw
-            self.backend_pid = 1
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._raw, name)
 
     table = bench.table("Sales").qualified
     with Line(bench, "Sales") as line:
         assert line.connection.covered({table: wake_up_channel(table)}) == {wake_up_channel(table)}
-        line.connection._raw = Pooled(line.connection._raw)
+        monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
         assert line.connection.covered({table: wake_up_channel(table)}) == frozenset()
 
 
@@ -113,7 +107,7 @@ def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Somebody who takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         text = f"host=127.0.0.1 port={server.getsockname()[1]} sslmode=disable gssencmode=disable"
-        monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (text.encode(), 0.05))
+        monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (text, 0.05))
         yield
 
 
@@ -137,6 +131,41 @@ def test_the_stop_does_not_wait_for_a_server_that_does_not_answer(
     interrupter.join()
     line.dispose()
     line.interrupt()  # late, and harmless
+
+
+@pytest.fixture
+def stalled(bench: Bench, postgresql_server: ThrowAwayServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ListeningConnection]:
+    """A connection that listens, to a server that has ceased to answer."""
+    name = connections[bench.database.alias].settings_dict["NAME"]
+    with Proxy("127.0.0.1", postgresql_server.port) as proxy:
+        url = postgresql_server.url(name).replace(f":{postgresql_server.port}/", f":{proxy.port}/")
+        monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (url, NEVER))
+        line = ListeningConnection(bench.database.alias)
+        line.open(["sqlqueue_x"])
+        proxy.stall()
+        yield line
+        line.dispose()
+
+
+def test_a_server_that_ceases_to_answer_is_given_up(stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening_module, "ANSWER_SECONDS", 0.05)
+    with pytest.raises(ConnectionLost, match=r"does not answer within 0\.05 s"):
+        stalled.covered({})
+
+
+def test_the_stop_does_not_wait_for_a_server_that_ceases_to_answer(
+    stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening_module, "ANSWER_SECONDS", NEVER)
+    interrupter = threading.Timer(0.05, stalled.interrupt)
+    interrupter.start()
+    began = time.monotonic()
+    with pytest.raises(Interrupted):
+        stalled.covered({})
+    assert time.monotonic() - began < 4  # psycopg gives a server five seconds to end a statement
+    interrupter.join()
+    with pytest.raises(Interrupted):
+        stalled.wait(NEVER)
 
 
 def test_parameters_that_cannot_be_had_count_as_a_lost_connection(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Rows as every version of the transports writes them, and what a worker of ours takes from them (transport reference 13.1).
+"""Rows as every version of the transports writes them, and what a worker of ours takes from them.
+
+See docs/internals/wire.md#rows-by-writer.
 
 `WRITERS` is the table: where each version writes the message id, the reply-to address, the correlation id and the expiry, and the
 layouts of tables that its rows stand in. What a reader takes: ReplyTo is the column if it says something, else the header, and

@@ -9,12 +9,12 @@ import threading
 from typing import Any
 
 from sqlqueue_app import handles
-from sqlqueue_app.receiving import heartbeat
+from sqlqueue_app.receiving import instances
 
 MODULE = __name__
 
 if "HEARTBEAT_SECONDS" in os.environ:
-    heartbeat.HEARTBEAT_SECONDS = float(os.environ["HEARTBEAT_SECONDS"])  # type: ignore[attr-defined]
+    instances.HEARTBEAT_SECONDS = float(os.environ["HEARTBEAT_SECONDS"])
 
 
 @handles("Worker.Threads")

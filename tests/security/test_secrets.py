@@ -23,10 +23,9 @@ from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import NotificationDelivery, NotificationRule
-from sqlqueue_app.operations.notifications.evaluation import new_delivery
-from sqlqueue_app.operations.run import RunOptions, run_worker
-from sqlqueue_app.pipeline.options import options_of
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.monitoring.rules import new_delivery
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.dashboard.pages import client_of
 from tests.dashboard.site_pages import site_paths
 from tests.receiving.conftest import FAST, Bench
@@ -174,6 +173,9 @@ def test_settings_that_are_no_dictionary(settings: Any) -> None:
 
 
 def test_settings_and_options_as_text(sqlite_database: QueueDatabase) -> None:
+    pytest.importorskip("pyspark")
+    from sqlqueue_app.pipeline.run import options_of
+
     sqlite_database.configure(**SETTINGS)
     options = options_of(get_settings())
     assert MARK not in repr(get_settings()) + repr(options) + repr(options.shown())

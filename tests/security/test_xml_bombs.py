@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles
+from sqlqueue_app.browsing.bodies import NotPlainXml, indent_xml
 from sqlqueue_app.messages.errors import MessageBodyError
-from sqlqueue_app.messages.xml_document import parse_xml
-from sqlqueue_app.operations.xml_text import NotPlainXml, indent_xml
+from sqlqueue_app.messages.xml import parse_xml
 from tests.receiving.conftest import Bench, Calls
 
 TEN = "&l{0};" * 10

@@ -1,4 +1,4 @@
-"""Readers of every version, from the description of the wire (transport reference 2.2, 3.1, 3.5, 4.5 and 13), not from our code.
+"""Readers of every version, from the description of the wire (docs/internals/wire.md), not from our code.
 
 Each takes a row as it stands in the table, and says what an endpoint of that version makes of it.
 """

@@ -14,14 +14,11 @@ import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
-from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.envelope import IncomingMessage, Intent
-from sqlqueue_app.messages.identifiers import quote_postgresql
-from sqlqueue_app.messages.resolution import AddressBook
-from sqlqueue_app.sending.composer import Composer, sender_identity
-from sqlqueue_app.sending.dispatcher import new_row
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress, quote_postgresql
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.headers import Intent
+from sqlqueue_app.sending.composer import Composer, SendOptions, new_row, sender_identity
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import values_of
@@ -38,7 +35,7 @@ def composer(book: AddressBook, endpoint: str = "Sales") -> Composer:
 
 def on_sql_server(sender: Composer, headers: dict[str, str | None] | None = None) -> RawRow:
     """The row of a message as it would stand in a table of SQL Server."""
-    row = new_row(sender.compose("Out.Message", {}, to="Peer", headers=headers), keep_id=True)
+    row = new_row(sender.compose("Out.Message", {}, SendOptions(to="Peer", headers=headers)), keep_id=True)
     row_id, correlation_id, reply_to, told, body = values_of([row], COLUMNS, "sqlserver")
     return RawRow(uuid.UUID(row_id), correlation_id, reply_to, True, None, json.loads(told), body)
 
@@ -117,7 +114,7 @@ def answered(book: AddressBook, *, column: str | None = None, **headers: str | N
     incoming = IncomingMessage(uuid.uuid4(), told, b"{}", None, column)
     sender = composer(book)
     to = sender.reply_address(incoming)
-    sent = sender.compose("Out.Answer", {}, to=to, incoming=incoming, intent=Intent.REPLY)
+    sent = sender.compose("Out.Answer", {}, SendOptions(to=to), incoming=incoming, intent=Intent.REPLY)
     address = book.resolve(sent.destination)
     return address.table, address.schema, address.catalog
 

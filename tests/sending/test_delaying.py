@@ -13,15 +13,13 @@ from django.db import connections, transaction
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError, WireFormatError
 from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.operations.installation_plan import planned_tables
-from sqlqueue_app.sending.delaying import told_of_delays
-from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher
+from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, notified_of_delays
 from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.tables.well_known import delayed_address
+from sqlqueue_app.tables.installation import delayed_address, install_tables
 from tests.messages.golden import rows as golden_rows
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
@@ -271,7 +269,7 @@ def test_a_separate_dispatcher_commits_on_its_own(postgresql_desk: Desk) -> None
 
 def test_who_waits_for_due_times_hears_of_a_delay_when_it_is_committed(web: Desk) -> None:
     heard: list[float] = []
-    with told_of_delays(web.alias, heard.append):
+    with notified_of_delays(web.alias, heard.append):
         send(PlaceOrder("1"), delay=timedelta(seconds=7))
         assert heard == [7.0]
         with transaction.atomic(using=web.alias):

@@ -46,19 +46,23 @@ def test_a_star_import_gives_exactly_all() -> None:
 
 
 def test_names_are_the_things_themselves() -> None:
-    from sqlqueue_app.callbacks.request import request
     from sqlqueue_app.health_checks import health_check
-    from sqlqueue_app.messages.errors import Unrecoverable
+    from sqlqueue_app.messages.errors import QueueNotFound, SqlQueueError, Unrecoverable
     from sqlqueue_app.messages.types import message_type
     from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLater, RetryNow, default_policy
+    from sqlqueue_app.receiving.context import MessageContext
     from sqlqueue_app.receiving.handlers import handles
-    from sqlqueue_app.sending.publisher import publish
-    from sqlqueue_app.sending.sender import send, send_many
-    from sqlqueue_app.sending.subscribing import subscribe, unsubscribe
+    from sqlqueue_app.receiving.requests import close_callbacks, request
+    from sqlqueue_app.sending.sender import publish, send, send_many, subscribe, unsubscribe
+    from sqlqueue_app.sending.subscribers import forget_subscribers
+    from sqlqueue_app.status.control import pause, resume, set_concurrency
 
     expected = {
         "Unrecoverable": Unrecoverable, "handles": handles, "message_type": message_type, "send": send, "send_many": send_many,
         "publish": publish, "subscribe": subscribe, "unsubscribe": unsubscribe,
+        "MessageContext": MessageContext, "SqlQueueError": SqlQueueError, "QueueNotFound": QueueNotFound, "pause": pause,
+        "resume": resume, "set_concurrency": set_concurrency, "close_callbacks": close_callbacks,
+        "forget_subscribers": forget_subscribers,
         "Discard": Discard, "MoveToError": MoveToError, "RetryLater": RetryLater, "RetryNow": RetryNow,
         "default_policy": default_policy, "request": request, "health_check": health_check,
     }  # fmt: skip

@@ -13,8 +13,8 @@ from django.db import IntegrityError, transaction
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError, QueueNotFound
-from sqlqueue_app.sending.batch import MESSAGES_PER_TEMPLATE
-from sqlqueue_app.tables import writing
+from sqlqueue_app.sending.composer import MESSAGES_PER_TEMPLATE
+from sqlqueue_app.tables import queue
 from sqlqueue_app.tables.queue import ROWS_PER_COPY
 from tests.contract.tables import elsewhere
 from tests.sending.conftest import Desk
@@ -78,7 +78,7 @@ def test_large_messages_wait_for_no_full_statement(desk: Desk) -> None:
     """Three hundred of 128 KiB would be 38 MiB; those of four megabytes are in memory, and what the driver makes of them."""
     peak = peak_of_sending(("Sending.Large", {"order_id": "x" * 131_072}) for _ in range(300))
 
-    assert peak < 8 * writing.SEND_BYTES_PER_STATEMENT
+    assert peak < 8 * queue.SEND_BYTES_PER_STATEMENT
     assert count(desk) == 300
 
 

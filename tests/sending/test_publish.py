@@ -11,8 +11,7 @@ from django.db import transaction
 
 from sqlqueue_app import publish, subscribe, unsubscribe
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import (
     AddressError,
     ConfigurationError,
@@ -25,9 +24,8 @@ from sqlqueue_app.messages.types import message_type
 from sqlqueue_app.sending.composer import Composer, SenderIdentity, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.subscribers import MOST_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
-from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.installation import install_tables, subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription
-from sqlqueue_app.tables.well_known import subscription_address
 from tests.contract.tables import elsewhere
 from tests.sending.conftest import Desk
 

@@ -1,4 +1,4 @@
-"""Each kind of message that we write, read by every version of the transports (transport reference 3.5, 13 and 13.2).
+"""Each kind of message that we write, read by every version of the transports (docs/internals/wire.md#rows-for-every-version).
 
 The readers are those of `readers.py`. On SQLite, whose tables have the columns of SQL Server, all of its versions read; on
 PostgreSQL its own transport. What a version cannot get, because of how it reads, stands in `SHORTFALLS`.
@@ -252,7 +252,7 @@ def test_what_old_versions_cannot_get(sqlite_desk: Desk, headers: dict[str, str]
 
 
 def test_what_a_peers_mover_has_moved_has_no_columns_for_old_versions() -> None:
-    """Ours fills them; those of transports 3.1 and later write NULL (transport reference 7.2)."""
+    """Ours fills them; those of transports 3.1 and later write NULL (docs/internals/wire.md#delayed-messages)."""
     told: dict[str, str | None] = {
         "NServiceBus.MessageId": ASKED,
         "NServiceBus.CorrelationId": TALK,

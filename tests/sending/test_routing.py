@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.errors import MessageTypeError, QueueNotFound
-from sqlqueue_app.sending.routing import Routes
+from sqlqueue_app.sending.composer import Routes
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
 
@@ -186,7 +186,9 @@ def test_an_address_may_be_bare_dotted_or_quoted(schemas: Desk, address: str, sc
 def test_queue_setting_endpoint_setting_address_default(
     schemas: Desk, sqlqueue: dict[str, object], routed: str, addressed: str
 ) -> None:
-    """The order of transport reference 3.3; the endpoint's setting holds for what is routed to it, and for nothing else."""
+    """The order of docs/internals/wire.md#address-resolution; the endpoint's setting holds for what is routed to it, and for
+    nothing else.
+    """
     schemas.configure(**sqlqueue)
 
     send(PlaceOrder("42"))

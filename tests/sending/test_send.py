@@ -139,7 +139,7 @@ def test_the_reply_to_address_names_the_schema_of_the_sending_endpoint(postgresq
 
 
 def test_the_columns_repeat_what_old_readers_look_for_there(desk: Desk) -> None:
-    """Transport reference 13: id, correlation and reply-to, where the table has such columns."""
+    """Id, correlation and reply-to, where the table has such columns (docs/internals/wire.md#rows-for-every-version)."""
     desk.configure(SEND_AS="Web")
 
     message_id = send(PlaceOrder("42"))

@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError, QueueNotFound
-from sqlqueue_app.sending.current import Handling, handling
+from sqlqueue_app.sending.sender import Handling, handling
 from tests.sending.conftest import Desk
 from tests.sending.types import NotRegistered, Pair, PlaceOrder
 

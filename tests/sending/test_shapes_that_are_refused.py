@@ -1,4 +1,7 @@
-"""Whatever a caller hands in, what is written is nothing that a real endpoint refuses or is blocked by (transport reference 18)."""
+"""Whatever a caller hands in, what is written is nothing that a real endpoint refuses or is blocked by.
+
+See docs/internals/wire.md#rows-written-by-hand.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,10 @@ from hypothesis import strategies as st
 
 from sqlqueue_app import message_type
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.errors import SqlQueueError
-from sqlqueue_app.messages.resolution import AddressBook
 from sqlqueue_app.messages.serializers import deserialize
-from sqlqueue_app.sending.composer import Composer, sender_identity
-from sqlqueue_app.sending.dispatcher import new_row
+from sqlqueue_app.sending.composer import Composer, SendOptions, new_row, sender_identity
 
 BOOK = AddressBook("postgresql")
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -109,7 +111,7 @@ options = st.fixed_dictionaries(
 @given(values, options, st.sampled_from(["json", "xml"]))
 def test_any_dictionary_headers_ids_and_times(value: Any, given: dict[str, Any], serializer: str) -> None:
     try:
-        message = composer(serializer).compose("Refused.Thing", {"value": value}, to="Sales", **given)
+        message = composer(serializer).compose("Refused.Thing", {"value": value}, SendOptions(to="Sales", **given))
         row = composer(serializer).delayed_row(message) if message.is_delayed else new_row(message, keep_id=True)
     except SqlQueueError:
         return  # a clear error, and nothing is written
@@ -123,7 +125,7 @@ def test_any_dictionary_headers_ids_and_times(value: Any, given: dict[str, Any],
 @given(typed)
 def test_any_typed_message(message: Everything) -> None:
     try:
-        row = new_row(composer("json").compose(message, to="Sales"), keep_id=True)
+        row = new_row(composer("json").compose(message, options=SendOptions(to="Sales")), keep_id=True)
     except SqlQueueError:
         return
     check_row(row.headers, row.body)

@@ -12,8 +12,7 @@ import pytest
 from django.db.backends.base.base import BaseDatabaseWrapper
 from pyspark.sql import DataFrame, SparkSession
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.spark.source import source_url
 from sqlqueue_app.tables.installation import install_tables

@@ -226,12 +226,12 @@ def test_a_table_that_is_dropped_while_it_is_read(queue: Queue) -> None:
     queue.fill(3)
     frame = queue.read()
     assert frame.count() == 3
-    planned = frame.rdd
-    assert planned.getNumPartitions() == 1
+    plan_ranges = frame.rdd
+    assert plan_ranges.getNumPartitions() == 1
     queue.execute('DROP TABLE "Sales"')
 
     with pytest.raises(Exception, match=r"failed to read the queue 'Sales' \((postgresql|sqlite)://.*Sales"):
-        planned.count()
+        plan_ranges.count()
 
 
 def test_a_password_is_not_shown(postgresql_database: QueueDatabase, spark: SparkSession) -> None:

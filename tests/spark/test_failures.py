@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sqlqueue_app.spark.failures import SparkFailed, in_short, spark_errors
+from sqlqueue_app.spark.session import SparkFailed, spark_errors, summarize
 
 _FRAMES = """
   File "/srv/sqlqueue_app/spark/source/reading.py", line 9, in <module>
@@ -36,7 +36,7 @@ _FRAMES = """
     ],
 )
 def test_hundreds_of_lines_become_one(text: str, said: str) -> None:
-    assert in_short(text).startswith(said)
+    assert summarize(text).startswith(said)
 
 
 def test_it_says_what_was_tried() -> None:

@@ -6,15 +6,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sqlqueue_app.lake.columns import FIGURES
-from sqlqueue_app.lake.sums import KEYS, added_up
-from sqlqueue_app.spark.transforms.failures import parse_failures
-from sqlqueue_app.spark.transforms.figures import figure_rows, figures
-from sqlqueue_app.spark.transforms.messages import parse_messages
+from sqlqueue_app.lake.columns import ROLLUPS
+from sqlqueue_app.lake.sketches import KEYS, add_up_rows
+from sqlqueue_app.spark.rollups import rollup_rows
+from sqlqueue_app.spark.transforms import parse_failures, parse_messages
 from tests.spark import reference
 from tests.spark.random_messages import TAKEN_AT, random_rows
 from tests.spark.reference import Row
-from tests.spark.tables import rows_of, source_rows
+from tests.spark.tables import source_rows
 
 Rows = list[dict[str, Any]]
 
@@ -44,7 +43,7 @@ class Batch:
         self.unreadable = bad[0].unionByName(bad[1])
 
     def found(self) -> dict[str, Rows]:
-        return figure_rows(self.messages, self.failures, self.unreadable)
+        return rollup_rows(self.messages, self.failures, self.unreadable)
 
 
 BAD = ("queue", "day", "body_bytes", "header_bytes")
@@ -61,8 +60,8 @@ def wanted(audited: list[Row], failed: list[Row]) -> dict[str, Rows]:
 
 
 def same(found: dict[str, Rows], wanted: dict[str, Rows]) -> None:
-    assert sorted(found) == sorted(wanted) == sorted(FIGURES)
-    for name in FIGURES:
+    assert sorted(found) == sorted(wanted) == sorted(ROLLUPS)
+    for name in ROLLUPS:
         assert in_order(name, found[name]) == in_order(name, wanted[name]), name
 
 
@@ -79,19 +78,15 @@ def test_batches_add_up_to_the_figures_of_all(spark: SparkSession) -> None:
 
     whole = wanted(audited, failed)
     for name, keys in KEYS.items():
-        added = added_up([row for part in parts for row in part[name]], keys)
+        added = add_up_rows([row for part in parts for row in part[name]], keys)
         assert in_order(name, added) == in_order(name, whole[name]), name
 
 
-def test_figures_of_nothing_of_one_queue_and_as_frames(spark: SparkSession) -> None:
+def test_rollups_of_one_queue_and_of_nothing(spark: SparkSession) -> None:
     audited = random_rows(15, 100)
     batch = Batch(spark, audited, [])
-    rows = figure_rows(batch.messages, None, batch.unreadable)
+    rows = rollup_rows(batch.messages, None, batch.unreadable)
 
     same(rows, wanted(audited, []))
     same(batch.found(), rows)
-    assert figure_rows(None, None, None) == {name: [] for name in FIGURES}
-    for name, frame in figures(batch.messages, None, batch.unreadable).items():
-        assert frame.columns == [*FIGURES[name].names, "day"]
-        found = [{key: dict(value) if key.endswith("_sketch") else value for key, value in row.items()} for row in rows_of(frame)]
-        assert in_order(name, found) == in_order(name, rows[name]), name
+    assert rollup_rows(None, None, None) == {name: [] for name in ROLLUPS}

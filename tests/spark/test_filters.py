@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNotNull, IsNull, LessThanOrEqual, Not
 
-from sqlqueue_app.databases.dialect import RowRange, dialect
-from sqlqueue_app.spark.source.columns import schema_of
-from sqlqueue_app.spark.source.filters import EVERYTHING, narrowed
+from sqlqueue_app.dialects.dialect import RowRange, dialect
+from sqlqueue_app.spark.source.batch_reader import EVERYTHING, FilteringQueueReader, narrow_range, schema_of
 from sqlqueue_app.spark.source.options import read_options
-from sqlqueue_app.spark.source.reading import FilteringQueueReader
 from tests.spark.conftest import Queue, url_of
 
 NOON = datetime(2030, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -37,7 +35,7 @@ NARROWED: list[tuple[list[Filter], RowRange]] = [
 
 @pytest.mark.parametrize(("filters", "expected"), NARROWED)
 def test_what_filters_leave(filters: list[Filter], expected: RowRange) -> None:
-    assert narrowed(EVERYTHING, filters) == expected
+    assert narrow_range(EVERYTHING, filters) == expected
 
 
 CONDITIONS = [

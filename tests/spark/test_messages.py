@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES, LakeTable
-from sqlqueue_app.spark.transforms.failures import parse_failures
-from sqlqueue_app.spark.transforms.messages import parse_messages
+from sqlqueue_app.spark.transforms import parse_failures, parse_messages
 from tests.spark import reference
 from tests.spark.random_messages import NOTHING, TAKEN_AT, TIMES, TYPES, UNREADABLE, random_rows
 from tests.spark.reference import Row

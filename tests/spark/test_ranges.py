@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.spark.source.ranges import ROWS_OF_A_LOOK, even_ranges
+from sqlqueue_app.spark.source.batch_reader import ROWS_PER_PROBE, even_ranges
 
 
 def cut(rows: list[int], partitions: int | None, looks: list[int] | None = None, default: int = 1) -> list[tuple[int, int]]:
@@ -17,7 +17,7 @@ def cut(rows: list[int], partitions: int | None, looks: list[int] | None = None,
 
     def look(lowest: int, highest: int) -> tuple[int, int]:
         start, end = bisect.bisect_left(rows, lowest), bisect.bisect_right(rows, highest)
-        seen = rows[start : min(end, start + ROWS_OF_A_LOOK)]
+        seen = rows[start : min(end, start + ROWS_PER_PROBE)]
         if looks is not None:
             looks.append(len(seen))
         return len(seen), seen[-1] if seen else lowest

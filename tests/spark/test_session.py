@@ -13,9 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.spark.scratch import Scratch
-from sqlqueue_app.spark.session import spark_running, spark_session
-from sqlqueue_app.spark.shipping import pack
+from sqlqueue_app.spark.session import Scratch, pack, spark_running, spark_session
 from tests.support.databases import ROOT
 from tests.support.spark import MASTER
 from tests.support.waiting import poll_until
@@ -127,13 +125,13 @@ def test_the_archive_for_other_machines_has_what_runs_there(tmp_path: Path) -> N
 
     with zipfile.ZipFile(archive) as packed:
         names = set(packed.namelist())
-    assert {"sqlqueue_app/__init__.py", "sqlqueue_app/databases/sql/postgresql/queue.sql"} <= names
+    assert {"sqlqueue_app/__init__.py", "sqlqueue_app/dialects/sql/postgresql/queue.sql"} <= names
     parts = {name.split("/")[1] for name in names}
-    assert parts <= {"__init__.py", "messages", "policies", "databases", "lake", "spark"}
+    assert parts <= {"__init__.py", "messages", "policies", "dialects", "lake", "spark"}
     script = f"""
 import sys
 sys.path.insert(0, {str(archive)!r})
-from sqlqueue_app.databases.dialect import dialect
+from sqlqueue_app.dialects.dialect import dialect
 print(dialect("sqlite").statement("send", table="x", columns="y", rows="z").sql)
 """
     command = [sys.executable, "-I", "-c", script]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from sqlqueue_app.spark.source.settling import Watermark, Writer
+from sqlqueue_app.spark.source.stream_reader import Watermark, WritingTransaction
 
 
 class Table:
@@ -14,26 +14,26 @@ class Table:
 
     def __init__(self) -> None:
         self.drawn = 0
-        self.open: dict[Writer, list[int]] = {}
+        self.open: dict[WritingTransaction, list[int]] = {}
         self.rows: list[int] = []
         self._names = 0
 
-    def begin(self) -> Writer:
+    def begin(self) -> WritingTransaction:
         self._names += 1
-        writer = Writer(f"3/{self._names}", False)
+        writer = WritingTransaction(f"3/{self._names}", False)
         self.open[writer] = []
         return writer
 
-    def insert(self, writer: Writer) -> None:
+    def insert(self, writer: WritingTransaction) -> None:
         self.drawn += 1
         self.open[writer].append(self.drawn)
 
-    def prepare(self, writer: Writer) -> Writer:
-        prepared = Writer(f"-1/{writer.name}", True)
+    def prepare(self, writer: WritingTransaction) -> WritingTransaction:
+        prepared = WritingTransaction(f"-1/{writer.name}", True)
         self.open[prepared] = self.open.pop(writer)
         return prepared
 
-    def end(self, writer: Writer, *, commit: bool = True) -> None:
+    def end(self, writer: WritingTransaction, *, commit: bool = True) -> None:
         numbers = self.open.pop(writer)
         if commit:
             self.rows += numbers
@@ -43,7 +43,7 @@ class Table:
     def newest(self) -> int | None:
         return max(self.rows, default=None)
 
-    def writers(self) -> frozenset[Writer]:
+    def writers(self) -> frozenset[WritingTransaction]:
         return frozenset(self.open)
 
 
@@ -60,9 +60,9 @@ def committed(table: Table) -> None:
 
 def test_an_empty_table_has_none(table: Table) -> None:
     watermark = Watermark()
-    assert watermark.look(table) is None
+    assert watermark.advance(table) is None
     committed(table)
-    assert watermark.look(table) == 1
+    assert watermark.advance(table) == 1
     assert not watermark.is_waiting
 
 
@@ -70,15 +70,15 @@ def test_an_empty_table_has_none(table: Table) -> None:
 def test_a_number_counts_when_those_who_might_have_drawn_a_lower_one_have_ended(table: Table, commit: bool) -> None:
     watermark = Watermark()
     committed(table)
-    watermark.look(table)
+    watermark.advance(table)
     late = table.begin()
     table.insert(late)
     committed(table)
 
-    assert watermark.look(table) == 1
+    assert watermark.advance(table) == 1
     assert watermark.is_waiting
     table.end(late, commit=commit)
-    assert watermark.look(table) == 3
+    assert watermark.advance(table) == 3
 
 
 def test_who_came_later_is_not_waited_for(table: Table) -> None:
@@ -86,13 +86,13 @@ def test_who_came_later_is_not_waited_for(table: Table) -> None:
     late = table.begin()
     table.insert(late)
     committed(table)
-    assert watermark.look(table) is None
+    assert watermark.advance(table) is None
     others = [table.begin() for _ in range(3)]
     for other in others:
         table.insert(other)
     table.end(late)
 
-    assert watermark.look(table) == 2
+    assert watermark.advance(table) == 2
 
 
 def test_a_prepared_transaction_is_waited_for_under_its_new_name(table: Table) -> None:
@@ -100,25 +100,25 @@ def test_a_prepared_transaction_is_waited_for_under_its_new_name(table: Table) -
     late = table.begin()
     table.insert(late)
     committed(table)
-    assert watermark.look(table) is None
+    assert watermark.advance(table) is None
 
     prepared = table.prepare(late)
-    assert watermark.look(table) is None
+    assert watermark.advance(table) is None
     another = table.begin()
     table.prepare(another)
-    assert watermark.look(table) is None
+    assert watermark.advance(table) is None
     table.end(prepared)
-    assert watermark.look(table) == 2
+    assert watermark.advance(table) == 2
 
 
 def test_a_table_that_is_drained_keeps_its_number(table: Table) -> None:
     watermark = Watermark()
     committed(table)
     committed(table)
-    watermark.look(table)
+    watermark.advance(table)
     table.rows.clear()
 
-    assert watermark.look(table) == 2
+    assert watermark.advance(table) == 2
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -146,7 +146,7 @@ def test_no_late_row_is_below_it(table: Table, seed: int) -> None:
             assert not table.open[writer] or min(table.open[writer]) > passed, "a row below the settled number was still to come"
             table.end(writer, commit=chance.random() > 0.1)
         else:
-            settled = watermark.look(table)
+            settled = watermark.advance(table)
             grown += settled != passed
             passed = settled or 0
     assert grown > 20

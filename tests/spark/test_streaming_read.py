@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout
-from sqlqueue_app.spark.source.columns import schema_of
-from sqlqueue_app.spark.source.following import QueueFollower
+from sqlqueue_app.spark.source.batch_reader import schema_of
 from sqlqueue_app.spark.source.options import stream_options
+from sqlqueue_app.spark.source.stream_reader import QueueFollower
 from tests.spark.conftest import Queue, url_of
 from tests.support.waiting import join_all, poll_until
 
@@ -32,7 +32,7 @@ def follower(queue: Queue, **options: str) -> QueueFollower:
 
 def offset(reader: QueueFollower, start: dict[str, int], limit: Any = EVERYTHING) -> dict[str, int]:
     """The next offset, without the pause between looks."""
-    reader._look_again_at = 0.0
+    reader._poll_again_at = 0.0
     return reader.latestOffset(start, limit)
 
 

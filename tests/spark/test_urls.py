@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.spark.source.database_url import parse_url, source_url
 from sqlqueue_app.spark.source.on_sqlserver import connection_string
-from sqlqueue_app.spark.source.urls import parse_url, source_url
 
 SECRET = "p@ss/w:ö#%&?"
 

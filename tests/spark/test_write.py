@@ -12,11 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.spark.source.options import write_options
-from sqlqueue_app.spark.source.writing import QueueStreamWriter, Staged
+from sqlqueue_app.spark.source.writer import QueueStreamWriter, Staged
 from sqlqueue_app.tables.installation import install_tables
 from tests.spark.conftest import Queue, url_of
 from tests.support.raw_rows import RawRow, read_rows

@@ -16,10 +16,9 @@ from pathlib import Path
 from django.db import transaction
 from pyspark.sql import SparkSession
 
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.spark.source.writing import WRITTEN_TABLE
+from sqlqueue_app.spark.source.writer import WRITTEN_TABLE
 from sqlqueue_app.tables.installation import install_tables
 from tests.spark.conftest import url_of
 from tests.spark.stream_app import send_files

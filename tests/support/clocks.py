@@ -16,17 +16,17 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-import sqlqueue_app.operations.status
-import sqlqueue_app.scheduler
+import sqlqueue_app.receiving.background
 import sqlqueue_app.sending.composer
+import sqlqueue_app.status.overview
 from tests.support.databases import QueueDatabase
 
 # Whatever of ours, or in our place, asks what time it is.
 _ASKING: tuple[ModuleType, ...] = (
     apscheduler.schedulers.base,
-    sqlqueue_app.scheduler,
+    sqlqueue_app.receiving.background,
     sqlqueue_app.sending.composer,
-    sqlqueue_app.operations.status,
+    sqlqueue_app.status.overview,
 )
 
 _CREATE = """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sqlqueue_app.dashboard import page_admin
-from sqlqueue_app.dashboard.live_answers import LiveAnswers
+from sqlqueue_app.dashboard import page
+from sqlqueue_app.dashboard.live import LiveAnswers
 
 
 @pytest.fixture(autouse=True)
 def no_answer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every answer is made anew."""
-    monkeypatch.setattr(page_admin, "live_answers", LiveAnswers(part=0.0))
+    monkeypatch.setattr(page, "live_answers", LiveAnswers(part=0.0))

@@ -14,7 +14,7 @@ ONCE = (
     "tests/benchmarks/",
     "tests/browser/",
     "tests/chaos/",
-    "tests/databases/",
+    "tests/dialects/",
     "tests/demo/test_demo.py",
     "tests/packaging/",
     "tests/receiving/test_any_delayed.py",

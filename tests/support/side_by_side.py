@@ -10,6 +10,7 @@ import pytest
 
 # What these make for all tests of the module takes seconds: one process runs the whole module.
 WHOLE_MODULES = {
+    "tests/benchmarks/test_hops.py",
     "tests/benchmarks/test_run.py",
     "tests/browser/test_live.py",
     "tests/browser/test_pages.py",

@@ -15,9 +15,9 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.endpoint import endpoints_of
 from sqlqueue_app.models import TaskResult
-from sqlqueue_app.operations.task_results import purge_task_results, task_result_jobs
+from sqlqueue_app.receiving.endpoint import endpoints_of
+from sqlqueue_app.worker.run import purge_task_results, task_result_jobs
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import poll_until
 from tests.tasks import work
@@ -190,7 +190,7 @@ def test_old_results_are_deleted_and_no_others(office: Office) -> None:
 
 
 def test_results_are_deleted_in_batches_and_by_backend(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sqlqueue_app.operations.task_results.BATCH", 2)
+    monkeypatch.setattr("sqlqueue_app.worker.run.BATCH", 2)
     ids = [work.add.enqueue(number).id for number in range(5)]
     rows = TaskResult.objects.using(office.database.alias)
     rows.update(status="SUCCESSFUL", finished_at=timezone.now())

@@ -13,6 +13,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.sending import sender
 from sqlqueue_app.tables.queue import forget_tables
+from sqlqueue_app.tasks import SqlQueueBackend  # noqa: F401 - another path to it
 from tests.tasks import work
 from tests.tasks.conftest import Office, Signals
 from tests.tasks.framework import TaskResultDoesNotExist, TaskResultStatus
@@ -179,6 +180,6 @@ def test_a_message_whose_result_was_deleted_goes_to_the_error_queue(office: Offi
 
 
 def test_a_backend_that_does_not_stand_in_tasks_under_its_own_path_is_refused(office: Office) -> None:
-    office.settings.TASKS = {"default": {"BACKEND": "sqlqueue_app.tasks.backend.SqlQueueBackend"}}
+    office.settings.TASKS = {"default": {"BACKEND": f"{__name__}.SqlQueueBackend"}}
     with pytest.raises(ConfigurationError, match="write that path"):
         work.add.enqueue(1)

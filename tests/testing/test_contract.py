@@ -11,14 +11,13 @@ import pytest
 from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.databases.ddl import TableKind
-from sqlqueue_app.databases.scripts import PlannedTable
-from sqlqueue_app.operations.known_queues import address_book_of
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.testing import FakeClock, drain
-from sqlqueue_app.testing.memory_database import ALIAS, memory_database
-from sqlqueue_app.testing.processors import transaction_for
+from sqlqueue_app.testing.draining import transaction_for
+from sqlqueue_app.testing.memory import ALIAS, memory_database
 from tests.contract import tables, test_count_and_purge, test_receive, test_send
 from tests.receiving import test_processing
 from tests.receiving.conftest import Bench

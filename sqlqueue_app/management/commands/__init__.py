@@ -1,3 +1,3 @@
-"""Commands."""
+"""Management commands."""
 
 from __future__ import annotations

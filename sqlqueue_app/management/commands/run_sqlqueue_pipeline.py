@@ -1,4 +1,4 @@
-"""`manage.py run_sqlqueue_pipeline`: move audited messages to a lake, with figures of them, by Spark."""
+"""`manage.py run_sqlqueue_pipeline`: move audited messages to a lake and compute rollups, with Spark."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.logs import configure_logging, remove_logging
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, from_command_line, one_line, whole_number
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
-from sqlqueue_app.operations.signals import stop_on_signals
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.logs import configure_logging, remove_logging
+from sqlqueue_app.worker.run import stop_on_signals
 
 _NEEDED = ("pyspark", "pyarrow")
 _EPILOG = """\
@@ -39,7 +39,7 @@ examples:
 
 
 class Command(SqlQueueCommand):
-    """Thin: arguments in, `run_pipeline` does the rest."""
+    """Parses arguments; `run_pipeline` does the work."""
 
     help = (
         "Take the messages out of the audit queues into Parquet files, each exactly once; copy what is new in the error queues; "
@@ -80,14 +80,13 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run until there is nothing left, or until the signal."""
+        """Run until nothing is left, or until a signal."""
         settings = get_settings()
         missing = [name for name in _NEEDED if find_spec(name) is None]
         if missing:
             raise ConfigurationError(f"{' and '.join(missing)} is not installed: run pip install 'django-sqlqueue[spark]'")
         # Only now: all this needs the extra.
-        from sqlqueue_app.pipeline.options import options_of  # noqa: PLC0415
-        from sqlqueue_app.pipeline.run import run_pipeline  # noqa: PLC0415
+        from sqlqueue_app.pipeline.run import options_of, run_pipeline  # noqa: PLC0415
 
         chosen = options_of(
             settings,
@@ -107,7 +106,7 @@ class Command(SqlQueueCommand):
         finally:
             self._end_progress()
             remove_logging(handler)
-        self._say(done, "copied" if chosen.peek_only else "taken", options["format"])
+        self._print_result(done, "copied" if chosen.peek_only else "taken", options["format"])
 
     _is_shown = False
 
@@ -122,7 +121,7 @@ class Command(SqlQueueCommand):
             self.stderr.write("")
             self._is_shown = False
 
-    def _say(self, done: Any, word: str, form: str) -> None:
+    def _print_result(self, done: Any, word: str, form: str) -> None:
         if form == "json":
             self.write_json(asdict(done))
             return

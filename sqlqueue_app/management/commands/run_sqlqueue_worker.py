@@ -1,4 +1,4 @@
-"""`manage.py run_sqlqueue_worker`: receive messages until told to stop."""
+"""`manage.py run_sqlqueue_worker`: receive messages until a signal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from typing import Any, get_args
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
-from sqlqueue_app.logs import configure_logging, remove_logging
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
 from sqlqueue_app.messages.errors import CallbackQueuesHeld, WorkerFailed
-from sqlqueue_app.operations.cpu_affinity import CpuAffinity
-from sqlqueue_app.operations.run import RunOptions, run_worker
-from sqlqueue_app.operations.signals import stop_on_signals
-from sqlqueue_app.operations.supervised import SupervisedProcess
-from sqlqueue_app.operations.supervisor import Supervisor, can_supervise, own_command_line
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.logs import configure_logging, remove_logging
+from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker, stop_on_signals
+from sqlqueue_app.worker.supervisor import SupervisedProcess, Supervisor, can_supervise, own_command_line
 
 _EPILOG = """\
 signals:
@@ -74,7 +71,7 @@ def _cpu_affinity(text: str) -> CpuAffinity:
 
 
 class Command(SqlQueueCommand):
-    """Thin: arguments in, `run_worker` does the rest."""
+    """Parses arguments; `run_worker` does the work."""
 
     help = (
         "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one transaction with its "
@@ -129,7 +126,7 @@ class Command(SqlQueueCommand):
         _add_log_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the worker in this process, or several in processes of their own."""
+        """Run the worker in this process, or in supervised processes."""
         settings = get_settings()
         chosen = RunOptions(
             endpoints=options["endpoint"],
@@ -171,8 +168,8 @@ class Command(SqlQueueCommand):
     def _work_supervised(self, settings: Settings, chosen: RunOptions, supervised: SupervisedProcess) -> None:
         stop = StopSignal()
         supervised.obey(stop)
-        with stop_on_signals(stop, abort=supervised.in_work.abandon):
-            run_worker(settings, chosen, stop, in_work=supervised.in_work)
+        with stop_on_signals(stop, abort=supervised.in_flight.abandon):
+            run_worker(settings, chosen, stop, in_flight=supervised.in_flight)
 
     def _supervise(self, processes: int) -> None:
         stop = StopSignal()

@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_health`: whether all is well, for monitoring systems."""
+"""`manage.py sqlqueue_health`: health checks for monitoring systems."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, from_command_line, one_line
-from sqlqueue_app.management.health_output import health_document, health_lines, nagios_line, unknown
-from sqlqueue_app.operations.health import Bounds, Health, Level, Limits, read_health
+from sqlqueue_app.management.output import health_document, health_lines, nagios_line, unknown
+from sqlqueue_app.monitoring.health import Bounds, Health, Level, Limits, read_health
 
 _MOST = (
     ("length", "N", "messages in a queue that is received from"),
@@ -24,7 +24,7 @@ _MOST = (
 
 
 def bounds(*, whole: bool = True, least: bool = False) -> Callable[[str], Bounds]:
-    """A type for arguments: `WARNING:CRITICAL`, or one number, which is critical."""
+    """An argument type: `WARNING:CRITICAL`, or one number, which is critical."""
 
     def parse(text: str) -> Bounds:
         parts = text.split(":")
@@ -48,7 +48,7 @@ def bounds(*, whole: bool = True, least: bool = False) -> Callable[[str], Bounds
 
 
 class Command(SqlQueueCommand):
-    """Thin: `read_health` looks, `health_output` prints. Whatever goes wrong is exit code 3."""
+    """Parses arguments; `read_health` checks. Every error is exit code 3."""
 
     help = (
         "Check queues, endpoints and instances for a monitoring system. Exit code 0: all is well, 1: warning, 2: critical, "
@@ -57,7 +57,7 @@ class Command(SqlQueueCommand):
     usage_exit_code = int(Level.UNKNOWN)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What is looked at, and the limits."""
+        """Scope and limits."""
         parser.add_argument("--queue", metavar="NAME", action=Several, default=None, help="only these queues; may be repeated")
         parser.add_argument("--endpoint", metavar="E", action=Several, default=None, help="only these endpoints; may be repeated")
         for name, metavar, words in _MOST:
@@ -78,7 +78,7 @@ class Command(SqlQueueCommand):
         add_format_argument(parser, "nagios")
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        """As the other commands; all that is no answer is unknown."""
+        """Like other commands, with every error as unknown."""
         try:
             return super().execute(*args, **options)
         except CommandError as error:
@@ -95,7 +95,7 @@ class Command(SqlQueueCommand):
         raise CommandError(line, returncode=int(Level.UNKNOWN)) from error
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Look, print, and end with the exit code; SystemExit but for 0."""
+        """Check, print, and exit with the level."""
         limits = Limits(**{name: options[f"max_{name}"] for name, _metavar, _words in _MOST}, instances=options["min_instances"])
         queues, endpoints = options["queue"] or (), options["endpoint"] or ()
         health = read_health(get_settings(), limits, queues=queues, endpoints=endpoints)

@@ -9,18 +9,17 @@ from django.core.management.base import CommandParser
 from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings, dialect_of, get_settings
-from sqlqueue_app.databases.dialect import DIALECTS, dialect
-from sqlqueue_app.databases.scripts import PlannedTable, installation_script
+from sqlqueue_app.dialects.dialect import DIALECTS, dialect
+from sqlqueue_app.dialects.schema import PlannedTable, installation_script
+from sqlqueue_app.installation import Purpose, grants_for, planned_tables, wake_up_tables
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, one_line
 from sqlqueue_app.management.migration_writer import write_queue_migration
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.models import managed_models
-from sqlqueue_app.operations.grants import Purpose, grants_for
-from sqlqueue_app.operations.installation_plan import planned_tables, wake_up_tables
+from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, install_wake_up_triggers
 from sqlqueue_app.tables.connections import connection_of
-from sqlqueue_app.tables.inspection import current_catalog
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables, install_tables
-from sqlqueue_app.tables.wake_up_triggers import inspect_wake_up_triggers, install_wake_up_triggers
+from sqlqueue_app.tables.listing import current_catalog
 
 _DESCRIPTION = """\
 Makes the tables that the endpoints in SQLQUEUE need and that are missing: queues of endpoints
@@ -47,18 +46,18 @@ exit codes: 0 done, 1 --check found something or the database refused, 2 wrong a
 
 
 class Command(SqlQueueCommand):
-    """Creates what is missing, or prints, compares, writes it (design §4.3)."""
+    """Creates missing tables, or prints, compares or writes them as a migration."""
 
     help = _DESCRIPTION
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """The parser with examples below its arguments, in their own lines."""
+        """The parser with examples below the arguments."""
         kwargs.setdefault("epilog", _EPILOG)
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         return super().create_parser(prog_name, subcommand, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The arguments of design §4.3."""
+        """The arguments."""
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--sql", action="store_true", help="print the script that makes the tables, and change nothing")
         what.add_argument("--check", action="store_true", help="list what is missing or different, and change nothing")
@@ -86,7 +85,7 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do one of the four."""
+        """Install, print, check, or write a migration."""
         for name in ("dialect", "grant"):
             if options[name] is not None and not options["sql"]:
                 raise self.usage_error(f"--{name} goes with --sql: add --sql, or leave it out")
@@ -135,7 +134,7 @@ class Command(SqlQueueCommand):
 
     def _make_migration(self, settings: Settings, options: dict[str, Any]) -> None:
         known = dialect(dialect_of(settings.database))
-        # A migration runs on every machine: callback queues are in it only if they are asked for by name.
+        # A migration runs on every machine: it contains only callback queues of named instances.
         tables = planned_tables(settings, known.name, None, options["instance"] or ())
         if not tables:
             raise ConfigurationError(_NO_ENDPOINTS)
@@ -185,7 +184,7 @@ class Command(SqlQueueCommand):
             findings += inspect_wake_up_triggers(settings.database, self._wake_up_tables(settings, options))
         except DjangoDatabaseError as error:
             raise DatabaseError(f"cannot look into {settings.database!r}: {one_line(str(error))}") from error
-        # The trigger is a choice: its absence is wrong only for who asks for it.
+        # The trigger is optional: its absence is a problem only with --wake-up.
         fine = {FindingKind.NON_UNICODE_HEADERS} if options["wake_up"] else _INFORMATION
         wrong = [finding for finding in findings if finding.kind not in fine]
         if options["format"] == "json":

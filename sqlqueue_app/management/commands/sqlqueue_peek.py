@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_peek QUEUE`: the first messages of a queue, which stay in it."""
+"""`manage.py sqlqueue_peek QUEUE`: show the first messages of a queue without taking them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from sqlqueue_app.browsing.messages import MessageDetail, read_details
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, whole_number
-from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
-from sqlqueue_app.messages.printable import terminal_line, terminal_text
-from sqlqueue_app.operations.browse import MessageDetail, read_details
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, add_queue_argument, named_table, whole_number
+from sqlqueue_app.messages.errors import terminal_line, terminal_text
 
 _LARGEST_LIMIT = 1_000
 
 
 class Command(SqlQueueCommand):
-    """Thin: `read_details` reads."""
+    """Parses arguments; `read_details` reads."""
 
     help = (
         "Show the first messages of a queue with headers and decoded body. They stay where they are: nothing is taken or locked. "
@@ -53,7 +52,7 @@ class Command(SqlQueueCommand):
 
 
 def _document(each: MessageDetail) -> dict[str, Any]:
-    """One message; the keys are documented in docs/reference/commands.md and do not change."""
+    """One message; docs/reference/commands.md documents the keys, which do not change."""
     summary = each.summary
     return {
         "row_version": summary.row_version,

@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_purge QUEUE`: delete what is in a queue, or what has expired in it."""
+"""`manage.py sqlqueue_purge QUEUE`: delete all or the expired messages of a queue."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from sqlqueue_app.browsing.messages import purge_expired, purge_queue
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
-from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
-from sqlqueue_app.operations.purging import purge_expired, purge_queue
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, add_queue_argument, named_table
 from sqlqueue_app.tables.queue import QueueTable
 
 
 class Command(SqlQueueCommand):
-    """Thin: asks, then `purging` deletes."""
+    """Asks for confirmation, then deletes."""
 
     help = (
         "Delete every message of a queue, or only the expired ones, in batches. Deleted messages cannot be brought back. "
@@ -23,14 +22,14 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Queue, what to delete, consent."""
+        """Queue, scope, confirmation."""
         add_queue_argument(parser)
         parser.add_argument("--expired", action="store_true", help="delete only messages whose time to be received has passed")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ask, delete, print how many."""
+        """Ask, delete, print the number."""
         table = named_table(get_settings(), options["queue"])
         what = "expired messages" if options["expired"] else "messages"
         if not options["yes"]:

@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_purge_callbacks`: remove the callback queues of instances that are gone."""
+"""`manage.py sqlqueue_purge_callbacks`: drop callback queues of dead instances."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, seconds
-from sqlqueue_app.management.queue_arguments import columns, duration_text
-from sqlqueue_app.operations.callback_queues import GoneCallbackQueue, gone_callback_queues, remove_callback_queue
+from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, columns, duration_text, seconds
+from sqlqueue_app.status.instances import GoneCallbackQueue, gone_callback_queues, remove_callback_queue
 
 _NUMBERS = frozenset({3, 4})
 
 
 class Command(SqlQueueCommand):
-    """Thin: lists and asks, then `callback_queues` removes."""
+    """Lists and asks for confirmation, then drops."""
 
     help = (
         "List the callback queues of instances that are gone, with how long nothing was heard of them and how many messages wait, "
@@ -25,7 +24,7 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which, consent, format."""
+        """Age, confirmation, format."""
         parser.add_argument(
             "--older-than",
             type=seconds,

@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_retry`: failed messages go back to the queues in which they failed, also with no worker alive."""
+"""`manage.py sqlqueue_retry`: retry failed messages in this process; needs no worker."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.failures.operation_batches import reason_in_words
+from sqlqueue_app.failures.operation_kinds import error_queue_refusal
+from sqlqueue_app.failures.operations import Preview, preview, run_operation
+from sqlqueue_app.failures.queries import find_messages, group_exists, read_all_failures
+from sqlqueue_app.failures.retrying import RETRIABLE
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
-from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.messages.printable import terminal_text
+from sqlqueue_app.messages.errors import ConfigurationError, terminal_text
 from sqlqueue_app.models import ActionResult, Operation, OperationState
-from sqlqueue_app.operations.actions import command_actor, record_action
-from sqlqueue_app.operations.bulk.kinds import not_ours
-from sqlqueue_app.operations.bulk.outcome import reason_in_words
-from sqlqueue_app.operations.bulk.preview import Preview, preview
-from sqlqueue_app.operations.bulk.requesting import run_operation
-from sqlqueue_app.operations.bulk.retrying import RETRIABLE
-from sqlqueue_app.operations.failure_lookup import is_group, messages_called, read_all_failures
-from sqlqueue_app.operations.failure_selection import FailureSelection
+from sqlqueue_app.status.events import command_actor, record_action
 
 _INTERRUPTED = 130
 
 
 class Command(SqlQueueCommand):
-    """Thin: the bulk operation `retry` does it, in this process."""
+    """Parses arguments; the bulk operation `retry` does the work."""
 
     help = (
         "Send failed messages back to the queues in which they failed, or where a redirect says. What cannot be sent stays in the "
@@ -46,23 +44,23 @@ class Command(SqlQueueCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Look into the error queues, then retry, or say what would be retried."""
         settings = get_settings()
-        if reason := not_ours(settings):
+        if reason := error_queue_refusal(settings):
             raise ConfigurationError(reason)
         problems = read_all_failures(settings)
         for problem in problems:
             self.stderr.write(f"warning: {terminal_text(problem)}")
         selection = self._selection(options)
         if options["dry_run"]:
-            self._say_preview(preview(settings, "retry", selection), options["format"])
+            self._print_preview(preview(settings, "retry", selection), options["format"])
             return
         if not selection.or_statuses(*RETRIABLE).queryset().exists():
-            self._say_nothing(options["format"])
+            self._print_nothing(options["format"])
             return
         self._retry(settings, selection, options["format"])
 
     def _selection(self, options: dict[str, Any]) -> FailureSelection:
         if options["message"] is not None:
-            found = messages_called(options["message"])
+            found = find_messages(options["message"])
             if not found:
                 raise ConfigurationError(f"there is no failed message with the id {options['message']!r} in the error queues")
             selection = FailureSelection(ids=tuple(found))
@@ -105,7 +103,7 @@ class Command(SqlQueueCommand):
         so_far = operation.done + operation.skipped + operation.failed
         self.write_progress(so_far, max(operation.total, so_far), "messages")
 
-    def _say_nothing(self, form: str) -> None:
+    def _print_nothing(self, form: str) -> None:
         if form == "json":
             self.write_json(
                 {"dry_run": False, "operation": None, "total": 0, "retried": 0, "skipped": 0, "failed": 0, "reasons": []}
@@ -113,7 +111,7 @@ class Command(SqlQueueCommand):
         else:
             self.stdout.write("there is nothing to retry")
 
-    def _say_preview(self, found: Preview, form: str) -> None:
+    def _print_preview(self, found: Preview, form: str) -> None:
         if form == "json":
             reasons = [
                 {
@@ -142,7 +140,7 @@ def _group(text: str) -> UUID | None:
         group = UUID(text)
     except ValueError:
         return None
-    return group if is_group(group) else None
+    return group if group_exists(group) else None
 
 
 def _messages(count: int) -> str:

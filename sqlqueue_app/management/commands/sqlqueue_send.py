@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_send QUEUE --type T --body JSON`: put messages into a queue."""
+"""`manage.py sqlqueue_send QUEUE --type T --body JSON`: send messages to a queue."""
 
 from __future__ import annotations
 
@@ -9,18 +9,25 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from sqlqueue_app.browsing.messages import send_copies
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, seconds, whole_number
-from sqlqueue_app.management.queue_arguments import add_queue_argument, named_table
+from sqlqueue_app.management.command_line import (
+    Several,
+    SqlQueueCommand,
+    add_format_argument,
+    add_queue_argument,
+    named_table,
+    seconds,
+    whole_number,
+)
 from sqlqueue_app.messages.errors import WireFormatError
 from sqlqueue_app.messages.serializers import deserialize
-from sqlqueue_app.operations.sending_copies import send_copies
 
 _LONGEST_LIST = 10
 
 
 def header(text: str) -> tuple[str, str]:
-    """A type for arguments: `NAME=VALUE`, cut at the first equals sign."""
+    """An argument type: `NAME=VALUE`, split at the first equals sign."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
@@ -32,7 +39,7 @@ def _is_header(text: str) -> bool:
 
 
 class Command(SqlQueueCommand):
-    """Thin: reads the body, then `send_copies` sends."""
+    """Parses arguments; `send_copies` sends."""
 
     help = (
         "Send a message to a queue, once or many times, in one transaction: all or none. The message is sent as SEND_AS of the "

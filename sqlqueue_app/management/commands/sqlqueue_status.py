@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_status`: every queue and every instance at one look."""
+"""`manage.py sqlqueue_status`: the state of all queues and instances."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
-from sqlqueue_app.management.status_output import status_document, status_lines
-from sqlqueue_app.operations.status import read_status
+from sqlqueue_app.management.output import status_document, status_lines
+from sqlqueue_app.status.overview import read_status
 
 
 class Command(SqlQueueCommand):
-    """Thin: `read_status` looks, `status_output` prints."""
+    """Prints the result of `read_status`."""
 
     help = (
         "Show every queue (messages, how many carry an expiry, how many of these are expired, age of the first message by its "
@@ -22,11 +22,11 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The format alone."""
+        """The format."""
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Look and print."""
+        """Read and print."""
         status = read_status(get_settings())
         if options["format"] == "json":
             self.write_json(status_document(status))

@@ -1,4 +1,4 @@
-"""`manage.py sqlqueue_subscriptions`: who has subscribed to which events, and the end of subscriptions."""
+"""`manage.py sqlqueue_subscriptions`: list and remove subscriptions."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument
-from sqlqueue_app.management.queue_arguments import columns
-from sqlqueue_app.operations.subscriptions import SubscriptionState, read_subscriptions, remove_subscriptions
+from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, columns
+from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions, remove_subscriptions
 
 
 class Command(SqlQueueCommand):
-    """Thin: `operations.subscriptions` reads and removes."""
+    """Parses arguments; `status.subscriptions` reads and removes."""
 
     help = (
         "Show who has subscribed to which events, and whether the queue exists and the endpoint, if the settings have it, still "
@@ -65,7 +64,7 @@ class Command(SqlQueueCommand):
 
 
 def _document(each: SubscriptionState) -> dict[str, Any]:
-    """One subscription; the keys are documented in docs/reference/commands.md and do not change."""
+    """One subscription; docs/reference/commands.md documents the keys, which do not change."""
     row = each.subscription
     return {
         "endpoint": row.endpoint,

@@ -1,4 +1,4 @@
-"""PostgreSQL by ADBC: rows come by COPY and become Arrow without any Python between."""
+"""PostgreSQL by ADBC: COPY delivers rows directly as Arrow, without Python in between."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlqueue_app.databases.dialect import Dialect, RowRange
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Dialect, Rendered, RowRange
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.spark.source.staging import COLUMNS, portions
-from sqlqueue_app.spark.source.urls import Database
+from sqlqueue_app.spark.source.database_url import Database
+from sqlqueue_app.spark.source.staging import COLUMNS, chunks
 
-# As measured: larger ones cost memory and gain nothing.
+# Measured: larger batches cost memory and gain nothing.
 _BATCH_BYTES = 4 * 1024 * 1024
 _SECONDS_TO_CONNECT = 30
 _NUMBERS = ("position", "time_to_be_received_ms", "delay_ms")
@@ -26,12 +25,12 @@ _STAGED = pa.schema(
 
 
 def connect(database: Database, known: Dialect, *, writes: bool) -> OnPostgresql:
-    """A new connection."""
+    """Open a connection."""
     return OnPostgresql(database, known, writes=writes)
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What the driver raises."""
+    """The exceptions of the driver."""
     return (_driver().Error,)
 
 
@@ -47,7 +46,7 @@ def _driver() -> Any:
 
 
 class OnPostgresql:
-    """One ADBC connection, each statement in a transaction of its own."""
+    """An ADBC connection in autocommit mode."""
 
     def __init__(self, database: Database, known: Dialect, *, writes: bool) -> None:
         url = database.url
@@ -59,14 +58,14 @@ class OnPostgresql:
             self.execute("SET default_transaction_read_only = on")
 
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        """All rows of a small answer."""
+        """Run a query with a small result."""
         sql, parameters = (statement, ()) if isinstance(statement, str) else (_numbered(statement.sql), statement.bind(values))
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql, parameters or None)
             return [tuple(row) for row in cursor.fetchall()]
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, as they come over the line."""
+        """Stream the rows of a range."""
         with closing(self._connection.cursor()) as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
             cursor.execute(self._dialect.read_statement(table, columns, rows))
@@ -79,23 +78,23 @@ class OnPostgresql:
                 reader.close()
 
     def execute(self, sql: str) -> None:
-        """A statement without an answer."""
+        """Run a statement without a result."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql)
 
     def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
-        """Fill a table of staged messages by COPY."""
+        """Insert staging rows by COPY."""
         count = 0
         with closing(self._connection.cursor()) as cursor:
-            for portion in portions(rows):
-                batch = pa.RecordBatch.from_pylist(portion, schema=_STAGED)
+            for chunk in chunks(rows):
+                batch = pa.RecordBatch.from_pylist(chunk, schema=_STAGED)
                 cursor.adbc_ingest(address.table, batch, mode="append", db_schema_name=address.schema)
-                count += len(portion)
+                count += len(chunk)
         return count
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Statements that are committed together."""
+        """A context that commits at its end."""
         self._connection.adbc_connection.set_autocommit(False)
         try:
             yield
@@ -107,11 +106,11 @@ class OnPostgresql:
             self._connection.adbc_connection.set_autocommit(True)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._connection.close()
 
 
 def _numbered(sql: str) -> str:
-    """`%s` as PostgreSQL itself writes it."""
+    """Replace `%s` by PostgreSQL's own placeholders."""
     numbers = iter(range(1, sql.count("%s") + 1))
     return re.sub(r"%s|%%", lambda mark: f"${next(numbers)}" if mark[0] == "%s" else "%", sql)

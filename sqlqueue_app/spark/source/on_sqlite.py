@@ -1,4 +1,4 @@
-"""SQLite by the module of the standard library; ADBC's driver fails on columns that are NULL first and text later."""
+"""SQLite by the standard library; the ADBC driver fails on columns that start with NULL and continue with text."""
 
 from __future__ import annotations
 
@@ -13,35 +13,34 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from sqlqueue_app.databases.dialect import Dialect, RowRange
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Dialect, Rendered, RowRange
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.spark.source.staging import portions
-from sqlqueue_app.spark.source.urls import Database
+from sqlqueue_app.spark.source.database_url import Database
+from sqlqueue_app.spark.source.staging import chunks
 
 _BATCH_BYTES = 4 * 1024 * 1024
 _ROWS_OF_A_FETCH = 256
-# How long a writer that is committing is waited for.
+# The wait for another writer to commit.
 _SECONDS_TO_WAIT = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# As on PostgreSQL: a day is left at both ends of the calendar for time zones.
+# As on PostgreSQL: one day at both ends of the calendar is left for time zones.
 _EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlite:
-    """A new connection."""
+    """Open a connection."""
     return OnSqlite(database, known, writes=writes)
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What the driver raises."""
+    """The exceptions of the driver."""
     return (sqlite3.Error,)
 
 
 class OnSqlite:
-    """One connection. Each batch that is read is a statement of its own, so that it holds its lock for a moment only."""
+    """A connection. Each batch is a statement of its own, so it holds its lock only briefly."""
 
     def __init__(self, database: Database, known: Dialect, *, writes: bool) -> None:
         file = Path(database.name)
@@ -51,21 +50,21 @@ class OnSqlite:
                 "sqlite:////path/of/the/file"
             )
         self._dialect = known
-        # Not mode=ro: the log of a file in WAL mode could not be made where nobody else has it open.
+        # Not mode=ro, which cannot create the log of a file in WAL mode.
         uri = f"file:{quote(str(file))}?mode=rw"
         self._connection = sqlite3.connect(uri, uri=True, timeout=_SECONDS_TO_WAIT, isolation_level=None)
         if not writes:
             self._connection.execute("PRAGMA query_only=ON").close()
 
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        """All rows of a small answer."""
+        """Run a query with a small result."""
         sql, parameters = (statement, ()) if isinstance(statement, str) else (_marked(statement.sql), statement.bind(values))
         with closing(self._connection.execute(sql, parameters)) as cursor:
             return cursor.fetchall()
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a range in their order; each batch is read when the one before it is done with."""
-        # The number tells where the next batch begins.
+        """Read a range in order; each batch is read after the previous one was consumed."""
+        # RowVersion is needed to find the start of the next batch.
         names = list(dict.fromkeys(["RowVersion", *columns]))
         while rows.lowest <= rows.highest:
             found, is_last = self._some_rows(self._dialect.read_statement(table, names, rows, limit=batch_size), batch_size)
@@ -76,7 +75,7 @@ class OnSqlite:
                 break
 
     def _some_rows(self, sql: str, limit: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """The first rows that fit into a batch, and whether there are no more."""
+        """The rows of the next batch, and whether it is the last."""
         found: list[tuple[Any, ...]] = []
         held = 0
         with closing(self._connection.execute(sql)) as cursor:
@@ -88,23 +87,23 @@ class OnSqlite:
         return found, len(found) < limit
 
     def execute(self, sql: str) -> None:
-        """A statement without an answer."""
+        """Run a statement without a result."""
         self._connection.execute(sql).close()
 
     def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
-        """Fill a table of staged messages; others may write between the portions."""
+        """Insert staging rows; others may write between the chunks."""
         statement = self._dialect.statement("stage_row", table=qualified)
         sql = _marked(statement.sql)
         count = 0
-        for portion in portions(rows):
+        for chunk in chunks(rows):
             with self.transaction():
-                self._connection.executemany(sql, [statement.bind(row) for row in portion]).close()
-            count += len(portion)
+                self._connection.executemany(sql, [statement.bind(row) for row in chunk]).close()
+            count += len(chunk)
         return count
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Statements that are committed together; waits for other writers."""
+        """A context that commits at its end; waits for other writers."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -115,7 +114,7 @@ class OnSqlite:
             raise
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._connection.close()
 
 
@@ -139,12 +138,12 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        # somebody wrote bytes that are no UTF-8
+        # not UTF-8
         return pa.array([None if value is None else value.decode("utf-8", "replace") for value in values], pa.string())
 
 
 def _microseconds(value: bytes | None) -> int | None:
-    """Since 1970; None also for text that is no time, as every look at a queue has it."""
+    """Microseconds since 1970; None for text that is not a time, like every other read of a queue."""
     if value is None:
         return None
     try:

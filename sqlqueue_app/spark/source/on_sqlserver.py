@@ -1,4 +1,4 @@
-"""SQL Server by mssql-python, which gives Arrow batches."""
+"""SQL Server by mssql-python, which returns Arrow batches."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqlqueue_app.databases.dialect import Dialect, RowRange
-from sqlqueue_app.databases.statements import Rendered
+from sqlqueue_app.dialects.dialect import Dialect, Rendered, RowRange
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.spark.source.staging import portions
-from sqlqueue_app.spark.source.urls import Database
+from sqlqueue_app.spark.source.database_url import Database
+from sqlqueue_app.spark.source.staging import chunks
 
 _DEFAULT_PORT = 1433
 
 
-def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlServer:  # noqa: ARG001 -- it has no way to forbid writes
-    """A new connection."""
+def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlServer:  # noqa: ARG001 -- it has no read-only mode
+    """Open a connection."""
     return OnSqlServer(database, known)
 
 
 def errors() -> tuple[type[Exception], ...]:
-    """What the driver raises."""
+    """The exceptions of the driver."""
     return (_driver().Error,)
 
 
@@ -40,7 +39,7 @@ def _driver() -> Any:
 
 
 def connection_string(database: Database) -> str:
-    """The url as the driver wants it; values in braces, so that a semicolon in a password ends nothing."""
+    """The connection string of a url; values in braces, because a password may contain a semicolon."""
     pairs = {"Server": f"{database.host},{database.port or _DEFAULT_PORT}", "Database": database.name}
     if database.user:
         pairs |= {"UID": database.user, "PWD": database.password}
@@ -53,45 +52,45 @@ def _braced(value: str) -> str:
 
 
 class OnSqlServer:
-    """One connection in autocommit mode, at the server's READ COMMITTED."""
+    """A connection in autocommit mode, at READ COMMITTED."""
 
     def __init__(self, database: Database, known: Dialect) -> None:
         self._dialect = known
         self._connection = _driver().connect(connection_string(database), autocommit=True)
 
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        """All rows of a small answer."""
+        """Run a query with a small result."""
         sql, parameters = (statement, ()) if isinstance(statement, str) else (_marked(statement.sql), statement.bind(values))
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql, *([list(parameters)] if parameters else []))
             return [tuple(row) for row in cursor.fetchall()]
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, as they come over the line."""
+        """Stream the rows of a range."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(self._dialect.read_statement(table, columns, rows))
             with cursor.arrow_reader(batch_size) as reader:
                 yield from reader
 
     def execute(self, sql: str) -> None:
-        """A statement without an answer."""
+        """Run a statement without a result."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql)
 
     def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
-        """Fill a table of staged messages."""
+        """Insert staging rows."""
         statement = self._dialect.statement("stage_row", table=qualified)
         sql = _marked(statement.sql)
         count = 0
-        for portion in portions(rows):
+        for chunk in chunks(rows):
             with self.transaction(), closing(self._connection.cursor()) as cursor:
-                cursor.executemany(sql, [list(statement.bind(row)) for row in portion])
-            count += len(portion)
+                cursor.executemany(sql, [list(statement.bind(row)) for row in chunk])
+            count += len(chunk)
         return count
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Statements that are committed together."""
+        """A context that commits at its end."""
         self._connection.setautocommit(False)
         try:
             yield
@@ -103,7 +102,7 @@ class OnSqlServer:
             self._connection.setautocommit(True)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self._connection.close()
 
 

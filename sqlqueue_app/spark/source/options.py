@@ -1,4 +1,4 @@
-"""The options of the data source, read and checked before anything is asked of a database."""
+"""The options of the data source, validated before any database access."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.spark.source.messages import Sending
-from sqlqueue_app.spark.source.urls import Database, parse_url
+from sqlqueue_app.spark.source.database_url import Database, parse_url
+from sqlqueue_app.spark.source.staging import Sending
 
 _KNOWN = ("url", "queue", "partitions", "batch_size", "headers")
 _WRITE = ("message_type", "send_as", "delayed")
@@ -17,13 +17,13 @@ _OF_SPARK = ("checkpointlocation", "queryname")
 _STREAM = ("max_rows_per_trigger", "settle_seconds")
 _SECONDS_TO_SETTLE = 60
 _MOST_PARTITIONS = 10_000
-# Small enough that a row of several megabytes more does no harm, large enough that a batch costs little beside its rows.
+# A compromise between memory for large rows and the overhead per batch.
 _ROWS_OF_A_BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read and how. `partitions` None: as many as there are processors, fewer for few rows."""
+    """The options of a read. `partitions` None: one per processor, fewer for few rows."""
 
     database: Database
     queue: str
@@ -33,7 +33,7 @@ class ReadOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a read; ConfigurationError names the one that is missing, unknown or wrong."""
+    """Parse the options of a read. ConfigurationError names a missing, unknown or invalid option."""
     given = {key.lower(): value for key, value in options.items()}
     check_names(given, _KNOWN)
     headers = given.get("headers", "raw")
@@ -50,7 +50,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What to follow and how. `settle_seconds`: how long a run of AvailableNow waits for the transactions of others."""
+    """The options of a streaming read. `settle_seconds`: how long an AvailableNow run waits for open transactions."""
 
     read: ReadOptions
     max_rows_per_trigger: int | None
@@ -58,7 +58,7 @@ class StreamOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """The options of a streaming read; ConfigurationError names the one that is missing, unknown or wrong."""
+    """Parse the options of a streaming read. ConfigurationError names a missing, unknown or invalid option."""
     given = {key.lower(): value for key, value in options.items()}
     check_names(given, (*_KNOWN, *_STREAM))
     return StreamOptions(
@@ -70,7 +70,7 @@ def stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to send to and as what; `delayed` is the table that delayed messages wait in."""
+    """The options of a write. `delayed` is the table of delayed messages."""
 
     database: Database
     queue: str
@@ -79,8 +79,8 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a write; ConfigurationError names the one that is missing, unknown or wrong."""
-    # Spark hands on to the source what it was told itself of a streaming query.
+    """Parse the options of a write. ConfigurationError names a missing, unknown or invalid option."""
+    # Spark passes its own options of a streaming query to the source.
     given = {key.lower(): value for key, value in options.items() if key.lower() not in _OF_SPARK}
     check_names(given, ("url", "queue", *_WRITE))
     text = {name: given.get(name, "").strip() or None for name in _WRITE}
@@ -95,7 +95,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 
 def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """ConfigurationError for an option that nobody knows, with the one that was probably meant."""
+    """Raise ConfigurationError for an unknown option and suggest the closest one."""
     for name in given:
         if name == "path":
             raise ConfigurationError(f"a path ({given[name]!r}) was given to load() or save(): name the queue by the option queue")
@@ -106,7 +106,7 @@ def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def needed(given: Mapping[str, str], name: str, example: str) -> str:
-    """An option that must be there."""
+    """A required option."""
     value = given.get(name, "").strip()
     if not value:
         raise ConfigurationError(f"the option {name} is missing: expected {example}")
@@ -114,7 +114,7 @@ def needed(given: Mapping[str, str], name: str, example: str) -> str:
 
 
 def whole_number(given: Mapping[str, str], name: str, default: int | None, most: int) -> int | None:
-    """An option that is a whole number from 1 on."""
+    """An option that is an integer of at least 1."""
     text = given.get(name, "").strip()
     if not text:
         return default

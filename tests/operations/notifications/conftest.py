@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.operations.notifications.evaluation import Evaluator
+from sqlqueue_app.monitoring.rules import Evaluator
 from tests.operations.filling import install
 from tests.operations.notifications.rules import Clock
 from tests.support.databases import QueueDatabase

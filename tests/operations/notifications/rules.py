@@ -11,8 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from sqlqueue_app.models import NotificationDelivery, NotificationRule, QueueSample
-from sqlqueue_app.operations.notifications.rule_form import RuleValues
-from sqlqueue_app.operations.notifications.rules import make_rule
+from sqlqueue_app.monitoring.rules import RuleValues, make_rule
 from tests.support.waiting import join_all
 
 START = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sqlqueue_app.operations.notifications.webhooks import new_secret, signed_headers
+from sqlqueue_app.monitoring.webhooks import new_secret, signed_headers
 from tests.docs.pages import blocks
 from tests.support.databases import ROOT
 

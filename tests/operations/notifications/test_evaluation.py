@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import (
     CheckResult,
@@ -16,10 +17,8 @@ from sqlqueue_app.models import (
     NotificationDelivery,
     QueueSample,
 )
-from sqlqueue_app.operations.failure_index import catch_up
-from sqlqueue_app.operations.notifications import evaluation
-from sqlqueue_app.operations.notifications.conditions import GROUPED_BY
-from sqlqueue_app.operations.notifications.evaluation import Evaluator
+from sqlqueue_app.monitoring import rules
+from sqlqueue_app.monitoring.rules import GROUPED_BY, Evaluator
 from tests.operations.failing import fail, failed_row
 from tests.operations.filling import instance, table
 from tests.operations.notifications.rules import START, Clock, rule, sample, state, told
@@ -70,7 +69,7 @@ def test_what_comes_in_between_is_put_together_and_nothing_is_lost(evaluator: Ev
 
 def test_of_very_many_changes_the_number_is_told(evaluator: Evaluator, clock: Clock) -> None:
     made = rule(clock)
-    for number in range(evaluation.TOLD_AT_MOST + 7):
+    for number in range(rules.LISTED_AT_MOST + 7):
         sample(clock, f"Q{number:03}", 11)
     evaluator.evaluate()
     payload = NotificationDelivery.objects.get().payload
@@ -227,6 +226,15 @@ def test_instances_below_a_number(evaluator: Evaluator, clock: Clock) -> None:
         clock.after(10)
     assert sorted(told()) == [[("raised", "Billing")], [("raised", "Sales")]], "endpoints of the settings, with none alive"
     assert {each.payload["changes"][0]["value"] for each in NotificationDelivery.objects.all()} == {0}
+
+
+def test_who_only_waits_for_replies_is_no_live_instance(evaluator: Evaluator, clock: Clock) -> None:
+    rule(clock, kind="instances_below", threshold=1.0, subject="Sales")
+    instance(threads={"Sales.here": 1})
+    for _ in range(5):
+        evaluator.evaluate()
+        clock.after(10)
+    assert told() == [[("raised", "Sales")]]
 
 
 def test_checks(evaluator: Evaluator, clock: Clock) -> None:

@@ -15,12 +15,9 @@ from sqlqueue_app.models import (
     NotificationDelivery,
     NotificationRule,
 )
-from sqlqueue_app.operations.notifications.conditions import Looks
-from sqlqueue_app.operations.notifications.evaluation import Evaluator
-from sqlqueue_app.operations.notifications.job import Notifications
-from sqlqueue_app.operations.notifications.rule_form import RuleValues
-from sqlqueue_app.operations.notifications.rules import change_rule, remove_rule, set_enabled
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.monitoring.notifying import Notifications
+from sqlqueue_app.monitoring.rules import Conditions, Evaluator, RuleValues, change_rule, remove_rule, set_enabled
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.operations.filling import install
 from tests.operations.notifications.rules import Clock, rule, sample, state, told
 from tests.support.databases import QueueDatabase
@@ -77,27 +74,27 @@ def test_who_is_killed_while_he_looks_leaves_nothing_half_done(
     assert told() == [[("raised", "Sales")]]
 
 
-def test_a_rule_that_cannot_be_looked_at_keeps_no_other_from_it(
+def test_a_rule_that_cannot_be_evaluated_keeps_no_other_from_it(
     evaluator: Evaluator, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rule(clock, name="bad")
     rule(clock, name="good", subject="Sales")
     sample(clock, waiting=11)
-    look = Looks.look
+    read = Conditions.read
 
-    def look_or_fail(self: Looks, each: NotificationRule) -> object:
+    def read_or_fail(self: Conditions, each: NotificationRule) -> object:
         if each.name == "bad":
             list(NotificationRule.objects.raw("SELECT * FROM no_such_table"))
-        return look(self, each)
+        return read(self, each)
 
-    monkeypatch.setattr(Looks, "look", look_or_fail)
+    monkeypatch.setattr(Conditions, "read", read_or_fail)
     # SQLite says of every mistake that it is one of operation
     if connections["default"].vendor == "sqlite":
-        monkeypatch.setattr(Looks, "look", lambda self, each: look(self, each) if each.name != "bad" else 1 / 0)
+        monkeypatch.setattr(Conditions, "read", lambda self, each: read(self, each) if each.name != "bad" else 1 / 0)
     evaluator.evaluate()
     assert told() == [[("raised", "Sales")]]
     assert [record.message for record in caplog.records if getattr(record, "event", "") == "notification_rule_failed"] == [
-        "the notification rule 'bad' could not be looked at"
+        "the notification rule 'bad' could not be evaluated"
     ]
 
 
@@ -150,13 +147,13 @@ def test_without_rules_a_worker_asks_for_one_thing_at_every_second_look(queue_da
     made = rule(clock)
     set_enabled(made.pk, False, now=clock)
     with CaptureQueriesContext(queue_database.connection) as asked:
-        assert [notifications.look() for _ in range(4)] == [False] * 4
+        assert [notifications.evaluate() for _ in range(4)] == [False] * 4
     assert len(asked) == 2
     set_enabled(made.pk, True, now=clock)
     sample(clock, waiting=11)
-    assert notifications.look()
+    assert notifications.evaluate()
     assert told() == [[("raised", "Sales")]]
-    assert notifications.look(), "it waits still"
+    assert notifications.evaluate(), "it waits still"
 
 
 def test_the_looks_of_many_rules_are_shared(queue_database: QueueDatabase, evaluator: Evaluator, clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,14 +13,14 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.models import CheckResult, Claim, Event, Instance, QueueSample
-from sqlqueue_app.operations.event_texts import text_of_event
-from sqlqueue_app.operations.run import RunOptions, run_worker
-from sqlqueue_app.operations.watching import looks
-from sqlqueue_app.operations.watching.catalogue import BUILT_IN, advice_in_words, finding_in_words
-from sqlqueue_app.operations.watching.results import PASSED_KEPT
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.monitoring.check_results import PASSED_KEPT
+from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, advice_in_words, finding_in_words
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import RunOptions, run_worker
 from tests.operations.filling import install, instance
 from tests.operations.watching.watchers import MINUTE, SECOND, Bench, told
 from tests.support.databases import QueueDatabase
@@ -37,7 +38,7 @@ def test_of_many_workers_one_looks(bench: Bench) -> None:
         try:
             begin.wait(60)
             try:
-                found.append(mine.look())
+                found.append(mine.run_due())
             except DatabaseError:  # SQLite: another one is at it
                 found.append([])
         finally:
@@ -58,12 +59,12 @@ def test_of_many_workers_one_looks(bench: Bench) -> None:
 def test_who_is_killed_in_between_loses_no_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     instance(silent=timedelta(hours=1))
     with monkeypatch.context() as patch:
-        patch.setattr("sqlqueue_app.operations.watching.results.record_events", _killed)
+        patch.setattr("sqlqueue_app.monitoring.check_results.record_events", _killed)
         with pytest.raises(KeyboardInterrupt):
-            bench.first.look()
+            bench.first.run_due()
     assert CheckResult.objects.filter(failing=True).count() == 0
     bench.now += 20 * SECOND
-    bench.worker().look()
+    bench.worker().run_due()
     assert told() == [("instance_lost", "Sales on here (4711)")]
 
 
@@ -76,7 +77,7 @@ def test_an_idle_look_costs_little(postgresql_database: QueueDatabase) -> None:
     instance()
     bench = Bench(postgresql_database)
     bench.now = datetime.fromtimestamp(bench.now.timestamp() // 300 * 300, UTC)
-    bench.first.look()
+    bench.first.run_due()
 
     def statements(after: timedelta, work: Callable[[], object]) -> list[str]:
         bench.now += after
@@ -86,19 +87,19 @@ def test_an_idle_look_costs_little(postgresql_database: QueueDatabase) -> None:
 
     # Who looks for nothing, who looks for what must be noticed soon, and who looks at more.
     loser = bench.worker()
-    assert len(statements(timedelta(), loser.look)) == 4  # the first look of a process asks what stands there of its machine
-    assert len(statements(timedelta(), loser.look)) == 3  # BEGIN, SELECT, COMMIT
-    quick = statements(20 * SECOND, bench.first.look)
+    assert len(statements(timedelta(), loser.run_due)) == 4  # the first look of a process asks what stands there of its machine
+    assert len(statements(timedelta(), loser.run_due)) == 3  # BEGIN, SELECT, COMMIT
+    quick = statements(20 * SECOND, bench.first.run_due)
     assert [sql for sql in quick if sql.startswith("BEGIN")] == ["BEGIN"] * 2
     assert len(quick) <= 20
-    assert len(statements(40 * SECOND, bench.first.look)) <= 40
-    assert len(statements(300 * SECOND, bench.first.look)) <= 60
+    assert len(statements(40 * SECOND, bench.first.run_due)) <= 40
+    assert len(statements(300 * SECOND, bench.first.run_due)) <= 60
 
 
 def test_what_has_failed_stays_for_a_day_and_longer_if_it_is_muted(bench: Bench) -> None:
     row = instance(silent=timedelta(hours=1))
     bench.samples("Sales.Delayed", waiting=5, overdue=4)
-    bench.first.look()
+    bench.first.run_due()
     Instance.objects.filter(pk=row.pk).delete()
     QueueSample.objects.all().delete()
     bench.samples("Sales.Delayed")
@@ -108,7 +109,7 @@ def test_what_has_failed_stays_for_a_day_and_longer_if_it_is_muted(bench: Bench)
     for days in (0, 2, 4):
         bench.now += timedelta(days=days) + MINUTE
         bench.samples("Sales.Delayed")
-        bench.first.look()
+        bench.first.run_due()
         left = set(CheckResult.objects.filter(name="sqlqueue.mover").values_list("subject", flat=True))
         assert left == ({"", "Sales"} if days < 4 else {""})
 
@@ -117,7 +118,7 @@ def test_results_of_unknown_checks_are_forgotten(bench: Bench) -> None:
     old = bench.now - timedelta(days=2)
     CheckResult.objects.create(name="payment gateway", failing=True, since=old, checked_at=old)
     CheckResult.objects.create(name="another", since=old, checked_at=bench.now - timedelta(hours=2))
-    bench.first.look()
+    bench.first.run_due()
     assert not CheckResult.objects.filter(name="payment gateway").exists()
     assert CheckResult.objects.filter(name="another").exists()
 
@@ -125,15 +126,15 @@ def test_results_of_unknown_checks_are_forgotten(bench: Bench) -> None:
 def test_a_check_that_cannot_be_run_does_not_stop_the_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(look: looks.Look) -> Any:
-        look.settings.endpoint("Sales")
+    def broken(snapshot: Snapshot) -> Any:
+        snapshot.settings.endpoint("Sales")
         with bench.database.connection.cursor() as cursor:
             cursor.execute("SELECT nothing FROM nowhere")
         yield "", None
 
-    monkeypatch.setitem(looks.CHECKS, "sqlqueue.mover", broken)
+    monkeypatch.setitem(BUILT_IN, MOVER.name, replace(MOVER, probe=broken))
     instance(silent=timedelta(hours=1))
-    bench.first.look()
+    bench.first.run_due()
 
     assert told() == [("instance_lost", "Sales on here (4711)")]
     assert not CheckResult.objects.filter(name="sqlqueue.mover").exists()

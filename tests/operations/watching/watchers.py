@@ -7,10 +7,9 @@ from typing import Any
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, Event, Instance, QueueSample
-from sqlqueue_app.operations.in_doubt import InDoubt
-from sqlqueue_app.operations.watching.catalogue import finding_in_words
-from sqlqueue_app.operations.watching.job import Watching
-from sqlqueue_app.operations.watching.own import OwnChecks
+from sqlqueue_app.monitoring.check_results import CheckRunner
+from sqlqueue_app.monitoring.checks import ProcessChecks, finding_in_words
+from sqlqueue_app.status.in_doubt import InDoubt
 from tests.support.databases import QueueDatabase
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
@@ -26,10 +25,10 @@ class Bench:
         self.ahead = timedelta()
         self.first = self.worker()
 
-    def worker(self, **own: Any) -> Watching:
-        known = OwnChecks(**{"alias": self.database.alias, "host": "mill", **own})
+    def worker(self, **own: Any) -> CheckRunner:
+        known = ProcessChecks(**{"alias": self.database.alias, "host": "mill", **own})
         in_doubt = InDoubt(self.database.alias)
-        return Watching(get_settings(), known, in_doubt, now=lambda: self.now, local=lambda: self.now + self.ahead)
+        return CheckRunner(get_settings(), known, in_doubt, now=lambda: self.now, local=lambda: self.now + self.ahead)
 
     def pass_time(self, time: timedelta = 5 * MINUTE) -> None:
         """All is looked at anew then; processes that live have told so."""

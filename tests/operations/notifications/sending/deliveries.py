@@ -9,9 +9,9 @@ import django
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import NotificationDelivery, NotificationRule
-from sqlqueue_app.operations.notifications.evaluation import Evaluator
-from sqlqueue_app.operations.notifications.sending import Sender
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.monitoring.notifying import Sender
+from sqlqueue_app.monitoring.rules import Evaluator
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.operations.notifications.rules import Clock, Receiver, rule, sample
 
 ADMIN = "https://ops.example.com/admin/"

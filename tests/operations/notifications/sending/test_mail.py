@@ -12,7 +12,7 @@ from django.test import override_settings
 from django.utils import translation
 
 from sqlqueue_app.models import CheckResult, NotificationDelivery
-from sqlqueue_app.operations.watching.catalogue import MOVER
+from sqlqueue_app.monitoring.checks import MOVER
 from tests.operations.notifications.rules import Clock, rule
 from tests.operations.notifications.sending.deliveries import ADMIN, deliver, mail_settings
 from tests.support.databases import QueueDatabase

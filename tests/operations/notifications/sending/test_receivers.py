@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.operations.notifications.outcome import SendFailed
-from sqlqueue_app.operations.notifications.sending import DELAYS
-from sqlqueue_app.operations.notifications.webhooks import post
+from sqlqueue_app.monitoring.notifying import DELAYS
+from sqlqueue_app.monitoring.webhooks import SendFailed, post
 from tests.operations.notifications.rules import SECRET, Clock, Receiver, rule
 from tests.operations.notifications.sending.deliveries import SMALL, deliver, slow, webhook
 from tests.support.databases import QueueDatabase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,17 +13,15 @@ from django.db import connections
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.history import text_of_event
+from sqlqueue_app.failures.index import FailureIndexing
 from sqlqueue_app.models import Event, NotificationDelivery, NotificationRule
-from sqlqueue_app.operations.event_texts import text_of_event
-from sqlqueue_app.operations.failure_index import FailureIndexing
-from sqlqueue_app.operations.notifications import sending, webhooks
-from sqlqueue_app.operations.notifications.evaluation import Evaluator
-from sqlqueue_app.operations.notifications.job import Notifications
-from sqlqueue_app.operations.notifications.retention import KEPT, forget_old_deliveries
-from sqlqueue_app.operations.notifications.rules import RuleRefused, remove_rule, request_test, send_again
-from sqlqueue_app.operations.notifications.sending import LEASE, MOST_ATTEMPTS, Sender
-from sqlqueue_app.operations.notifications.webhooks import new_secret, post, signed_headers
-from sqlqueue_app.receiving.stopping import StopSignal
+from sqlqueue_app.monitoring import notifying, webhooks
+from sqlqueue_app.monitoring.notifying import LEASE, MOST_ATTEMPTS, Notifications, Sender
+from sqlqueue_app.monitoring.rules import Evaluator, RuleRefused, remove_rule, request_test, send_again
+from sqlqueue_app.monitoring.webhooks import new_secret, post, signed_headers
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT, forget_old_deliveries
 from tests.operations.notifications.rules import SECRET, Clock, Receiver, sample
 from tests.operations.notifications.sending.deliveries import ADMIN, SMALL, deliver, slow, webhook
 from tests.support.databases import QueueDatabase
@@ -60,7 +58,14 @@ def test_the_example_of_the_convention() -> None:
     headers = signed_headers(
         SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime.fromtimestamp(1614265330, UTC), b'{"test": 2432232314}'
     )
+    assert headers["webhook-timestamp"] == "1614265330"
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_zone_of_the_time_does_not_change_the_signature() -> None:
+    utc = datetime(2026, 1, 1, 12, 0, 0, 700_000, tzinfo=UTC)
+    elsewhere = utc.astimezone(timezone(timedelta(hours=5, minutes=30)))
+    assert signed_headers(SECRET, "id", elsewhere, "é".encode()) == signed_headers(SECRET, "id", utc, "é".encode())
 
 
 def test_made_secrets_are_long_and_different() -> None:
@@ -152,7 +157,7 @@ def test_who_is_killed_before_he_sends_loses_nothing(
 
     webhook(clock, receiver)
     with monkeypatch.context() as patch:
-        patch.setattr(sending, "post", killed)
+        patch.setattr(notifying, "post", killed)
         with pytest.raises(Killed):
             deliver(clock)
     other = Sender(get_settings(), now=clock)
@@ -171,7 +176,7 @@ def test_who_is_killed_after_he_has_sent_sends_the_same_again(
 
     webhook(clock, receiver)
     with monkeypatch.context() as patch:
-        patch.setattr(sending, "post", sent_and_killed)
+        patch.setattr(notifying, "post", sent_and_killed)
         with pytest.raises(Killed):
             deliver(clock)
     clock.now += LEASE
@@ -191,7 +196,7 @@ def test_what_kills_whoever_sends_it_is_given_up(
     webhook(clock, receiver)
     sample(clock, waiting=11)
     Evaluator(get_settings(), now=clock).evaluate()
-    monkeypatch.setattr(sending, "post", killed)
+    monkeypatch.setattr(notifying, "post", killed)
     for _ in range(MOST_ATTEMPTS):
         with pytest.raises(Killed):
             Sender(get_settings(), now=clock).send_due(StopSignal())
@@ -220,7 +225,7 @@ def test_no_transaction_is_open_while_something_is_sent(
         open_then.append(database.connection.in_atomic_block)
         post(*args, **named)
 
-    monkeypatch.setattr(sending, "post", watched)
+    monkeypatch.setattr(notifying, "post", watched)
     webhook(clock, receiver)
     deliver(clock)
     assert open_then == [False]
@@ -231,7 +236,7 @@ def test_a_test_is_sent_the_same_way(database: QueueDatabase, clock: Clock, rece
     NotificationRule.objects.update(enabled=False)
     asked = request_test(made.pk, now=clock)
     notifications = Notifications(get_settings(), StopSignal(), now=clock)
-    assert notifications.look()
+    assert notifications.evaluate()
     Sender(get_settings(), now=clock).send_due(StopSignal())
     ((_, headers, body),) = receiver.requests
     document = Webhook(SECRET).verify(body, headers)
@@ -284,7 +289,7 @@ def test_a_worker_sends_and_ends_with_a_receiver_that_never_answers(
     stop = StopSignal()
     notifications = Notifications(get_settings(), stop, now=clock, timeout=SMALL)
     with notifications.running():
-        assert notifications.look(), "the look does not wait for the receiver"
+        assert notifications.evaluate(), "the look does not wait for the receiver"
         poll_until(lambda: receiver.requests, what="the request")
     assert not [each for each in threading.enumerate() if each.name == "sqlqueue-notifications"]
     assert NotificationDelivery.objects.get().error == f"no answer in {SMALL:g} s"
@@ -306,7 +311,7 @@ def test_an_error_that_ends_its_thread_stops_the_worker(
     stop = StopSignal()
     notifications = Notifications(get_settings(), stop, now=clock)
     with notifications.running():
-        assert notifications.look()
+        assert notifications.evaluate()
         assert stop.wait(60)
     assert stop.has_failed
     assert "thread_died" in {getattr(record, "event", "") for record in caplog.records}
@@ -319,7 +324,7 @@ def test_what_is_a_month_old_is_forgotten(database: QueueDatabase, clock: Clock,
         NotificationDelivery.objects.filter(pk=pk).update(state=state, created_at=clock.now - timedelta(days=days))
     assert forget_old_deliveries(database.alias, clock.now) == 2
     assert set(NotificationDelivery.objects.values_list("state", flat=True)) == {"waiting", "sent"}
-    assert timedelta(days=30) == KEPT
+    assert timedelta(days=30) == NOTIFICATIONS_KEPT
 
 
 def test_workers_forget_it_each_hour(database: QueueDatabase, clock: Clock, receiver: Receiver) -> None:

@@ -1,0 +1,371 @@
+"""Analytics: rollups of messages, failure groups, the endpoint map and usage, as the Spark pipeline computed them.
+
+Sums are computed by the database, quantiles by merging sketches in Python. All functions raise DatabaseErrors.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Max, Min, Q, QuerySet, Sum
+
+from sqlqueue_app.lake.sketches import Sketch, from_json, merged, quantile
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import (
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    LakeBatch,
+    MessageFigures,
+    NotableMessage,
+    QueueFigures,
+    UsageDay,
+)
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.tables.connections import guarded_read
+
+MINUTE: Final = 60
+HOUR: Final = 3_600
+DAY: Final = 86_400
+# Sketches merged per page: a few tenths of a second. Above this, quantiles use longer steps, which have fewer sketches.
+MOST_SKETCHES: Final = 10_000
+MOST_KINDS: Final = 200
+MOST_GROUPS: Final = 50
+MOST_EDGES: Final = 100
+MOST_ROWS: Final = 200
+_SUMS: Final = (
+    "processed", "failed", "retried", "delayed_retries", "processing_count", "processing_sum", "critical_count", "critical_sum",
+    "critical_negative", "body_bytes",
+)  # fmt: skip
+
+# --- Query and freshness ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RollupQuery:
+    """A query for rollups in steps of `seconds` (60, 3600 or 86400), optionally of one endpoint and one message type."""
+
+    begin: datetime
+    end: datetime
+    seconds: int
+    endpoint: str = ""
+    message_type: str = ""
+
+    @classmethod
+    def until(cls, end: datetime, length: timedelta, seconds: int, endpoint: str = "", message_type: str = "") -> RollupQuery:
+        """The steps that began within `length` before `end`."""
+        first = -(-(end - length).timestamp() // seconds) * seconds
+        return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, endpoint, message_type)
+
+    def resample(self, seconds: int) -> RollupQuery:
+        """The same query in longer steps."""
+        first = self.begin.timestamp() // seconds * seconds
+        return replace(self, begin=datetime.fromtimestamp(first, UTC), seconds=seconds)
+
+    @property
+    def step(self) -> timedelta:
+        """The length of a step."""
+        return timedelta(seconds=self.seconds)
+
+    @property
+    def in_time(self) -> Q:
+        """Filter by time and step length."""
+        return Q(seconds=self.seconds, at__gte=self.begin, at__lt=self.end)
+
+    @property
+    def in_days(self) -> Q:
+        """Filter tables by day: every day that the time range touches."""
+        return Q(day__gte=self.begin.date(), day__lte=self.end.date())
+
+    @property
+    def of_messages(self) -> Q:
+        """Filter by endpoint and message type."""
+        found = Q(endpoint=self.endpoint) if self.endpoint else Q()
+        return found & Q(message_type=self.message_type) if self.message_type else found
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """When the pipeline last committed a batch, None if never. `problem`: why the tables cannot be read."""
+
+    committed_at: datetime | None
+    problem: str = ""
+
+
+def freshness() -> Freshness:
+    """Read the time of the last batch: one statement. Raises ConnectionLost."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the batches of the lake"):
+            return Freshness(LakeBatch.objects.using(alias).aggregate(last=Max("committed_at"))["last"])
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return Freshness(None, str(error))  # `migrate` has not been run
+
+
+def known_endpoints(most: int = 200) -> list[str]:
+    """The names of endpoints with rollups, sorted; one statement."""
+    rows = MessageFigures.objects.using(managed_alias()).filter(seconds=DAY).exclude(endpoint="")
+    return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:most])
+
+
+# --- Message rollups --------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Rollup:
+    """Totals of messages, times in seconds. Means and quantiles are None without measured messages."""
+
+    processed: int = 0
+    failed: int = 0
+    retried: int = 0
+    delayed_retries: int = 0
+    processing_count: int = 0
+    processing_sum: float = 0.0
+    critical_count: int = 0
+    critical_sum: float = 0.0
+    critical_negative: int = 0
+    body_bytes: int = 0
+    processing: Sketch = field(default_factory=dict)
+    critical: Sketch = field(default_factory=dict)
+
+    @property
+    def failure_rate(self) -> float | None:
+        """Failed messages as a fraction of processed and failed ones."""
+        whole = self.processed + self.failed
+        return self.failed / whole if whole else None
+
+    @property
+    def processing_mean(self) -> float | None:
+        """The mean processing time of messages that have one."""
+        return self.processing_sum / self.processing_count if self.processing_count else None
+
+    @property
+    def critical_mean(self) -> float | None:
+        """The mean critical time of messages that have one."""
+        return self.critical_sum / self.critical_count if self.critical_count else None
+
+    def critical_of(self, fraction: float) -> float | None:
+        """A quantile of the critical time."""
+        return quantile(self.critical, fraction)
+
+    def processing_of(self, fraction: float) -> float | None:
+        """A quantile of the processing time."""
+        return quantile(self.processing, fraction)
+
+    def add(self, values: dict[str, Any]) -> None:
+        """Add sums from a database row."""
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + (values[name] or 0))
+
+    def add_sketches(self, processing: Any, critical: Any) -> None:
+        """Add sketches as stored in the database."""
+        _merge(self.processing, processing)
+        _merge(self.critical, critical)
+
+    def plus(self, other: Rollup) -> None:
+        """Add another rollup, which is not changed."""
+        self.add({name: getattr(other, name) for name in _SUMS})
+        self.processing = merged(self.processing, other.processing)
+        self.critical = merged(self.critical, other.critical)
+
+
+@dataclass(frozen=True, slots=True)
+class RollupResult:
+    """Rollups over time, by endpoint and message type (the busiest ones), and in total.
+
+    `quantiles` has steps of `quantile_seconds`; None: there are too many sketches to merge.
+    """
+
+    query: RollupQuery
+    over_time: dict[datetime, Rollup]
+    quantiles: dict[datetime, Rollup]
+    quantile_seconds: int | None
+    by_kind: dict[tuple[str, str], Rollup]
+    total: Rollup
+    is_cut: bool
+
+
+def read_rollups(query: RollupQuery) -> RollupResult:
+    """Run the query: at most six statements."""
+    rows = _rows(query)
+    over_time: dict[datetime, Rollup] = {}
+    for values in rows.values("at").annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}).order_by("at"):
+        over_time[values["at"]] = _summed(values)
+    total = Rollup()
+    for each in over_time.values():
+        total.plus(each)
+    sums = {f"sum_{name}": Sum(name) for name in _SUMS}
+    kinds = rows.values("endpoint", "message_type").annotate(**sums).order_by("-sum_processed", "endpoint", "message_type")
+    found = list(kinds[: MOST_KINDS + 1])
+    by_kind = {(values["endpoint"], values["message_type"]): _summed(values) for values in found[:MOST_KINDS]}
+    quantiles, seconds = _quantiles(query, by_kind, total)
+    return RollupResult(query, over_time, quantiles, seconds, by_kind, total, len(found) > MOST_KINDS)
+
+
+def iter_rollups(query: RollupQuery) -> Iterator[MessageFigures]:
+    """Iterate over all rows, oldest first, without loading them at once."""
+    return _rows(query).order_by("at", "endpoint", "message_type").iterator(chunk_size=1_000)
+
+
+def resample(found: Mapping[datetime, Rollup], begin: datetime, step: timedelta) -> dict[datetime, Rollup]:
+    """Combine rollups into longer steps, counted from `begin`."""
+    wide: defaultdict[datetime, Rollup] = defaultdict(Rollup)
+    for at, each in found.items():
+        wide[begin + (at - begin) // step * step].plus(each)
+    return dict(wide)
+
+
+def _rows(query: RollupQuery) -> QuerySet[MessageFigures]:
+    return MessageFigures.objects.using(managed_alias()).filter(query.in_time, query.of_messages)
+
+
+def _summed(values: dict[str, Any]) -> Rollup:
+    found = Rollup()
+    found.add({name: values[f"sum_{name}"] for name in _SUMS})
+    return found
+
+
+def _quantiles(
+    query: RollupQuery, by_kind: dict[tuple[str, str], Rollup], total: Rollup
+) -> tuple[dict[datetime, Rollup], int | None]:
+    for seconds in sorted({query.seconds, HOUR, DAY}):
+        if seconds < query.seconds:
+            continue
+        rows = _rows(query.resample(seconds))
+        if rows.values("pk")[: MOST_SKETCHES + 1].count() > MOST_SKETCHES:
+            continue
+        found: defaultdict[datetime, Rollup] = defaultdict(Rollup)
+        for at, endpoint, kind, processing, critical in rows.values_list(
+            "at", "endpoint", "message_type", "processing_sketch", "critical_sketch"
+        ):
+            for each in (found[at] if at else None, total, by_kind.get((endpoint, kind))):
+                if each is not None:
+                    each.add_sketches(processing, critical)
+        return dict(sorted(found.items())), seconds
+    return {}, None
+
+
+# --- Failure groups, endpoint map, usage, top messages ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRollup:
+    """A failure group in a time range. `over_time` is only filled for the largest groups."""
+
+    id: UUID
+    title: str
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    over_time: dict[datetime, int] = field(default_factory=dict)
+
+
+def read_groups(query: RollupQuery, classifier: str, *, most: int = MOST_GROUPS, trends: int = 4) -> list[GroupRollup]:
+    """The largest groups of a classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
+    hourly = query.resample(max(query.seconds, HOUR))
+    rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=classifier)
+    # Any title of the group will do; the newest would take a statement per group.
+    sums = {"total": Sum("count"), "first": Min("first_seen"), "last": Max("last_seen"), "name": Max("title")}
+    found = [
+        GroupRollup(each["group_id"], each["name"], each["total"], each["first"], each["last"])
+        for each in rows.values("group_id").annotate(**sums).order_by("-total", "group_id")[:most]
+    ]
+    drawn = {each.id: each for each in found[:trends]}
+    for group, at, count in rows.filter(group_id__in=list(drawn)).order_by("at").values_list("group_id", "at", "count"):
+        if at is not None:
+            drawn[group].over_time[at] = count
+    return found
+
+
+@dataclass(slots=True)
+class Edge:
+    """Messages from one endpoint to another: number, types and critical time."""
+
+    sender: str
+    receiver: str
+    count: int
+    critical_count: int
+    critical_sum: float
+    types: dict[str, int] = field(default_factory=dict)
+    critical: Sketch = field(default_factory=dict)
+
+    @property
+    def critical_mean(self) -> float | None:
+        """The mean critical time of messages that have one."""
+        return self.critical_sum / self.critical_count if self.critical_count else None
+
+    def critical_of(self, fraction: float) -> float | None:
+        """A quantile of the critical time; None if there were too many sketches to merge."""
+        return quantile(self.critical, fraction)
+
+
+def read_edges(query: RollupQuery, *, most: int = MOST_EDGES) -> list[Edge]:
+    """The busiest edges, of the endpoint of the query if it names one: three statements."""
+    hourly = query.resample(max(query.seconds, HOUR))
+    ends = Q(sender=query.endpoint) | Q(receiver=query.endpoint) if query.endpoint else Q()
+    kind = Q(message_type=query.message_type) if query.message_type else Q()
+    rows = ConversationEdge.objects.using(managed_alias()).filter(hourly.in_time, ends, kind)
+    sums = {"total": Sum("count"), "measured": Sum("critical_count"), "seconds_sum": Sum("critical_sum")}
+    found: dict[tuple[str, str], Edge] = {}
+    for each in rows.values("sender", "receiver", "message_type").annotate(**sums).order_by("-total")[: most * 20]:
+        edge = found.setdefault((each["sender"], each["receiver"]), Edge(each["sender"], each["receiver"], 0, 0, 0.0))
+        edge.count += each["total"] or 0
+        edge.critical_count += each["measured"] or 0
+        edge.critical_sum += each["seconds_sum"] or 0.0
+        edge.types[each["message_type"]] = each["total"] or 0
+    best = sorted(found.values(), key=lambda each: (-each.count, each.sender, each.receiver))[:most]
+    kept = {(each.sender, each.receiver): each for each in best}
+    for seconds in sorted({hourly.seconds, DAY}):
+        rows = ConversationEdge.objects.using(managed_alias()).filter(hourly.resample(seconds).in_time, ends, kind)
+        if rows.values("pk")[: MOST_SKETCHES + 1].count() <= MOST_SKETCHES:
+            for sender, receiver, sketch in rows.values_list("sender", "receiver", "critical_sketch"):
+                if (sender, receiver) in kept:
+                    _merge(kept[sender, receiver].critical, sketch)
+            break
+    return best
+
+
+def _merge(into: Sketch, more: Any) -> None:
+    for bucket, count in from_json(more).items():
+        into[bucket] = into.get(bucket, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """Messages, failures and bytes by day and by endpoint; rows taken by queue; endpoint instances."""
+
+    by_day: dict[date, tuple[int, int, int]]
+    by_endpoint: list[tuple[str, int, int, int]]
+    queues: list[dict[str, Any]]
+    instances: Sequence[EndpointSeen]
+
+
+def read_usage(query: RollupQuery) -> UsageReport:
+    """Usage on the days that the time range touches: four statements."""
+    alias = managed_alias()
+    rows = UsageDay.objects.using(alias).filter(query.in_days, *([Q(endpoint=query.endpoint)] if query.endpoint else []))
+    sums = {"m": Sum("messages"), "f": Sum("failures"), "b": Sum("bytes")}
+    by_day: defaultdict[date, tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
+    for each in rows.values("day").annotate(**sums).order_by("day"):
+        by_day[each["day"]] = (each["m"], each["f"], each["b"])
+    counted = rows.values("endpoint").annotate(**sums).order_by("-m", "endpoint")[:MOST_ROWS]
+    by_endpoint = [(each["endpoint"], each["m"], each["f"], each["b"]) for each in counted]
+    totals = {f"sum_{name}": Sum(name) for name in ("taken", "copied", "expired", "unreadable", "bytes")}
+    queues = QueueFigures.objects.using(alias).filter(query.in_days).values("queue").annotate(**totals)
+    seen = EndpointSeen.objects.using(alias).filter(last_seen__gte=query.begin).order_by("endpoint", "machine", "pk")
+    if query.endpoint:
+        seen = seen.filter(endpoint=query.endpoint)
+    return UsageReport(dict(by_day), by_endpoint, list(queues.order_by("queue")[:MOST_ROWS]), list(seen[:MOST_ROWS]))
+
+
+def read_top_messages(query: RollupQuery, kind: str, *, most: int = 20) -> list[NotableMessage]:
+    """The top messages of a kind on the days that the time range touches: one statement."""
+    rows = NotableMessage.objects.using(managed_alias()).filter(query.in_days, query.of_messages, kind=kind)
+    return list(rows.order_by("-value", "day", "rank")[:most])

@@ -1,0 +1,690 @@
+"""Conversations: find the messages of one conversation and build the tree of what caused what.
+
+Failed messages come from the index of failures, however many there are, handled ones from the lake as well. Waiting, delayed and
+audited messages are found by scanning a limited number of rows per table, because only the headers name the conversation. The
+result reports how far each scan went.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from django.db.models import Q
+
+from sqlqueue_app.browsing.lake_catalog import known_lake
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.lake.columns import FAILURES
+from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError
+from sqlqueue_app.lake.search import Asked, FoundMessage, search
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import message_times
+from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, PoisonMessage
+from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
+from sqlqueue_app.messages.headers import Headers, Intent, read_headers
+from sqlqueue_app.messages.types import resolve_enclosed
+from sqlqueue_app.models import CopyFate, FailedMessage, FailureStatus, Instance, LakeCopy
+from sqlqueue_app.models.failures import fitting
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.delayed import KnownDelayed, known_delayed_tables
+from sqlqueue_app.status.instances import read_instances
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
+from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.listing import EVERY, FoundRow, Place, find_rows
+from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.row_selection import headers_of_rows
+
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
+
+# --- Messages of a conversation ---------------------------------------------------------------------------------------
+
+
+class Kind(enum.StrEnum):
+    """The kind of a message, as the diagrams show it."""
+
+    COMMAND = "command"
+    EVENT = "event"
+    TIMEOUT = "timeout"
+
+
+class MessageOutcome(enum.StrEnum):
+    """What became of a message."""
+
+    HANDLED = "handled"
+    FAILED = "failed"
+    ARCHIVED = "archived"
+    RETRIED = "retried"
+    WAITING = "waiting"
+    DELAYED = "delayed"
+    GONE = "gone"
+
+    @property
+    def is_in_queue(self) -> bool:
+        """Whether it has not been received yet."""
+        return self in (MessageOutcome.WAITING, MessageOutcome.DELAYED)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationMessage:
+    """A message of a conversation, wherever it was found. `key` is unique among messages and their copies.
+
+    `related_to`: the id of the message whose handling sent this one, empty if first or unknown. `sending`, `receiving`: endpoints,
+    empty if unknown. `queue` and `row_version`: its row; `failure`: its id in the index of failures; either may be missing.
+    `started`, `ended`: processing or failure. `delayed`: its key in the table of delayed messages that `queue` names.
+    `lake`, `day`: the table and day of the lake where it was found; `queue` is then the queue it was taken or copied from.
+    """
+
+    key: str
+    message_id: str
+    related_to: str = ""
+    message_type: str = ""
+    kind: Kind = Kind.COMMAND
+    outcome: MessageOutcome = MessageOutcome.HANDLED
+    sending: str = ""
+    receiving: str = ""
+    sent: datetime | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    processing: timedelta | None = None
+    critical: timedelta | None = None
+    queue: str = ""
+    row_version: int | None = None
+    failure: UUID | None = None
+    delayed: str = ""
+    lake: str = ""
+    day: date | None = None
+
+    @property
+    def order(self) -> tuple[datetime, datetime, str]:
+        """Sort key: processing time, messages not yet processed last, then time sent."""
+        return self.ended or _LAST, self.sent or _LAST, self.key
+
+    @property
+    def short_type(self) -> str:
+        """The type without its namespace."""
+        name, bracket, arguments = self.message_type.partition("[")
+        return (name.rpartition(".")[2].rpartition("+")[2] or name) + bracket + arguments
+
+
+def message_from_headers(
+    headers: Mapping[str, str | None], key: str, *, native_id: str, receiving: str, outcome: MessageOutcome
+) -> ConversationMessage:
+    """Read the headers; `native_id` replaces a missing message id. Never raises."""
+    times = message_times(headers)
+    types = resolve_enclosed(headers.get(names.ENCLOSED_MESSAGE_TYPES))
+    is_over = not outcome.is_in_queue
+    return ConversationMessage(
+        key=key,
+        message_id=headers.get(names.MESSAGE_ID) or native_id,
+        related_to=headers.get(names.RELATED_TO) or "",
+        message_type=types[0] if types else "",
+        kind=kind_of(headers),
+        outcome=outcome,
+        sending=headers.get(names.ORIGINATING_ENDPOINT) or "",
+        receiving=receiving,
+        sent=times.sent,
+        started=times.started if is_over else None,
+        ended=times.ended if is_over else None,
+        processing=times.processing if is_over else None,
+        critical=times.critical if is_over else None,
+    )
+
+
+def kind_of(headers: Mapping[str, str | None]) -> Kind:
+    """A published message is an event, a saga timeout a timeout, anything else a command."""
+    if Intent.read(headers.get(names.MESSAGE_INTENT)) is Intent.PUBLISH:
+        return Kind.EVENT
+    return Kind.TIMEOUT if (headers.get(names.IS_SAGA_TIMEOUT_MESSAGE) or "").lower() == "true" else Kind.COMMAND
+
+
+# --- Reading a conversation -------------------------------------------------------------------------------------------
+
+# Rows scanned in all tables together, and per table: a few tenths of a second in the worst case.
+SCAN_ROWS_TOTAL: Final = 25_000
+SCAN_ROWS_PER_TABLE: Final = 2_000
+MIN_SCAN_ROWS: Final = 100
+# Audit queues keep growing, so the newest rows are scanned.
+SCAN_ROWS_PER_AUDIT_QUEUE: Final = 5_000
+MOST_MESSAGES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScanExtent:
+    """How far tables were scanned: rows per queue and per audit queue. `longer` names tables with more rows.
+
+    `lake`: the extent of the lake search, None without a lake.
+    """
+
+    rows: int
+    audited: int
+    longer: tuple[str, ...]
+    lake: LakeScanExtent | None = None
+
+
+_NOTHING_SCANNED: Final = ScanExtent(0, 0, ())
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationResult:
+    """The messages found. `is_cut`: there are more than MOST_MESSAGES. `problems`: sources that could not be read."""
+
+    messages: tuple[ConversationMessage, ...]
+    extent: ScanExtent
+    is_cut: bool = False
+    problems: tuple[str, ...] = ()
+
+
+def read_conversation(settings: Settings, conversation: str) -> ConversationResult:
+    """Read the messages of a conversation from all sources, each message once. Raises ConnectionLost.
+
+    At most ten statements; with a lake three more, and up to two seconds.
+    """
+
+    def fits(headers: Headers) -> bool:
+        # Links from the index of failures contain the id as stored, which may be truncated.
+        found = headers.get(names.CONVERSATION_ID)
+        return found is not None and conversation in (found, fitting("conversation_id", found))
+
+    wanted = _RowSearch(conversation, fits)
+    failures = _failures(Q(conversation_id=fitting("conversation_id", conversation)))
+    rows, extent, problems = _scan(settings, wanted)
+    lake = read_lake(settings, conversation, most=MOST_MESSAGES)
+    again = {
+        unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
+    }
+    messages = [*_of_index(settings, again, rows), *_of_rows(settings, failures, rows)]
+    messages += _only_in_lake(lake, failures, messages)
+    is_cut = len(messages) > MOST_MESSAGES or len(failures) >= MOST_MESSAGES
+    return ConversationResult(tuple(messages[:MOST_MESSAGES]), replace(extent, lake=lake.extent), is_cut, problems)
+
+
+def conversation_of(settings: Settings, text: str) -> tuple[str | None, ScanExtent]:
+    """Resolve a conversation id, a message id or the unique id of a failed message; None if nothing is found."""
+    indexed = Q(conversation_id=fitting("conversation_id", text)) | Q(message_id=fitting("message_id", text))
+    if (unique := guid_of(text)) is not None:
+        indexed |= Q(pk=unique)
+    for failure in FailedMessage.objects.using(managed_alias()).filter(indexed).exclude(conversation_id="")[:1]:
+        return failure.conversation_id, _NOTHING_SCANNED
+    by_id = (names.CONVERSATION_ID, names.MESSAGE_ID)
+    rows, extent, _problems = _scan(settings, _RowSearch(text, lambda headers: text in [headers.get(each) for each in by_id]))
+    of_row = next((found for row in rows if (found := row.headers.get(names.CONVERSATION_ID))), None)
+    return of_row or conversation_in_lake(settings, text), extent
+
+
+# --- Recently failing conversations -----------------------------------------------------------------------------------
+
+# The newest failed messages are examined; at most so many conversations are returned.
+RECENT_FAILURES: Final = 200
+MOST_CONVERSATIONS: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class FailingConversation:
+    """A conversation with its number of recently failed messages, and time and type of the last one."""
+
+    id: str
+    failed: int
+    last: datetime
+    message_type: str
+
+
+def newest_conversations() -> list[FailingConversation]:
+    """Conversations of the newest unresolved failures, newest first: one statement. Raises ConnectionLost."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the newest failures"):
+            failures = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED).order_by("-failed_at", "-pk")
+            rows = list(failures.values_list("conversation_id", "failed_at", "message_type")[:RECENT_FAILURES])
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return []  # `migrate` has not been run; the overview reports it
+    found: dict[str, FailingConversation] = {}
+    for conversation, failed_at, message_type in rows:
+        if not conversation or failed_at is None:
+            continue
+        known = found.get(conversation)
+        if known is None:
+            found[conversation] = FailingConversation(conversation, 1, failed_at, message_type)
+        else:
+            found[conversation] = FailingConversation(conversation, known.failed + 1, known.last, known.message_type)
+    return list(found.values())[:MOST_CONVERSATIONS]
+
+
+# --- Tree of causes ---------------------------------------------------------------------------------------------------
+
+# A message whose cause was handled more often than this links to the first copies only.
+MOST_PARENTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A message in the tree. `parent` is the index of its parent branch, None for a root."""
+
+    message: ConversationMessage
+    parent: int | None
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """The branches in depth-first order. `links` are all pairs of indexes (cause, effect), including additional causes.
+
+    Headers are untrusted: a message may name itself, form a cycle, or name an unknown message; one handled twice sends twice.
+    """
+
+    branches: tuple[Branch, ...]
+    links: tuple[tuple[int, int], ...]
+
+
+def causes(messages: Sequence[ConversationMessage]) -> list[list[int]]:
+    """For each message, the indexes of the messages whose handling sent it.
+
+    A cause has the id in `related_to` and was handled by the sending endpoint; without such a match, any copy that is not an event
+    counts. A message related to itself has no cause.
+    """
+    by_id: defaultdict[str, list[int]] = defaultdict(list)
+    for number, message in enumerate(messages):
+        by_id[message.message_id].append(number)
+    found = []
+    for message in messages:
+        named = by_id.get(message.related_to, []) if message.related_to and message.related_to != message.message_id else []
+        at_sender = [each for each in named if messages[each].receiving == message.sending]
+        found.append((at_sender or [each for each in named if messages[each].kind is not Kind.EVENT])[:MOST_PARENTS])
+    return found
+
+
+def forest(messages: Sequence[ConversationMessage]) -> Forest:
+    """Build the trees: roots and children in order of processing."""
+    ordered = sorted(messages, key=lambda each: each.order)
+    parents = causes(ordered)
+    first = _without_cycles([each[0] if each else None for each in parents])
+    children: defaultdict[int | None, list[int]] = defaultdict(list)
+    for number, parent in enumerate(first):
+        children[parent].append(number)
+    branches: list[Branch] = []
+    place_of: dict[int, int] = {}
+    left = [(number, 0) for number in reversed(children[None])]
+    while left:
+        number, depth = left.pop()
+        parent = first[number]
+        place_of[number] = len(branches)
+        branches.append(Branch(ordered[number], None if parent is None else place_of[parent], depth))
+        left += [(child, depth + 1) for child in reversed(children[number])]
+    links = tuple((place_of[cause], place_of[number]) for number, each in enumerate(parents) for cause in each)
+    return Forest(tuple(branches), links)
+
+
+def _without_cycles(parents: list[int | None]) -> list[int | None]:
+    """Break each cycle at its earliest message."""
+    found = list(parents)
+    state = [0] * len(found)  # 1: on the current path, 2: leads to a root
+    for start in range(len(found)):
+        way = []
+        at: int | None = start
+        while at is not None and state[at] == 0:
+            state[at] = 1
+            way.append(at)
+            at = found[at]
+        if at is not None and state[at] == 1:
+            found[min(way[way.index(at) :])] = None
+        for each in way:
+            state[each] = 2
+    return found
+
+
+def cut(whole: Forest, most: int, *, first: Collection[int] = ()) -> Forest:
+    """Keep at most `most` branches: those in `first` with their ancestors, then the ones closest to the roots."""
+    if len(whole.branches) <= most:
+        return whole
+    kept: set[int] = set()
+    by_depth = sorted(range(len(whole.branches)), key=lambda number: whole.branches[number].depth)
+    for wanted in (*first, *by_depth):
+        chain = []
+        at: int | None = wanted
+        while at is not None and at not in kept:
+            chain.append(at)
+            at = whole.branches[at].parent
+        if len(kept) + len(chain) <= most:
+            kept.update(chain)
+        if len(kept) == most:
+            break
+    places = {number: place for place, number in enumerate(sorted(kept))}
+    branches = []
+    for number in places:
+        branch = whole.branches[number]
+        branches.append(Branch(branch.message, None if branch.parent is None else places[branch.parent], branch.depth))
+    links = tuple((places[cause], places[effect]) for cause, effect in whole.links if cause in places and effect in places)
+    return Forest(tuple(branches), links)
+
+
+# --- Source: index of failures ----------------------------------------------------------------------------------------
+
+_OUTCOME_OF_STATUS: Final = {
+    FailureStatus.UNRESOLVED: MessageOutcome.FAILED,
+    FailureStatus.RESOLVED: MessageOutcome.HANDLED,
+    FailureStatus.RETRY_ISSUED: MessageOutcome.RETRIED,
+    FailureStatus.ARCHIVED: MessageOutcome.ARCHIVED,
+    FailureStatus.DELETED: MessageOutcome.GONE,
+    FailureStatus.GONE: MessageOutcome.GONE,
+}
+
+
+def _failures(condition: Q) -> dict[UUID, FailedMessage]:
+    """The matching failures by id, newest first."""
+    try:
+        with guarded_read(managed_alias(), "read the failures of a conversation"):
+            found = FailedMessage.objects.using(managed_alias()).filter(condition).order_by("-failed_at")[:MOST_MESSAGES]
+            return {each.pk: each for each in found}
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return {}  # `migrate` has not been run; the overview reports it
+
+
+def _of_index(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[_ScannedRow]) -> list[ConversationMessage]:
+    """The failures, except those whose retried message was found elsewhere."""
+    again = {guid_of(row.headers.get(names.RETRY_UNIQUE_MESSAGE_ID)) for row in rows if row.queue.kind is not QueueKind.ERROR}
+    left = {unique: each for unique, each in failures.items() if unique not in again or each.status == FailureStatus.UNRESOLVED}
+    headers = _headers_of(settings, left.values(), rows)
+    return [_of_failure(each, headers.get((each.queue, each.row_version or 0), {})) for each in left.values()]
+
+
+def _of_failure(failure: FailedMessage, headers: Headers) -> ConversationMessage:
+    key = f"failed {failure.pk}"
+    outcome = _OUTCOME_OF_STATUS[FailureStatus(failure.status)]
+    found = message_from_headers(headers, key, native_id=failure.message_id, receiving=failure.endpoint, outcome=outcome)
+    return replace(
+        found,
+        message_id=failure.message_id if not headers else found.message_id,
+        message_type=found.message_type or failure.message_type,
+        sent=found.sent or failure.sent_at,
+        ended=found.ended or failure.failed_at,
+        queue=failure.queue,
+        row_version=failure.row_version,
+        failure=failure.pk,
+    )
+
+
+def _headers_of(
+    settings: Settings, failures: Iterable[FailedMessage], rows: Sequence[_ScannedRow]
+) -> dict[tuple[str, int], Headers]:
+    """The headers of failures still in an error queue; one statement per queue for those not scanned."""
+    found = {(row.queue.name, row.row_version): row.headers for row in rows if row.queue.kind is QueueKind.ERROR}
+    missing: dict[str, list[int]] = {}
+    for each in failures:
+        if each.row_version is not None and (each.queue, each.row_version) not in found:
+            missing.setdefault(each.queue, []).append(each.row_version)
+    queues = {each.name: each for each in known_queues(settings) if each.kind is QueueKind.ERROR} if missing else {}
+    for name, row_versions in missing.items():
+        if name not in queues:
+            continue
+        try:
+            with guarded_read(settings.database, f"read failures in {name}"):
+                texts = headers_of_rows(queue_table(settings.database, queues[name].address), row_versions)
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            continue  # shown without their headers
+        found |= {(name, number): _read(text) for number, text in texts.items()}
+    return found
+
+
+# --- Source: rows of tables -------------------------------------------------------------------------------------------
+
+# Characters that no JSON writer escapes.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _ScannedRow:
+    """A row with its headers and the queue it was found in."""
+
+    queue: KnownQueue
+    is_delayed: bool
+    place: int
+    row_version: int
+    native_id: str
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class _RowSearch:
+    """A search for rows: the database finds rows containing the needle, `fits` checks their headers."""
+
+    text: str
+    fits: Callable[[Headers], bool]
+
+    @property
+    def needle(self) -> str:
+        """The longest part of the text that any JSON writer leaves unescaped."""
+        return max(_PLAIN.findall(self.text), key=len, default=EVERY)[:100]
+
+
+def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], ScanExtent, tuple[str, ...]]:
+    """The matching rows of all tables, within the scan limits."""
+    try:
+        queues = _tables(settings, read_instances()[1])
+    except AddressError as error:
+        return [], _NOTHING_SCANNED, (str(error),)
+    rows = max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // max(1, len(queues))))
+    places = [_place(queue, is_delayed, rows) for queue, is_delayed in queues]
+    try:
+        with guarded_read(settings.database, f"look for a conversation in {len(places)} tables"):
+            finding = find_rows(settings.database, places, wanted.needle, most=SCAN_ROWS_PER_AUDIT_QUEUE)
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return [], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, ()), (str(error),)
+    longer = tuple(sorted(queues[number][0].name for number in finding.longer))
+    found = [_scanned_row(row, *queues[row.place]) for row in finding.rows]
+    return [row for row in found if wanted.fits(row.headers)], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, longer), ()
+
+
+def _tables(settings: Settings, instances: Sequence[Instance]) -> list[tuple[KnownQueue, bool]]:
+    """All queues of the database (False) and all tables of delayed messages (True)."""
+    listed = listed_tables(settings.database)
+    known = known_queues(settings, instances)
+    there = {table_key(table.address) for table in listed if table.layout is not None}
+    delayed = {table_key(table.address) for table in listed if table.is_delayed}
+    queues = [each for each in (*known, *other_queues(settings, known, listed)) if table_key(each.address) in there]
+    return [
+        *((each, False) for each in queues),
+        *((_delayed(each), True) for each in known_delayed_tables(settings, listed) if table_key(each.address) in delayed),
+    ]
+
+
+def _delayed(table: KnownDelayed) -> KnownQueue:
+    return KnownQueue(table.name, table.address, QueueKind.OTHER, (table.endpoint,))
+
+
+def _place(queue: KnownQueue, is_delayed: bool, rows: int) -> Place:
+    is_audit = queue.kind is QueueKind.AUDIT
+    from_end = is_audit or queue.kind is QueueKind.ERROR
+    return Place(queue.address, SCAN_ROWS_PER_AUDIT_QUEUE if is_audit else rows, is_delayed, from_end)
+
+
+def _scanned_row(row: FoundRow, queue: KnownQueue, is_delayed: bool) -> _ScannedRow:
+    return _ScannedRow(queue, is_delayed, row.place, row.row_version, str(row.id or ""), _read(row.headers))
+
+
+def _read(text: str | None) -> Headers:
+    try:
+        return read_headers(text)
+    except PoisonMessage:
+        return {}
+
+
+def _of_rows(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[_ScannedRow]) -> list[ConversationMessage]:
+    """The messages of rows, except failures known to the index; of several rows of a failure the last."""
+    found: dict[str, ConversationMessage] = {}
+    for row in rows:
+        unique = guid_of(row.headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
+        if row.queue.kind is QueueKind.ERROR:
+            unique = unique_message_id(row.headers, native_id=row.native_id)
+            if unique in failures:
+                continue
+        key = f"failed {unique}" if row.queue.kind is QueueKind.ERROR else f"{row.queue.name} {row.row_version or row.native_id}"
+        outcome = _outcome(row)
+        native = row.native_id or key
+        message = message_from_headers(row.headers, key, native_id=native, receiving=_receiving(settings, row), outcome=outcome)
+        failure = unique if unique in failures else None
+        if row.is_delayed:
+            found[key] = replace(message, queue=row.queue.name, delayed=str(row.row_version or row.native_id))
+        else:
+            found[key] = replace(message, queue=row.queue.name, row_version=row.row_version, failure=failure)
+    return list(found.values())
+
+
+def _outcome(row: _ScannedRow) -> MessageOutcome:
+    if row.is_delayed:
+        return MessageOutcome.DELAYED
+    # Only the headers show what a queue of another system is for.
+    is_other = row.queue.kind is QueueKind.OTHER
+    if row.queue.kind is QueueKind.ERROR or (is_other and names.FAILED_QUEUE in row.headers):
+        return MessageOutcome.FAILED
+    is_audit = row.queue.kind is QueueKind.AUDIT or (is_other and names.PROCESSING_ENDED in row.headers)
+    return MessageOutcome.HANDLED if is_audit else MessageOutcome.WAITING
+
+
+def _receiving(settings: Settings, row: _ScannedRow) -> str:
+    """The endpoint that handled the message or will handle it."""
+    if row.is_delayed:
+        to = row.headers.get(names.FORWARD_DESTINATION)
+        return _queue_name(settings, to) if to else row.queue.endpoints[0]
+    if _outcome(row) in (MessageOutcome.HANDLED, MessageOutcome.FAILED):
+        return processing_endpoint(row.headers)
+    return row.queue.endpoints[0] if row.queue.endpoints else row.queue.name
+
+
+def _queue_name(settings: Settings, address: str) -> str:
+    try:
+        return address_book_of(settings).parse(address).table
+    except AddressError:
+        return address
+
+
+# --- Source: lake -----------------------------------------------------------------------------------------------------
+
+LAKE_SECONDS: Final = 2.0
+_OUTCOME_OF_COPY: Final[Mapping[str, MessageOutcome]] = {
+    CopyFate.WAITING: MessageOutcome.FAILED,
+    CopyFate.RETRIED: MessageOutcome.RETRIED,
+    CopyFate.RESOLVED: MessageOutcome.HANDLED,
+    CopyFate.ARCHIVED: MessageOutcome.ARCHIVED,
+    CopyFate.DELETED: MessageOutcome.GONE,
+    CopyFate.GONE: MessageOutcome.GONE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeScanExtent:
+    """How many files of the lake were searched; `problem`: why not all."""
+
+    files: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeMessages:
+    """Messages from the lake: handled ones, and the last copy of each failure by unique id."""
+
+    handled: tuple[ConversationMessage, ...] = ()
+    failed: Mapping[UUID, ConversationMessage] | None = None
+    extent: LakeScanExtent | None = None
+
+    @property
+    def again(self) -> frozenset[UUID]:
+        """Unique ids of failed messages that were handled later."""
+        return frozenset(each.failure for each in self.handled if each.failure is not None)
+
+
+def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessages:
+    """Read a conversation from the lake; empty without a lake. At most four statements. Raises ConnectionLost."""
+    lake = known_lake(settings)
+    if not lake.lake:
+        return LakeMessages()
+    if lake.problem:
+        return LakeMessages(extent=LakeScanExtent(problem=lake.problem))
+    try:
+        found = search(lake.lake, lake.files, Asked(conversation=conversation, size=most, headers=True), seconds=LAKE_SECONDS)
+    except (LakeError, LakeEngineMissing) as error:
+        return LakeMessages(extent=LakeScanExtent(problem=str(error)))
+    problem = "; ".join(found.problems[:3]) or ("the time was over" if found.is_partial else "")
+    handled = tuple(_lake_message(each, MessageOutcome.HANDLED) for each in found.messages if each.table != FAILURES.name)
+    failed: dict[UUID, ConversationMessage] = {}
+    for each in found.messages:
+        if each.table == FAILURES.name:
+            unique = guid_of(each.unique_message_id) or unique_message_id(_headers(each), native_id=each.native_id)
+            failed.setdefault(unique, replace(_lake_message(each, MessageOutcome.FAILED), failure=None))
+    return LakeMessages(handled, _with_outcomes(failed), LakeScanExtent(found.files, problem))
+
+
+def _only_in_lake(
+    lake: LakeMessages, failures: dict[UUID, FailedMessage], others: Sequence[ConversationMessage]
+) -> list[ConversationMessage]:
+    """Messages of the lake that were not found elsewhere: not in a queue, not in the index of failures."""
+    rows = {(each.row_version, each.message_id) for each in others if each.row_version is not None}
+    later = lake.again | {each.failure for each in others if each.failure is not None}
+    handled = [
+        replace(each, failure=each.failure if each.failure in failures else None)
+        for each in lake.handled
+        if (each.row_version, each.message_id) not in rows
+    ]
+    failed = [each for unique, each in (lake.failed or {}).items() if unique not in failures and unique not in later]
+    return [*handled, *(each for each in failed if (each.row_version, each.message_id) not in rows)]
+
+
+def conversation_in_lake(settings: Settings, text: str) -> str | None:
+    """Resolve a message id or conversation id in the lake; None if unknown."""
+    lake = known_lake(settings)
+    for query in (Asked(message_id=text, size=1), Asked(conversation=text, size=1)):
+        try:
+            found = search(lake.lake, lake.files, query, seconds=LAKE_SECONDS).messages if lake.lake and not lake.problem else []
+        except (LakeError, LakeEngineMissing):
+            return None
+        if found and found[0].conversation_id:
+            return found[0].conversation_id
+    return None
+
+
+def _lake_message(each: FoundMessage, outcome: MessageOutcome) -> ConversationMessage:
+    headers = _headers(each)
+    key = f"lake {each.table} {each.path_queue} {each.row_version} {each.day}"
+    found = message_from_headers(
+        headers, key, native_id=each.native_id or each.message_id, receiving=each.endpoint, outcome=outcome
+    )
+    return replace(
+        found,
+        queue=each.queue,
+        row_version=each.row_version,
+        failure=guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID)),
+        ended=found.ended or each.counted_at,
+        lake=each.table,
+        day=each.day,
+    )
+
+
+def _headers(each: FoundMessage) -> Headers:
+    try:
+        return read_headers(each.headers)
+    except PoisonMessage:
+        return {}
+
+
+def _with_outcomes(failed: dict[UUID, ConversationMessage]) -> dict[UUID, ConversationMessage]:
+    """Set the outcomes that the pipeline has recorded for the copies."""
+    if not failed:
+        return failed
+    copies = LakeCopy.objects.using(managed_alias()).filter(unique_message_id__in=[str(each) for each in failed])
+    for unique, outcome in copies.order_by("copied_at").values_list("unique_message_id", "fate"):
+        known = guid_of(unique)
+        if known in failed and outcome in _OUTCOME_OF_COPY:
+            failed[known] = replace(failed[known], outcome=_OUTCOME_OF_COPY[outcome])
+    return failed

@@ -1,0 +1,544 @@
+"""The messages of a queue: browse without receiving, find, delete, move, send copies, purge.
+
+Browsing locks nothing and waits for nothing. Functions raise DatabaseErrors unless stated otherwise.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from django.db import transaction
+
+from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import IncomingMessage
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, PoisonMessage, QueueNotFound, SqlQueueError
+from sqlqueue_app.messages.headers import Headers, read_headers
+from sqlqueue_app.models import FailedMessage
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.sending.composer import Routes
+from sqlqueue_app.sending.sender import send_many
+from sqlqueue_app.status.events import EventKind, tell_event
+from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
+from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, LAST_ROW_VERSION, PEEKED_BODY_BYTES, QueueTable, queue_table
+from sqlqueue_app.tables.row_selection import TakenRow, find_ids, remove_rows, take_rows
+from sqlqueue_app.tables.rows import NewRow, PeekedRow
+
+PAGE_SIZES = (25, 50, 100)
+# Messages scanned for a text in their headers: about a tenth of a second.
+SEARCHED_ROWS = 2_000
+# The largest substring length that the databases accept.
+LARGEST_BODY = 2**31 - 1
+
+
+class Flag(enum.StrEnum):
+    """Conditions worth showing next to a message."""
+
+    EXPIRED = "expired"
+    POISON = "poison"
+    FAILED = "failed"
+    NULL_BODY = "null_body"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSummary:
+    """A message in a list. `size`: bytes of the body, None for NULL; `unreadable`: why the headers cannot be parsed.
+
+    `message_id` comes from the headers, else it is the row's id; `types` are plain names, the concrete one first.
+    """
+
+    row_version: int
+    row_id: str
+    message_id: str
+    types: tuple[str, ...]
+    intent: str
+    time_sent: datetime | None
+    expires: datetime | None
+    size: int | None
+    flags: frozenset[Flag]
+    unreadable: str | None = None
+    failure: str | None = None
+
+    @property
+    def message_type(self) -> str:
+        """The concrete type, or an empty text."""
+        return self.types[0] if self.types else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """A page by RowVersion: `size` messages after `after`, or the last ones up to and including `before`.
+
+    `header` filters by a text in the headers, ignoring case; ``Name: text`` searches the header of that name.
+    """
+
+    after: int = 0
+    before: int | None = None
+    size: int = PAGE_SIZES[0]
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Messages of a queue, the oldest first.
+
+    `next_after` starts the next page, None on the last one. `previous_before` ends the previous page, None on the first one.
+    `scanned` is the number of messages scanned for `header`, None without that filter.
+    """
+
+    messages: tuple[MessageSummary, ...]
+    query: PageQuery
+    next_after: int | None
+    previous_before: int | None
+    scanned: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDetail:
+    """A message in full. `previous` and `next` are the RowVersions of its neighbours."""
+
+    summary: MessageSummary
+    headers: Headers | None
+    groups: tuple[HeaderGroup, ...]
+    headers_text: str | None
+    body: DecodedBody
+    correlation_id: str | None
+    reply_to_address: str | None
+    previous: int | None = None
+    next: int | None = None
+
+
+def read_page(table: QueueTable, query: PageQuery | None = None) -> MessagePage:
+    """Read a page: one statement, two for the last page.
+
+    With `header`, at most 2,000 messages are scanned; `next_after` continues the scan.
+    """
+    query = query or PageQuery()
+    with guarded_read(table.alias, f"read {table.qualified}"):
+        if query.header:
+            return _search(table, query)
+        if query.before is not None:
+            return _read_back(table, query, query.before)
+        rows = table.peek(query.size + 1, after=query.after, body_limit=0)
+    shown = rows[: query.size]
+    next_after = shown[-1].row_version if len(rows) > query.size else None
+    first = shown[0].row_version if shown else query.after + 1
+    return MessagePage(tuple(map(summary_of, shown)), query, next_after, first - 1 if query.after else None)
+
+
+def _read_back(table: QueueTable, query: PageQuery, before: int) -> MessagePage:
+    rows = table.peek_back(query.size + 1, before=before, body_limit=0)
+    shown = list(reversed(rows[: query.size]))
+    last = shown[-1].row_version if shown else before
+    previous = shown[0].row_version - 1 if len(rows) > query.size else None
+    following = table.peek(1, after=last, body_limit=0) if last < LAST_ROW_VERSION else []
+    return MessagePage(tuple(map(summary_of, shown)), query, last if following else None, previous)
+
+
+def _search(table: QueueTable, query: PageQuery) -> MessagePage:
+    rows = table.peek(SEARCHED_ROWS + 1, after=query.after, body_limit=0)
+    window = rows[:SEARCHED_ROWS]
+    found = []
+    for number, row in enumerate(window, start=1):
+        if _holds(row, query.header):
+            found.append(row)
+            if len(found) == query.size:
+                window = window[:number]
+                break
+    is_last = len(window) == len(rows)
+    next_after = None if is_last or not window else window[-1].row_version
+    return MessagePage(tuple(map(summary_of, found)), query, next_after, None, scanned=len(window))
+
+
+def _holds(row: PeekedRow, wanted: str) -> bool:
+    """Whether the headers contain the text; unparsable headers are searched as raw text."""
+    headers, unreadable = _read(row)
+    name, colon, text = wanted.partition(":")
+    if unreadable is not None or headers is None:
+        return wanted.casefold() in (row.headers or "").casefold()
+    if colon and (known := [value for key, value in headers.items() if key.casefold() == name.strip().casefold()]):
+        return any(text.strip().casefold() in (value or "").casefold() for value in known)
+    folded = wanted.casefold()
+    return any(folded in key.casefold() or folded in (value or "").casefold() for key, value in headers.items())
+
+
+def read_message(table: QueueTable, row_version: int, *, as_hex: bool = False) -> MessageDetail | None:
+    """Read a message with its neighbours, its body cut at 64 KiB; None if it does not exist.
+
+    `as_hex` formats the body as a hex dump.
+    """
+    if not 0 < row_version <= LAST_ROW_VERSION:
+        return None
+    with guarded_read(table.alias, f"read {table.qualified}"):
+        rows = table.peek(1, after=row_version - 1)
+        if not rows or rows[0].row_version != row_version:
+            return None
+        following = table.peek(1, after=row_version, body_limit=0)
+        before = table.peek_back(1, before=row_version - 1, body_limit=0)
+    previous = before[0].row_version if before else None
+    return detail_of(rows[0], as_hex=as_hex, previous=previous, following=following[0].row_version if following else None)
+
+
+def read_body(table: QueueTable, row_version: int, limit: int = LARGEST_BODY) -> bytes | None:
+    """Read the body of a message up to `limit` bytes; None if the message does not exist or its body is NULL."""
+    if not 0 < row_version <= LAST_ROW_VERSION:
+        return None
+    with guarded_read(table.alias, f"read {table.qualified}"):
+        rows = table.peek(1, after=row_version - 1, body_limit=limit)
+    return rows[0].body if rows and rows[0].row_version == row_version else None
+
+
+def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY_BYTES) -> list[MessageDetail]:
+    """Read the first messages in full."""
+    with guarded_read(table.alias, f"read {table.qualified}"):
+        return [detail_of(row) for row in table.peek(limit, body_limit=body_limit)]
+
+
+def detail_of(row: PeekedRow, *, as_hex: bool = False, previous: int | None = None, following: int | None = None) -> MessageDetail:
+    """Build the detail of a peeked row."""
+    headers, _ = _read(row)
+    content_type = headers.get(names.CONTENT_TYPE) if headers else None
+    return MessageDetail(
+        summary=summary_of(row),
+        headers=headers,
+        groups=grouped_headers(headers or {}),
+        headers_text=row.headers,
+        body=decode_body(row.body, row.body_length, content_type, as_hex=as_hex),
+        correlation_id=row.correlation_id,
+        reply_to_address=row.reply_to_address,
+        previous=previous,
+        next=following,
+    )
+
+
+def summary_of(row: PeekedRow) -> MessageSummary:
+    """Build the summary of a peeked row, from its columns alone if the headers cannot be parsed."""
+    headers, unreadable = _read(row)
+    message = IncomingMessage(row.id, headers or {}, b"", row.correlation_id, row.reply_to_address)
+    flags = {Flag.EXPIRED: row.expired, Flag.POISON: unreadable is not None, Flag.NULL_BODY: row.body_length is None}
+    flags[Flag.FAILED] = names.FAILED_QUEUE in message.headers
+    return MessageSummary(
+        row_version=row.row_version,
+        row_id=str(row.id),
+        message_id=message.message_id,
+        types=tuple(message.message_types),
+        intent=message.intent.value or message.headers.get(names.MESSAGE_INTENT) or "",
+        time_sent=message.time_sent,
+        expires=row.expires,
+        size=row.body_length,
+        flags=frozenset(flag for flag, raised in flags.items() if raised),
+        unreadable=unreadable,
+        failure=message.headers.get(names.EXCEPTION_TYPE),
+    )
+
+
+def _read(row: PeekedRow) -> tuple[Headers | None, str | None]:
+    try:
+        return read_headers(row.headers), None
+    except PoisonMessage as error:
+        return None, str(error)
+
+
+# --- Header groups ----------------------------------------------------------------------------------------------------
+
+
+class GroupName(enum.StrEnum):
+    """The groups of headers, in display order."""
+
+    FAILURE = "failure"
+    MESSAGE = "message"
+    ROUTING = "routing"
+    TIMES = "times"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderGroup:
+    """The headers of one group, in the order of the row."""
+
+    name: GroupName
+    headers: tuple[tuple[str, str | None], ...]
+
+
+_MESSAGE: Final = frozenset(
+    {
+        names.MESSAGE_ID,
+        names.CORRELATION_ID,
+        names.CONVERSATION_ID,
+        names.PREVIOUS_CONVERSATION_ID,
+        names.RELATED_TO,
+        names.MESSAGE_INTENT,
+        names.ENCLOSED_MESSAGE_TYPES,
+        names.CONTENT_TYPE,
+        names.VERSION,
+        names.CONTROL_MESSAGE,
+        names.NON_DURABLE_MESSAGE,
+        names.RETURN_MESSAGE_ERROR_CODE,
+        names.SUBSCRIPTION_MESSAGE_TYPE,
+        names.SAGA_ID,
+        names.SAGA_TYPE,
+        names.ORIGINATING_SAGA_ID,
+        names.ORIGINATING_SAGA_TYPE,
+        names.IS_SAGA_TIMEOUT_MESSAGE,
+        names.LEGACY_CORRELATION_ID,
+    }
+)
+_ROUTING: Final = frozenset(
+    {
+        names.REPLY_TO_ADDRESS,
+        names.ORIGINATING_ENDPOINT,
+        names.ORIGINATING_MACHINE,
+        names.ORIGINATING_HOST_ID,
+        names.ORIGINATING_ADDRESS,
+        names.SUBSCRIBER_ADDRESS,
+        names.SUBSCRIBER_ENDPOINT,
+        names.CALLBACK_QUEUE,
+        names.PROCESSING_ENDPOINT,
+        names.PROCESSING_MACHINE,
+        names.HOST_ID,
+        names.HOST_DISPLAY_NAME,
+        names.FORWARD_DESTINATION,
+        names.TIMEOUT_ROUTE_TO,
+        names.TIMEOUT_REPLY_TO_ADDRESS,
+    }
+)
+_TIMES: Final = frozenset(
+    {
+        names.TIME_SENT,
+        names.DELIVER_AT,
+        names.IS_DEFERRED_MESSAGE,
+        names.TIME_TO_BE_RECEIVED,
+        names.PROCESSING_STARTED,
+        names.PROCESSING_ENDED,
+        names.TIMEOUT_EXPIRE,
+    }
+)
+_FAILURE: Final = frozenset({names.FAILED_QUEUE, names.TIME_OF_FAILURE, names.IMMEDIATE_RETRIES})
+_FAILURE_PREFIXES: Final = ("NServiceBus.ExceptionInfo.", names.DELAYED_RETRIES, "ServiceControl.Retry.")
+
+
+def group_of(header: str) -> GroupName:
+    """The group of a header; OTHER if unknown."""
+    if header in _FAILURE or header.startswith(_FAILURE_PREFIXES):
+        return GroupName.FAILURE
+    for name, members in ((GroupName.MESSAGE, _MESSAGE), (GroupName.ROUTING, _ROUTING), (GroupName.TIMES, _TIMES)):
+        if header in members:
+            return name
+    return GroupName.OTHER
+
+
+def grouped_headers(headers: Headers) -> tuple[HeaderGroup, ...]:
+    """Every header once, in groups, without empty groups."""
+    found: dict[GroupName, list[tuple[str, str | None]]] = {name: [] for name in GroupName}
+    for name, value in headers.items():
+        found[group_of(name)].append((name, value))
+    return tuple(HeaderGroup(name, tuple(members)) for name, members in found.items() if members)
+
+
+# --- Finding a sent message -------------------------------------------------------------------------------------------
+
+# Each queue costs one or two statements.
+_QUEUES_AT_MOST = 4
+
+_Search = Callable[[QueueTable, str], int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLocation:
+    """Where a message is: a failed message by unique id, else a row of the queue with this name."""
+
+    failure: UUID | None = None
+    queue: str = ""
+    row_version: int = 0
+
+
+def find_sent_message(settings: Settings, message_id: str, message_type: str, sent_by: str) -> MessageLocation | None:
+    """Find a message by id: failed messages, then the routed queue or the endpoints' queues, then audit queues.
+
+    A queue is searched by row id (on SQL Server and SQLite within its first 10,000 rows), else by the headers of its first 2,000
+    messages; an audit queue by its last 2,000. None if not found. Raises ConnectionLost; other unreadable queues are skipped.
+    """
+    alias = managed_alias()
+    with guarded_read(alias, "look for a message"):
+        failure = FailedMessage.objects.using(alias).filter(message_id=message_id).order_by("-failed_at").first()
+    if failure is not None:
+        return MessageLocation(failure=failure.pk)
+    book = address_book_of(settings)
+    searches: list[tuple[str, QueueTable, _Search]] = [
+        (name, queue_table(settings.database, book.of_queue(name)), _row_version)
+        for name in _queues(settings, message_type, sent_by)
+    ]
+    audits = [queue for queue in known_queues(settings) if queue.kind is QueueKind.AUDIT][:_QUEUES_AT_MOST]
+    searches += [(queue.name, queue_table(settings.database, queue.address), _newest) for queue in audits]
+    for name, table, search in searches:
+        try:
+            with guarded_read(settings.database, f"look for a message in {table.qualified}"):
+                found = search(table, message_id)
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            continue
+        if found is not None:
+            return MessageLocation(queue=name, row_version=found)
+    return None
+
+
+def _row_version(table: QueueTable, message_id: str) -> int | None:
+    """Search by row id, which usually equals the message id, else by the headers of the first rows."""
+    try:
+        wanted = UUID(message_id)
+        found = find_ids(table, [wanted], limit=EXACT_COUNT_LIMIT).get(wanted)
+    except ValueError:
+        found = None
+    if found is not None:
+        return found
+    rows = (summary_of(row) for row in table.peek(SEARCHED_ROWS, body_limit=0))
+    return next((row.row_version for row in rows if row.message_id == message_id), None)
+
+
+def _newest(table: QueueTable, message_id: str) -> int | None:
+    """Search the headers of the last rows."""
+    rows = (summary_of(row) for row in table.peek_back(SEARCHED_ROWS, body_limit=0))
+    return next((row.row_version for row in rows if row.message_id == message_id), None)
+
+
+def _queues(settings: Settings, message_type: str, sent_by: str) -> Iterable[str]:
+    routed = Routes(settings.routes).find(message_type)
+    if routed is not None:
+        return (routed,)
+    return list(dict.fromkeys([*([sent_by] if sent_by in settings.senders else ()), *settings.endpoints]))[:_QUEUES_AT_MOST]
+
+
+# --- Deleting and moving ----------------------------------------------------------------------------------------------
+
+
+class MessageNotThere(SqlQueueError):
+    """The message was received or deleted, or is locked by another transaction."""
+
+
+def delete_message(table: QueueTable, row_version: int) -> None:
+    """Delete a message permanently. Raises MessageNotThere."""
+    if not remove_rows(table, [row_version]):
+        raise MessageNotThere(_gone(table, row_version))
+
+
+def move_message(settings: Settings, table: QueueTable, row_version: int, to: str) -> QueueTable:
+    """Move a message unchanged to another queue, in one transaction; return that queue's table.
+
+    `to` is the literal name of a table or an address. The remaining time to be received is kept. Raises MessageNotThere,
+    QueueNotFound, AddressError for an invalid address, and ValueError if `to` is the same queue.
+    """
+    target = target_of(settings, to)
+    if target.qualified == table.qualified:
+        raise ValueError(f"{to!r} is the queue that the message is in: name another one")
+    with transaction.atomic(using=table.alias):
+        taken = take_rows(table, [row_version])
+        if not taken:
+            raise MessageNotThere(_gone(table, row_version))
+        target.send(map(moved_row, taken))
+    return target
+
+
+def target_of(settings: Settings, text: str) -> QueueTable:
+    """Resolve a literal table name, else an address. Raises QueueNotFound and AddressError."""
+    book = address_book_of(settings)
+    literal = queue_table(settings.database, book.of_queue(text))
+    if literal.exists():
+        return literal
+    parsed = queue_table(settings.database, book.parse(text))
+    if not parsed.exists():
+        raise QueueNotFound(f"there is no queue {text!r} in database {settings.database!r}: make it, or name another one")
+    return parsed
+
+
+def moved_row(row: TakenRow) -> NewRow:
+    """The row for another queue, without its RowVersion. A NULL body, which some receivers reject, becomes empty."""
+    return NewRow(
+        id=str(row.id),
+        headers=row.headers or "",
+        body=row.body or b"",
+        correlation_id=row.correlation_id,
+        reply_to_address=row.reply_to_address,
+        time_to_be_received_ms=row.lifetime_ms,
+    )
+
+
+def _gone(table: QueueTable, row_version: int) -> str:
+    return (
+        f"message {row_version} is not in {table.qualified}: it was received or deleted, or another transaction holds it; reload "
+        "and try again"
+    )
+
+
+# --- Sending copies ---------------------------------------------------------------------------------------------------
+
+_CHUNK = 1_000
+
+
+def send_copies(
+    table: QueueTable,
+    message_type: str,
+    body: Mapping[str, object],
+    *,
+    headers: Mapping[str, str],
+    time_to_be_received: timedelta | None = None,
+    delay: timedelta | None = None,
+    count: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Send a message `count` times in one transaction, each with its own id; return the ids in order.
+
+    `progress` is called with the number written so far. Raises like `send_many`.
+    """
+    ids: list[str] = []
+    with transaction.atomic(using=table.alias):
+        while len(ids) < count:
+            size = min(_CHUNK, count - len(ids))
+            ids += send_many(
+                message_type,
+                [body] * size,
+                to=str(table.address),
+                headers=headers,
+                time_to_be_received=time_to_be_received,
+                delay=delay,
+            )
+            if progress is not None:
+                progress(len(ids))
+    return ids
+
+
+# --- Purging ----------------------------------------------------------------------------------------------------------
+
+EXPIRED_BATCH = 10_000
+
+
+def purge_queue(table: QueueTable) -> int:
+    """Delete all messages, record an event if the event table exists, and return the count.
+
+    Waits for messages that are being received.
+    """
+    purged = table.purge()
+    tell_event(EventKind.QUEUE_PURGED, table.address.table, {"count": purged})
+    return purged
+
+
+def purge_expired(table: QueueTable, *, batch: int = EXPIRED_BATCH, progress: Callable[[int], None] | None = None) -> int:
+    """Delete expired messages in batches, each in its own transaction; return the count.
+
+    Messages that are being received are skipped. `progress` is called with the count after each batch.
+    """
+    total = 0
+    while True:
+        deleted = table.purge_expired(batch)
+        total += deleted
+        if progress is not None and deleted:
+            progress(total)
+        if deleted < batch:
+            return total

@@ -1,0 +1,376 @@
+"""Django system checks of sqlqueue; docs/reference/checks.md describes each by its id.
+
+Checks with the tag "database" query a database and run only for the aliases that are named; the others use no database.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from django.apps import apps
+from django.core import checks
+from django.db import Error as DjangoDatabaseError
+from django.db import connections, router
+
+from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.postgresql import CAN_PREPARE, options_for, seconds_until_given_up
+from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_tables
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
+from sqlqueue_app.policies.recoverability import TransactionMode
+from sqlqueue_app.status.queues import dead_row_problems
+from sqlqueue_app.status.schedules import schedules_without_route
+from sqlqueue_app.tables.announcements import inspect_wake_up_triggers
+from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
+from sqlqueue_app.tables.handled import handled_elsewhere
+from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
+from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.two_phase import max_prepared_transactions
+
+
+def register() -> None:
+    """Register all checks with Django; called when the app is ready, may be called again."""
+    for check in (check_settings, check_sqlite_transaction_mode, check_schedules, check_names, check_router, check_deduplication):
+        checks.register(check, TAG)
+    for check in (check_worker_side, check_other_databases):
+        checks.register(check, TAG)
+    for check in (check_tables, check_dead_rows, check_server_side, check_prepared_transactions):
+        checks.register(check, checks.Tags.database)
+
+
+# --- Settings ---------------------------------------------------------------------------------------------------------
+
+TAG: Final = "sqlqueue"
+
+
+def usable_settings() -> Settings | None:
+    """The settings; None if they are missing or invalid, which `check_settings` reports."""
+    if not is_configured() or any(problem.is_error for problem in current_problems()):
+        return None
+    return get_settings()
+
+
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
+    """Report all problems of the `SQLQUEUE` dictionary."""
+    return [
+        (checks.Error if problem.is_error else checks.Warning)(problem.message, hint=problem.hint, id=str(problem.code))
+        for problem in current_problems()
+    ]
+
+
+def check_sqlite_transaction_mode(**_: Any) -> list[checks.CheckMessage]:
+    """Warn about deferred transactions on SQLite."""
+    if not is_configured():
+        return []
+    try:
+        alias = get_settings().database
+        dialect = dialect_of(alias)
+    except ConfigurationError:
+        return []  # check_settings reports it
+    mode = connections.settings[alias].get("OPTIONS", {}).get("transaction_mode")
+    if dialect != "sqlite" or str(mode).upper() == "IMMEDIATE":
+        return []
+    place = f'DATABASES["{alias}"]["OPTIONS"]["transaction_mode"]'
+    message = (
+        f"{place} is {mode!r}, expected 'IMMEDIATE': a deferred transaction that reads and then writes "
+        "fails at once with 'database is locked' while another process writes"
+    )
+    hint = f'add DATABASES["{alias}"]["OPTIONS"] = {{"transaction_mode": "IMMEDIATE"}}'
+    return [checks.Warning(message, hint=hint, id=str(Code.SQLITE_TRANSACTION_MODE))]
+
+
+def check_schedules(**_: Any) -> list[checks.CheckMessage]:
+    """Warn about recurring messages without a route and without a handler."""
+    settings = usable_settings()
+    if settings is None:
+        return []
+    return [
+        checks.Warning(
+            f'SQLQUEUE["SCHEDULES"]["{schedule.name}"]["SEND"] is {schedule.send!r}, '
+            "which has no route and no handler: nothing will be sent",
+            hint=f'add {schedule.send!r}: "<endpoint>" to SQLQUEUE["ROUTES"]',
+            id=str(Code.SCHEDULE_WITHOUT_ROUTE),
+        )
+        for schedule in schedules_without_route(settings)
+    ]
+
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+
+UNUSABLE_NAME: Final = "sqlqueue.E030"
+HANDLED_ELSEWHERE: Final = "sqlqueue.E031"
+NO_ROUTER: Final = "sqlqueue.W030"
+MISSING_TABLE: Final = "sqlqueue.W031"
+NO_EXPIRES_INDEX: Final = "sqlqueue.W032"
+FOREIGN_TABLE: Final = "sqlqueue.W033"
+UNREACHABLE: Final = "sqlqueue.W034"
+NON_UNICODE_HEADERS: Final = "sqlqueue.I030"
+NO_WAKE_UP_TRIGGER: Final = "sqlqueue.I031"
+
+_Message = Callable[..., checks.CheckMessage]
+_MESSAGES: Final[Mapping[FindingKind, tuple[_Message, str]]] = {
+    # An error would stop the `migrate` that makes the table.
+    FindingKind.MISSING: (checks.Warning, MISSING_TABLE),
+    FindingKind.NO_EXPIRES_INDEX: (checks.Warning, NO_EXPIRES_INDEX),
+    FindingKind.MISMATCH: (checks.Warning, FOREIGN_TABLE),
+    FindingKind.NON_UNICODE_HEADERS: (checks.Info, NON_UNICODE_HEADERS),
+    FindingKind.NO_WAKE_UP_TRIGGER: (checks.Info, NO_WAKE_UP_TRIGGER),
+}
+
+
+def check_names(**_: Any) -> list[checks.CheckMessage]:
+    """Report table names that the database cannot hold, including derived names such as callback queues."""
+    settings = usable_settings()
+    if settings is None:
+        return []
+    hint = "choose a shorter name; for a callback queue set INSTANCE, which stands in for the name of the machine"
+    wrong = unusable_names(settings, dialect_of(settings.database))
+    return [checks.Error(text, hint=hint, id=UNUSABLE_NAME) for text in wrong]
+
+
+def check_router(**_: Any) -> list[checks.CheckMessage]:
+    """Warn if the queues are not in `default` and no router keeps the managed tables beside them."""
+    settings = usable_settings()
+    if settings is None or router.db_for_read(apps.get_model("sqlqueue_app", "Instance")) == settings.database:
+        return []
+    message = (
+        f'SQLQUEUE["DATABASE"] is {settings.database!r}, but no router keeps the tables of sqlqueue_app there: '
+        "Django looks for them elsewhere"
+    )
+    hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS'
+    return [checks.Warning(message, hint=hint, id=NO_ROUTER)]
+
+
+def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
+    """Report endpoints with DEDUPLICATE_FOR if the managed tables are not in the database of the queues."""
+    settings = usable_settings()
+    if settings is None:
+        return []
+    alias = router.db_for_write(apps.get_model("sqlqueue_app", "HandledMessage"))
+    if alias == settings.database:
+        return []
+    hint = 'add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, or remove DEDUPLICATE_FOR'
+    return [
+        checks.Error(handled_elsewhere(name, alias, settings.database), hint=hint, id=HANDLED_ELSEWHERE)
+        for name, endpoint in settings.endpoints.items()
+        if endpoint.deduplicate_for_seconds
+    ]
+
+
+def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Report missing or wrong tables of the endpoints, with the SQL to run.
+
+    Runs only if the alias of the queues is among `databases`. An unavailable database is a warning.
+    """
+    settings = usable_settings()
+    if settings is None or settings.database not in (databases or ()):
+        return []
+    alias = settings.database
+    try:
+        tables = planned_tables(settings, dialect_of(alias), current_catalog(connection_of(alias)))
+        findings = inspect_tables(alias, tables, layout=settings.table_layout)
+        if findings and all(finding.kind is FindingKind.MISSING for finding in findings) and not _migrated():
+            return [_never_migrated(alias, findings)]
+        findings += inspect_wake_up_triggers(alias, wake_up_tables(settings, dialect_of(alias)))
+    except ConfigurationError:
+        return []  # check_names reports it
+    except (DatabaseError, DjangoDatabaseError) as error:
+        message = f"the queue tables in the database {alias!r} cannot be looked at: {' '.join(str(error).split())}"
+        return [checks.Warning(message, hint="start the database, or mend its entry in DATABASES", id=UNREACHABLE)]
+    return [_message(finding) for finding in findings]
+
+
+def _migrated() -> bool:
+    """Whether the app's own migrations have run."""
+    instance = apps.get_model("sqlqueue_app", "Instance")
+    connection = connection_of(router.db_for_read(instance))
+    return instance._meta.db_table in connection.introspection.table_names()
+
+
+def _never_migrated(alias: str, findings: Sequence[Finding]) -> checks.CheckMessage:
+    """One warning before the first `migrate`, instead of one per table that it will create."""
+    names = ", ".join(finding.qualified for finding in findings)
+    message = f"the {len(findings)} tables of the endpoints do not exist in the database {alias!r} yet: {names}"
+    return checks.Warning(message, hint="run migrate; sqlqueue_install --sql prints the SQL", id=MISSING_TABLE)
+
+
+def _message(finding: Finding) -> checks.CheckMessage:
+    kind, check_id = _MESSAGES[finding.kind]
+    hint = finding.sql or None
+    if finding.kind is FindingKind.MISSING:
+        hint = f"run migrate or sqlqueue_install, or this:\n{finding.sql}"
+    if finding.kind is FindingKind.NO_WAKE_UP_TRIGGER:
+        hint = f"run sqlqueue_install --wake-up, or this:\n{finding.sql}"
+    return kind(finding.text, hint=hint, id=check_id)
+
+
+# --- Dead rows --------------------------------------------------------------------------------------------------------
+
+DEAD_ROWS: Final = "sqlqueue.W035"
+
+
+def check_dead_rows(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn about queue tables on PostgreSQL with many dead rows: what keeps them, and the SQL that helps.
+
+    Runs only if the alias of the queues is among `databases`; `check_tables` reports an unavailable database.
+    """
+    settings = usable_settings()
+    if settings is None or settings.database not in (databases or ()):
+        return []
+    try:
+        known = dialect(dialect_of(settings.database))
+        tables = [known.qualified(address) for address in settings.queue_addresses(known.name)]
+        problems = dead_row_problems(settings.database, tables)
+    except (ConfigurationError, DatabaseError, DjangoDatabaseError):
+        return []  # check_tables reports it
+    return [checks.Warning(problem.text, hint=problem.sql, id=DEAD_ROWS) for problem in problems.values()]
+
+
+# --- Lost hosts -------------------------------------------------------------------------------------------------------
+
+NO_BOUND_OF_WORKER: Final = "sqlqueue.W006"
+NO_BOUND_OF_SERVER: Final = "sqlqueue.W036"
+LONGEST_SECONDS: Final = 120
+"""A peer that is given up later is reported."""
+
+
+def check_worker_side(**_: Any) -> list[checks.CheckMessage]:
+    """Warn if a worker would wait minutes or hours for a PostgreSQL server whose host is lost. Uses no database."""
+    alias = _alias_on_postgresql()
+    if alias is None:
+        return []
+    entry = connections.settings[alias]
+    options = entry.get("OPTIONS", {})
+    # A service file may contain the bounds.
+    if not _is_elsewhere(str(entry.get("HOST") or "")) or "service" in options or _gives_up_in_time(options):
+        return []
+    message = (
+        f'DATABASES["{alias}"]["OPTIONS"] has no bound for a server whose host vanishes: by the defaults of Linux a worker '
+        "waits for 15 minutes, and for two hours where it has nothing to send"
+    )
+    return [checks.Warning(message, hint=_hint(alias), id=NO_BOUND_OF_WORKER)]
+
+
+def check_server_side(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn if PostgreSQL would keep the rows of a worker whose host is lost for minutes or hours.
+
+    Runs only if the alias of the queues is among `databases`; `check_tables` reports an unavailable database.
+    """
+    alias = _alias_on_postgresql()
+    if alias is None or alias not in (databases or ()):
+        return []
+    try:
+        (row,) = fetch_all(connection_of(alias), dialect(dialect_of(alias)).statement("server_keepalives"))
+    except (DatabaseError, DjangoDatabaseError):
+        return []  # check_tables reports it
+    client, *kernel = row
+    if not _is_elsewhere(client or "") or (seconds := seconds_until_given_up(*kernel)) <= LONGEST_SECONDS:
+        return []
+    message = (
+        f"the server of the database {alias!r} gives up a worker whose host vanishes only after {seconds:.0f} s: "
+        "so long its rows stay locked, and nobody else receives those messages"
+    )
+    return [checks.Warning(message, hint=_hint(alias), id=NO_BOUND_OF_SERVER)]
+
+
+def _alias_on_postgresql() -> str | None:
+    """The alias of the queues if it is on PostgreSQL and the settings are valid."""
+    settings = usable_settings()
+    if settings is None:
+        return None
+    try:
+        return settings.database if dialect_of(settings.database) == "postgresql" else None
+    except ConfigurationError:
+        return None
+
+
+def _is_elsewhere(host: str) -> bool:
+    """Whether a host of the setting is another machine, not a socket or the loopback interface."""
+    return any(_is_other(each.strip()) for each in host.split(","))
+
+
+def _is_other(host: str) -> bool:
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
+def _gives_up_in_time(options: Mapping[str, Any]) -> bool:
+    try:
+        user_timeout = int(options.get("tcp_user_timeout") or 0)
+        idle, interval, count = (int(options.get(f"keepalives_{name}") or 0) for name in ("idle", "interval", "count"))
+        is_on = bool(int(options.get("keepalives", 1)))
+    except (TypeError, ValueError):
+        return False  # libpq reports the error
+    # The user timeout alone bounds a worker that waits for an acknowledgement, keepalives one that waits for an answer.
+    bound = seconds_until_given_up(idle, interval, count, user_timeout)
+    return is_on and user_timeout > 0 and idle > 0 and bound <= LONGEST_SECONDS
+
+
+def _hint(alias: str) -> str:
+    wanted = ", ".join(f'"{name}": {value!r}' for name, value in options_for().items())
+    return f'for a bound of about ten seconds on both sides add to DATABASES["{alias}"]["OPTIONS"]: {wanted}'
+
+
+# --- Two-phase commit -------------------------------------------------------------------------------------------------
+
+KEEPS_NONE: Final = "sqlqueue.W037"
+READ_ONLY: Final = "sqlqueue.I032"
+_MODE: Final = TransactionMode.TRANSACTION_SCOPE.value
+
+
+def check_other_databases(**_: Any) -> list[checks.CheckMessage]:
+    """List databases that handlers can only read. Uses no database."""
+    settings = usable_settings()
+    if settings is None or not (endpoints := _in_scope(settings)):
+        return []
+    hint = f"TRANSACTION_MODE {TransactionMode.SENDS_ATOMIC_WITH_RECEIVE.value!r} lets what they write there commit on its own"
+    return [
+        checks.Info(
+            f"handlers of {endpoints} can read from the database {alias!r} ({connections[alias].display_name}) but not "
+            f"write to it: it cannot prepare a transaction, as TRANSACTION_MODE {_MODE!r} needs",
+            hint=hint,
+            id=READ_ONLY,
+        )
+        for alias in aliases_beside(settings.database)
+        if connections[alias].vendor not in CAN_PREPARE
+    ]
+
+
+def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn about PostgreSQL servers without prepared transactions: messages whose handlers write there fail.
+
+    Checks only aliases among `databases`; an unavailable one is left out.
+    """
+    settings = usable_settings()
+    if settings is None or not (endpoints := _in_scope(settings)):
+        return []
+    wanted = [alias for alias in aliases_beside(settings.database) if alias in (databases or ())]
+    found: list[checks.CheckMessage] = []
+    for alias in wanted:
+        if connections[alias].vendor not in CAN_PREPARE or _most(alias) != 0:
+            continue
+        message = (
+            f"the server of the database {alias!r} keeps no prepared transactions (max_prepared_transactions = 0): "
+            f"a message of {endpoints} whose handler writes there fails, in TRANSACTION_MODE {_MODE!r}"
+        )
+        hint = "ALTER SYSTEM SET max_prepared_transactions = 100; and restart the server: at least one for each receiving thread"
+        found.append(checks.Warning(message, hint=hint, id=KEEPS_NONE))
+    return found
+
+
+def _in_scope(settings: Settings) -> str:
+    """The endpoints with TRANSACTION_MODE transaction_scope."""
+    return ", ".join(sorted(name for name, each in settings.endpoints.items() if each.transaction_mode == _MODE))
+
+
+def _most(alias: str) -> int | None:
+    try:
+        return max_prepared_transactions(alias)
+    except DatabaseError:
+        return None

@@ -1,0 +1,448 @@
+"""The `SQLQUEUE` setting: its declaration, its values, and the settings of the running process.
+
+The dataclasses declare all settings: the name, type, default and attribute of each are here and nowhere else (`validation.py`
+explains how fields become keys). docs/reference/settings.md describes them; a test compares both.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.db import connections
+from django.db.utils import load_backend
+from django.dispatch import receiver
+
+from sqlqueue_app.conf.kinds import (
+    Address,
+    CatalogName,
+    Count,
+    CountOrZero,
+    CronLine,
+    DottedPath,
+    Flag,
+    HostPattern,
+    JsonObject,
+    LakePlace,
+    Network,
+    QueueName,
+    QueuePattern,
+    SchemaName,
+    Seconds,
+    Secret,
+    Text,
+    TypePattern,
+    WebAddress,
+    seconds,
+    text,
+)
+from sqlqueue_app.conf.task_backends import (
+    TaskBackend,
+    find_missing_queues,
+    names_our_backend,
+    read_task_backends,
+    with_endpoints_for_tasks,
+)
+from sqlqueue_app.conf.validation import (
+    ROOT,
+    Code,
+    Findings,
+    Given,
+    Problem,
+    check_combinations,
+    listed,
+    meant,
+    places_of,
+    read_section,
+    shown_at,
+)
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.errors import ConfigurationError
+
+TransactionMode = Literal["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
+ConcurrencyModel = Literal["fixed", "adaptive", "monitor"]
+FailureWithoutTransaction = Literal["error_queue", "discard"]
+TableLayout = Literal["classic", "modern"]
+BodyNames = Literal["as_is", "pascal"]
+Serializer = Literal["json", "xml"]
+ErrorQueueOwner = Literal["sqlqueue", "servicecontrol"]
+
+LEGACY_RETRIES: Final = ".Retries"
+LEGACY_TIMEOUTS: Final = ".Timeouts"
+LEGACY_TIMEOUTS_DISPATCHER: Final = ".TimeoutsDispatcher"
+
+
+def _empty() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SatelliteSettings:
+    """An extra receiver of an endpoint on a queue of its own."""
+
+    entry: ClassVar = "queue"
+    name: Given[str]
+    max_concurrency: Count | None = None
+
+    def concurrency(self, endpoint_concurrency: int) -> int:
+        """How many messages of this queue are handled at once; None is as many as the endpoint's main queue."""
+        return endpoint_concurrency if self.max_concurrency is None else self.max_concurrency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomCheckSettings:
+    """A function whose result ServiceControl is told, by the name under which ServicePulse shows it."""
+
+    entry: ClassVar = "check"
+    name: Given[str]
+    check: DottedPath
+    category: Annotated[str, text("a word that groups checks")] = "Custom"
+    every_seconds: Annotated[float, seconds(1)] = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """One endpoint: what it receives, how, and what happens on failure. Durations are seconds."""
+
+    entry: ClassVar = "endpoint"
+    name: Given[str]
+    handlers: tuple[DottedPath, ...] | None = None
+    transaction_mode: TransactionMode = "transaction_scope"
+    concurrency_model: ConcurrencyModel = "adaptive"
+    max_concurrency: Count | None = None
+    batch_size: Count | Literal["auto"] = 1
+    wake_up: Flag = False
+    callbacks: Flag = True
+    callback_concurrency: Count = 1
+    instance: QueueName | None = None
+    callback_queues: Count = 8
+    legacy_addresses: Flag = False
+    legacy_callback_header: Flag = False
+    legacy_satellites: Flag = False
+    satellites: Mapping[QueueName, SatelliteSettings] = field(default_factory=_empty)
+    peek_delay_seconds: Annotated[float, seconds(0.1)] = 1.0
+    circuit_breaker_seconds: Seconds = 30.0
+    rate_limit_after: Count | None = None
+    immediate_retries: CountOrZero = 5
+    delayed_retries: CountOrZero = 3
+    delayed_retry_increase_seconds: Seconds = 10.0
+    on_failure_without_transaction: FailureWithoutTransaction = "error_queue"
+    recoverability: DottedPath | None = None
+    middleware: tuple[DottedPath | Callable[..., object], ...] = ()
+    slow_handler_seconds: Seconds = 10.0
+    deduplicate_for_seconds: Seconds | None = None
+    error_queue: Address = "error"
+    audit_queue: Address | None = None
+    acknowledge_retries: Flag = True
+    service_control_queue: Address | None = None
+    custom_checks: Mapping[Text, CustomCheckSettings] = field(default_factory=_empty)
+    purge_on_startup: Flag = False
+    purge_expired_every_seconds: Seconds = 300.0  # 0: never
+    purge_expired_batch: Count = 10_000
+    subscribe: Flag = True
+
+    def concurrency(self, cores: int) -> int:
+        """How many messages of the main queue are handled at once; None is max(2, cores).
+
+        See docs/internals/endpoints.md#default-values.
+        """
+        return max(2, cores) if self.max_concurrency is None else self.max_concurrency
+
+    def receiving_queue_names(self) -> tuple[str, ...]:
+        """The tables that all instances of the endpoint receive from: its own and its satellites'; literal names."""
+        return (self.name, *dict.fromkeys((*self.legacy_satellite_names(), *self.satellites)))
+
+    def legacy_satellite_names(self) -> tuple[str, ...]:
+        """The satellite queues of transports 1.x to 3.x, if they are drained; literal names.
+
+        See docs/internals/endpoints.md#queues-of-an-endpoint.
+        """
+        if not self.legacy_satellites:
+            return ()
+        return tuple(self.name + suffix for suffix in (LEGACY_RETRIES, LEGACY_TIMEOUTS, LEGACY_TIMEOUTS_DISPATCHER))
+
+    def satellite_concurrency(self, queue: str, endpoint_concurrency: int) -> int:
+        """How many messages of a satellite's queue are handled at once; an entry of SATELLITES sets a legacy one apart too."""
+        satellite = self.satellites.get(queue)
+        return endpoint_concurrency if satellite is None else satellite.concurrency(endpoint_concurrency)
+
+    def is_set_apart(self, queue: str) -> bool:
+        """Whether SATELLITES gives the queue a number of its own."""
+        return queue in self.satellites and self.satellites[queue].max_concurrency is not None
+
+    def callback_queue_names(self, instance: str) -> tuple[str, ...]:
+        """The pool of callback queues of one instance name: `<E>.<I>`, `<E>.<I>-2`, …
+
+        See docs/internals/decisions.md#callback-queues.
+        """
+        if not self.callbacks:
+            return ()
+        first = f"{self.name}.{instance}"
+        return (first, *(f"{first}-{number}" for number in range(2, self.callback_queues + 1)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSettings:
+    """A message that is sent at the times of a crontab line, in Django's `TIME_ZONE`; 0 and 7 are Sunday."""
+
+    entry: ClassVar = "schedule"
+    name: Given[str]
+    cron: CronLine
+    send: Annotated[str, text("the full name of a message type")]
+    body: JsonObject = field(default_factory=_empty)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Who may ask for the metrics; nobody where neither is set, and only who satisfies both where both are."""
+
+    token: Secret | None = field(default=None, repr=False)
+    networks: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSettings:
+    """The Spark pipeline: from which queues, to which lake, how much at a time. Durations are seconds."""
+
+    lake: LakePlace | None = None
+    master: Annotated[str, text("the master of a Spark cluster")] = "local[*]"
+    audit_queues: tuple[Address, ...] | None = None
+    error_queues: tuple[Address, ...] | None = None
+    cron: CronLine | None = None
+    batch_size: Count = 500_000
+    every_seconds: Annotated[float, seconds(0.1)] = 10.0
+    keep_days: Count | None = None
+    peek_only: Flag = False
+    spark: Mapping[Annotated[str, text("a setting of Spark")], Text] = field(
+        default_factory=_empty,
+        repr=False,  # the keys of stores are here
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole `SQLQUEUE` dictionary, checked and with its defaults filled in. It does not change."""
+
+    database: Annotated[str, text("the name of an alias in DATABASES")] = "default"
+    default_schema: SchemaName | None = None
+    schema_for_queue: Mapping[QueueName, SchemaName] = field(default_factory=_empty)
+    schema_for_endpoint: Mapping[QueueName, SchemaName] = field(default_factory=_empty)
+    catalog_for_queue: Mapping[QueueName, CatalogName] = field(default_factory=_empty)
+    catalog_for_endpoint: Mapping[QueueName, CatalogName] = field(default_factory=_empty)
+    table_layout: TableLayout = "classic"
+    routes: Mapping[TypePattern, QueueName] = field(default_factory=_empty)
+    send_as: QueueName | None = None
+    endpoints: Mapping[QueueName, EndpointSettings] = field(default_factory=_empty)
+    body_names: BodyNames = "as_is"
+    serializer: Serializer = "json"
+    error_queue_owner: ErrorQueueOwner = "sqlqueue"
+    allowed_destinations: tuple[QueuePattern, ...] | None = None
+    install_after_migrate: Flag = True
+    schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
+    metrics: MetricsSettings | None = None
+    admin_url: WebAddress | None = None
+    webhook_hosts: tuple[HostPattern, ...] | None = None
+    pipeline: PipelineSettings | None = None
+    task_backends: Given[Mapping[str, TaskBackend]] = field(default_factory=_empty)
+    """The entries of Django's `TASKS` that name our backend, by alias."""
+
+    def endpoint(self, name: str) -> EndpointSettings:
+        """The settings of an endpoint by its exact name; raises ConfigurationError where there is none."""
+        found = self.endpoints.get(name)
+        if found is None:
+            near = meant(name, self.endpoints)
+            raise ConfigurationError(f'endpoint {name!r} is not in SQLQUEUE["ENDPOINTS"]{near or ", add it there"}')
+        return found
+
+    @property
+    def senders(self) -> Mapping[str, EndpointSettings]:
+        """The endpoints, and that of SEND_AS also without an entry: it handles nothing, and no worker runs it; it has replies."""
+        if self.send_as is None or self.send_as in self.endpoints:
+            return self.endpoints
+        sender = EndpointSettings(name=self.send_as, handlers=())
+        if (first := next(iter(self.endpoints.values()), None)) is not None:
+            sender = replace(sender, error_queue=first.error_queue)
+        return MappingProxyType({**self.endpoints, self.send_as: sender})
+
+    @property
+    def delays_as(self) -> str | None:
+        """In whose delayed table the messages of a process that is no endpoint wait: that of SEND_AS, or of the first endpoint."""
+        return self.send_as or next(iter(self.endpoints), None)
+
+    @property
+    def announces(self) -> bool:
+        """Whether an endpoint of these settings is woken by new messages: then all that is sent under them is announced."""
+        return any(endpoint.wake_up for endpoint in self.endpoints.values())
+
+    def queue_names(self) -> tuple[str, ...]:
+        """The literal names of the tables that the endpoints receive from: their own and their satellites'."""
+        names = (name for endpoint in self.endpoints.values() for name in endpoint.receiving_queue_names())
+        return tuple(dict.fromkeys(names))
+
+    def queue_addresses(self, dialect: str) -> tuple[QueueAddress, ...]:
+        """Every queue that the endpoints need, each once: `queue_names` as they are, then error and audit addresses.
+
+        The latter are text in the form of the dialect; raises AddressError where one cannot be read. Neither default
+        schemas nor the schema settings are applied: that is the address book's work.
+        """
+        literal = [QueueAddress(name, form=dialect) for name in self.queue_names()]
+        texts = [text for each in self.endpoints.values() for text in (each.error_queue, each.audit_queue) if text]
+        return tuple(dict.fromkeys([*literal, *(QueueAddress.parse(text, dialect) for text in texts)]))
+
+    def address_book(self, dialect: str, default_catalog: str | None = None, *, endpoint: str | None = None) -> AddressBook:
+        """The rules that turn addresses into tables under these settings, and as an endpoint reads them in its messages.
+
+        `default_catalog` only on SQL Server.
+        """
+        reader = self.endpoints.get(endpoint) if endpoint is not None else None
+        return AddressBook(
+            dialect=dialect,
+            default_schema=self.default_schema,
+            default_catalog=default_catalog,
+            schema_for_queue=self.schema_for_queue,
+            schema_for_endpoint=self.schema_for_endpoint,
+            catalog_for_queue=self.catalog_for_queue,
+            catalog_for_endpoint=self.catalog_for_endpoint,
+            cuts_received=reader is not None and reader.legacy_addresses,
+        )
+
+
+# --- reading the dictionary ---------------------------------------------------------------------------------------------------
+
+
+def settings_problems(raw: object, *, dialects: Mapping[str, str] | None = None) -> list[Problem]:
+    """All that is wrong with the dictionary, as `read_settings` finds it."""
+    return read_settings(raw, dialects=dialects)[1]
+
+
+def read_settings(raw: object, *, dialects: Mapping[str, str] | None = None) -> tuple[Settings, list[Problem]]:
+    """The settings with defaults in place of wrong values, and all problems: single values first, then combinations.
+
+    Use the settings only if no problem is an error. `dialects` maps the aliases of DATABASES to "sqlserver", "postgresql" or
+    "sqlite"; its `[]` may raise ConfigurationError for a database that is not supported. Without it the rules about databases are
+    left out.
+    """
+    findings = Findings(places_of(Settings))
+    if not isinstance(raw, Mapping):
+        message = f"{ROOT} is {shown_at(raw, ROOT)}, expected a dictionary"
+        findings.add(ROOT, message, "write SQLQUEUE = {} for the defaults, or remove it", Code.NOT_A_DICTIONARY)
+        return Settings(), findings.problems
+    settings = read_section(Settings, raw, ROOT, findings) or Settings()
+    check_combinations(settings, dialects, findings)
+    return settings, findings.problems
+
+
+# --- the settings of the process ----------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """The `SQLQUEUE` setting, checked and complete; without the setting, the defaults and no endpoints but those for `TASKS`.
+
+    Reads Django's settings at the first call and never connects to a database. Raises ConfigurationError that lists all
+    errors; warnings are left to the system checks. Safe to call from any thread.
+    """
+    settings, problems = _read()
+    errors = [problem.message for problem in problems if problem.is_error]
+    if len(errors) == 1:
+        raise ConfigurationError(errors[0])
+    if errors:
+        raise ConfigurationError(f"{len(errors)} settings are wrong: {'; '.join(errors)}")
+    return settings
+
+
+def current_problems() -> list[Problem]:
+    """What is wrong with the `SQLQUEUE` setting of this process, and with our entries in `TASKS`: errors and warnings."""
+    return _read()[1]
+
+
+def is_configured() -> bool:
+    """Whether the project has a `SQLQUEUE` setting at all, or TASKS that need one."""
+    return hasattr(django_settings, "SQLQUEUE") or names_our_backend(getattr(django_settings, "TASKS", None))
+
+
+def instance_name(endpoint: EndpointSettings | None = None) -> str:
+    """The name of this instance in callback queues: the endpoint's INSTANCE, else the machine name.
+
+    Processes on one machine share it. Raises ConfigurationError on a machine without a name.
+    """
+    name = (endpoint.instance if endpoint is not None else None) or platform.node()
+    if not name:
+        raise ConfigurationError("the machine has no name, expected one for its callback queues; set INSTANCE")
+    return name
+
+
+def _read() -> tuple[Settings, list[Problem]]:
+    if not is_configured():
+        return Settings(), []
+    findings = Findings()
+    backends = read_task_backends(getattr(django_settings, "TASKS", None), findings)
+    raw = with_endpoints_for_tasks(getattr(django_settings, "SQLQUEUE", {}), backends)
+    settings, problems = read_settings(raw, dialects=ConfiguredDialects())
+    if not any(problem.is_error for problem in problems):
+        find_missing_queues(backends, settings.endpoints, findings)
+    return replace(settings, task_backends=backends), [*problems, *findings.problems]
+
+
+@receiver(setting_changed, dispatch_uid="sqlqueue_app.conf.forget_settings")
+def _forget_settings(*, setting: str, **_: Any) -> None:
+    if setting in ("SQLQUEUE", "DATABASES", "TASKS"):
+        get_settings.cache_clear()
+
+
+# --- the databases of the process ---------------------------------------------------------------------------------------------
+
+_BY_ENGINE: Final = {
+    "mssql": "sqlserver",
+    "django.db.backends.postgresql": "postgresql",
+    "django.db.backends.sqlite3": "sqlite",
+}
+_BY_VENDOR: Final = {"microsoft": "sqlserver", "postgresql": "postgresql", "sqlite": "sqlite"}
+_SUPPORTED: Final = "SQL Server (mssql-django), PostgreSQL and SQLite"
+
+
+def dialect_of(alias: str) -> str:
+    """The dialect of an alias: "sqlserver", "postgresql" or "sqlite".
+
+    The usual engines are known by name, so that no driver needs to be installed; a wrapper around one of them (such as
+    django_prometheus) is loaded and asked for its vendor. Never connects. Raises ConfigurationError for an unknown
+    alias, an engine that cannot be loaded, and databases that sqlqueue does not know.
+    """
+    if alias not in connections.settings:
+        near = meant(alias, connections.settings)
+        raise ConfigurationError(f"the alias {alias!r} is not in DATABASES{near or f', expected {listed(connections.settings)}'}")
+    engine = str(connections.settings[alias].get("ENGINE", ""))
+    if engine in _BY_ENGINE:
+        return _BY_ENGINE[engine]
+    try:
+        vendor = load_backend(engine).DatabaseWrapper.vendor
+    except (ImproperlyConfigured, ImportError) as error:
+        raise ConfigurationError(f"the engine {engine!r} of the database {alias!r} cannot be loaded: {error}") from error
+    if vendor not in _BY_VENDOR:
+        raise ConfigurationError(f"the engine {engine!r} of the database {alias!r} is not supported, expected one for {_SUPPORTED}")
+    return _BY_VENDOR[vendor]
+
+
+class ConfiguredDialects(Mapping[str, str]):
+    """The aliases of DATABASES and, on demand, the dialect of each; `[]` raises what `dialect_of` raises."""
+
+    def __getitem__(self, alias: str) -> str:
+        if alias not in connections.settings:
+            raise KeyError(alias)
+        return dialect_of(alias)
+
+    def __contains__(self, alias: object) -> bool:
+        return alias in connections.settings
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(connections.settings)
+
+    def __len__(self) -> int:
+        return len(connections.settings)

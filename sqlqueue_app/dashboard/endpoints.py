@@ -1,0 +1,547 @@
+"""The pages of endpoints: the list, one endpoint with charts, processes, queues and handlers, and the registered instances."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.conf.validation import keys_of
+from sqlqueue_app.dashboard.access import Button, Permission, may, refusal_text
+from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of
+from sqlqueue_app.dashboard.endpoint_actions import endpoint_action_pages, endpoint_buttons, instance_buttons
+from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.formats import (
+    WORKER_COMMAND,
+    Grade,
+    Number,
+    Stamp,
+    State,
+    depth_number,
+    duration,
+    number,
+    precise_duration,
+    rate,
+    stamp,
+    whole,
+)
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
+from sqlqueue_app.dashboard.overview import instance_state, queue_row
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
+from sqlqueue_app.failures.selection import FailureSelection
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, SqlQueueError
+from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
+from sqlqueue_app.receiving.endpoint import Endpoint as RunningEndpoint
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, is_dead, managed_alias
+from sqlqueue_app.status.endpoints import (
+    Endpoints,
+    EndpointStatus,
+    Measured,
+    measures_by_type_and_instance,
+    measures_over_time,
+    read_endpoints,
+    read_minimums,
+    resolution_of,
+)
+from sqlqueue_app.status.instances import InstanceState, InstanceStatus, read_instances, state_of, threads_of_row
+from sqlqueue_app.status.queues import QueueKind
+from sqlqueue_app.status.samples import instant_of, read_samples
+from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
+from sqlqueue_app.tables.connections import guarded_read
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The measurements of an endpoint over a period."""
+
+    measured: Mapping[str, Measured]
+    charts: list[Chart]
+    by_type: list[MeasureRow]
+    by_instance: list[MeasureRow]
+
+
+class EndpointAdmin(PageAdmin):
+    """The pages of endpoints. They need the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The list of endpoints, one endpoint, the actions."""
+        return [
+            self.readonly_view("", self.changelist_view),
+            self.readonly_view("<str:name>/", self.endpoint_view, "endpoint"),
+            *endpoint_action_pages(self),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The endpoints of the settings, and others with a registered process."""
+        found = read_endpoints(get_settings())
+        if wanted_format(request):
+            return export(request, "endpoints", COLUMNS, exported_endpoints(found))
+        return self.page(
+            request,
+            "endpoints",
+            title=capfirst(str(self.opts.verbose_name_plural)),
+            rows=[endpoint_row(each, self.endpoint_url(each.name)) for each in found.endpoints],
+            problem=found.problem,
+            worker_command=WORKER_COMMAND,
+            live_seconds=LIVE_SECONDS,
+            **(extra_context or {}),
+        )
+
+    def endpoint_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One endpoint."""
+        settings = get_settings()
+        found = read_endpoints(settings, _known_name(name, settings))
+        if not found.endpoints:
+            return self._unknown(request, name)
+        each = found.endpoints[0]
+        period = period_of(request)
+        history = self._history(each, period, found.now)
+        if wanted_format(request):
+            return export(request, f"{each.name} {period.name}", TYPE_COLUMNS, exported_types(history.measured if history else {}))
+        handlers, handlers_problem = _handlers(settings, each)
+        return self.page(
+            request,
+            "endpoint",
+            title=_("Endpoint %(name)s") % {"name": each.name},
+            crumbs=(Crumb(each.name),),
+            endpoint=endpoint_row(each, self.endpoint_url(each.name)),
+            buttons=endpoint_buttons(self, request, each.name, each.instances),
+            failures_url=self._failures_url(each.name),
+            delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
+            subscriptions_url=self.url_of(Subscription),
+            live_seconds=period.refresh_seconds,
+            history=history,
+            period=period,
+            periods=PERIODS,
+            processes=self._processes(request, each),
+            refused="" if may(request, Permission.CONTROL) else refusal_text(Permission.CONTROL),
+            worker_command=WORKER_COMMAND,
+            queues=self._queue_rows(each),
+            subscriptions=_subscriptions(settings, each.name),
+            handlers=handlers,
+            handlers_problem=handlers_problem,
+            configuration=_configuration(settings, each.name),
+        )
+
+    def endpoint_url(self, name: str) -> str:
+        """The URL of an endpoint."""
+        return self.url("endpoint", path_of(name))
+
+    # --- parts of the page ----------------------------------------------------------------------------------------------------
+
+    def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
+        text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.") % {"name": name}
+        return self.problem(request, title=_("Endpoint not found"), text=text, status=404, crumbs=(Crumb(name),))
+
+    def _failures_url(self, name: str) -> str:
+        url = self.url_of(FailedMessage, "messages")
+        return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
+
+    def _queue_url(self, name: str) -> str:
+        return self.url_of(Queue, "messages", path_of(name)) if self.admin_site.is_registered(Queue) else ""
+
+    def _processes(self, request: HttpRequest, each: EndpointStatus) -> list[Any]:
+        depths = {
+            status.queue.address.table: depth_number(status.depth)
+            for status in each.queues
+            if status.queue.kind is QueueKind.CALLBACK and status.depth is not None
+        }
+        return [
+            process_row(instance, depths, self._queue_url, instance_buttons(self, request, instance)) for instance in each.instances
+        ]
+
+    def _queue_rows(self, each: EndpointStatus) -> list[Any]:
+        held = {instance.callback_queue for instance in each.instances}
+        return [
+            queue_row(look, self._queue_url, each.instances)
+            for look in each.queues
+            # Of the pool of callback queues of this machine, those that are nobody's are shown by the page of the queues.
+            if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held
+        ]
+
+    def _history(self, each: EndpointStatus, period: Period, now: datetime | None) -> History | None:
+        if now is None:
+            return None  # the tables of `migrate` are missing
+        alias = managed_alias()
+        names = [status.name for status in each.queues if status.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
+        try:
+            with guarded_read(alias, "read the samples of an endpoint"):
+                over_time = measures_over_time(alias, each.name, period.length, now)
+                by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now)
+                queued = read_samples(alias, names, period.length, now)
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            return None
+        samples = [sample for taken in queued.values() for sample in taken]
+        return History(
+            by_type,
+            endpoint_charts(over_time, samples, period, now),
+            [measure_row(name, measured) for name, measured in by_type.items()],
+            [measure_row(name, measured) for name, measured in by_instance.items()],
+        )
+
+
+def _known_name(path: str, settings: Settings) -> str:
+    """The endpoint that a URL part names; the text itself if none matches."""
+    name = name_of_path(path, settings.senders)
+    if name is None:
+        name = name_of_path(path, {*(each.endpoint for each in read_instances()[0]), *read_minimums()})
+    return path if name is None else name
+
+
+def _subscriptions(settings: Settings, name: str) -> list[SubscriptionState] | None:
+    """The subscriptions of the endpoint; None without a subscription table."""
+    try:
+        with guarded_read(settings.database, "read the subscriptions"):
+            return read_subscriptions(settings, name)
+    except ConnectionLost:
+        raise
+    except Exception:  # noqa: BLE001 - no such table, or handlers that cannot be imported, which the page shows
+        return None
+
+
+def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]:
+    """The message types with handlers in this process, or the error."""
+    if not each.is_in_settings:
+        return [], _("The endpoint is not in the settings of this site.")
+    try:
+        return RunningEndpoint(settings, each.name).handlers.message_types, ""
+    except Exception as error:  # noqa: BLE001 - modules of the project are imported, and may raise anything
+        return [], str(error) if isinstance(error, SqlQueueError) else f"{type(error).__name__}: {error}"
+
+
+def _configuration(settings: Settings, name: str) -> list[tuple[str, str]]:
+    """The effective settings of the endpoint in this process; none of them is secret."""
+    section = settings.senders.get(name)
+    if section is None:
+        return []
+    return [(key, _in_words(getattr(section, field.name))) for key, field in keys_of(type(section)).items()]
+
+
+def _in_words(value: object) -> str:
+    if value is None or value == () or value == {}:
+        return "–"
+    if isinstance(value, tuple):
+        return ", ".join(_in_words(each) for each in value)
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
+    if hasattr(value, "items"):
+        return ", ".join(str(key) for key in value)  # type: ignore[attr-defined]
+    return str(value)
+
+
+# --- Rows and exports -------------------------------------------------------------------------------------------------
+
+COLUMNS: Final = (
+    "endpoint", "in_settings", "messages", "exact", "handled_per_second", "processing_seconds", "critical_seconds",
+    "retries_per_second", "failures_per_second", "failed_messages", "alive", "dead", "busy_threads", "limit", "versions", "minimum",
+)  # fmt: skip
+
+TYPE_COLUMNS: Final = (
+    "message_type", "handled", "handled_per_second", "processing_seconds", "processing_max", "critical_seconds", "critical_max",
+    "failures", "immediate_retries", "delayed_retries", "moved_to_error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A formatted time; `is_negative` if a sender's clock is ahead."""
+
+    text: str
+    is_negative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureRow:
+    """Measurements of a period. Times are None if no message has one."""
+
+    name: str
+    handled: str
+    throughput: str
+    failures: str
+    immediate: str
+    delayed: str
+    moved: str
+    retries_rate: str
+    failures_rate: str
+    processing: Time | None
+    processing_max: Time | None
+    critical: Time | None
+    critical_max: Time | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRow:
+    """A row of the list of endpoints."""
+
+    name: str
+    url: str
+    is_in_settings: bool
+    state: State
+    depth: Number | None
+    measured: MeasureRow | None
+    failed: Number | None
+    alive: int
+    dead: int
+    busy: str
+    versions: str
+    minimum: int = 0
+    is_below: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """A process of an endpoint; `threads` are queue, busy and live threads; `note` is a pending request."""
+
+    instance: InstanceStatus
+    state: State
+    note: str
+    heartbeat: str
+    started: Stamp
+    threads: tuple[tuple[str, int, int], ...]
+    callback_url: str
+    callback_depth: Number | None
+    buttons: tuple[Button, ...]
+
+
+def time_of(seconds: float | None) -> Time | None:
+    """A formatted time."""
+    return None if seconds is None else Time(precise_duration(timedelta(seconds=seconds)), seconds < 0)
+
+
+def measure_row(name: str, measured: Measured) -> MeasureRow:
+    """A row of measurements."""
+    return MeasureRow(
+        name=name,
+        handled=number(measured.handled),
+        throughput=rate(measured.throughput),
+        failures=number(measured.failures),
+        immediate=number(measured.immediate_retries),
+        delayed=number(measured.delayed_retries),
+        moved=number(measured.moved_to_error),
+        retries_rate=rate(measured.retries / measured.length),
+        failures_rate=rate(measured.failures / measured.length),
+        processing=time_of(measured.processing_mean),
+        processing_max=time_of(measured.processing_max) if measured.handled else None,
+        critical=time_of(measured.critical_mean),
+        critical_max=time_of(measured.critical_max),
+    )
+
+
+def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
+    """The row of an endpoint."""
+    return EndpointRow(
+        name=each.name,
+        url=url,
+        is_in_settings=each.is_in_settings,
+        state=_state(each),
+        depth=None if each.depth is None else depth_number(each.depth),
+        measured=None if each.measured is None else measure_row(each.name, each.measured),
+        failed=None if each.failed is None else Number(each.failed, number(each.failed)),
+        alive=len(each.alive),
+        dead=each.dead,
+        busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
+        versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
+        minimum=each.minimum,
+        is_below=each.is_below_minimum,
+    )
+
+
+def _state(each: EndpointStatus) -> State:
+    if each.is_below_minimum:
+        return State(Grade.ERROR, _("Below minimum"))
+    if each.alive and all(instance.state is InstanceState.PAUSED for instance in each.alive):
+        return State(Grade.WARNING, _("Paused"))
+    if any(instance.paused for instance in each.alive):
+        return State(Grade.WARNING, _("Partly paused"))
+    if not each.alive and each.dead:
+        return State(Grade.ERROR, _("Dead"))
+    if not each.alive:
+        waiting = each.depth is not None and each.depth.waiting
+        return State(Grade.WARNING if waiting else Grade.INFO, _("No live worker"))
+    if each.dead:
+        return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(each.dead)})
+    return State(Grade.OK, _("Alive"))
+
+
+def process_row(
+    each: InstanceStatus, depths: Mapping[str, Number], url_of_queue: Callable[[str], str], buttons: tuple[Button, ...]
+) -> ProcessRow:
+    """The row of a process; `depths` by callback queue."""
+    queue = each.callback_queue or ""
+    return ProcessRow(
+        instance=each,
+        state=instance_state(each.state),
+        note=_note(each),
+        heartbeat=duration(each.heartbeat_age),
+        started=stamp(each.started_at),
+        threads=tuple((name, each.busy.get(name, 0), live) for name, live in each.threads.items()),
+        callback_url=url_of_queue(queue) if queue in depths else "",
+        callback_depth=depths.get(queue),
+        buttons=buttons,
+    )
+
+
+def _note(each: InstanceStatus) -> str:
+    """A request that the process has not followed yet, and when it will."""
+    asked = "" if each.asked_ago is None else _("asked %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
+    if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
+        # Other requests, as for another concurrency, are in the row immediately.
+        return asked + " " + _("and has not followed yet") if asked and each.alive else ""
+    left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
+    text = _("asked to pause; follows at its next heartbeat, within %(seconds)s s")
+    if each.state is InstanceState.RESUMING:
+        text = _("asked to receive again; follows at its next heartbeat, within %(seconds)s s")
+    words = text % {"seconds": number(round(left + 0.5))}
+    return f"{words} ({asked})" if asked else words
+
+
+def exported_endpoints(found: Endpoints) -> Iterator[tuple[Any, ...]]:
+    """One row per endpoint, in the order of the page."""
+    for each in found.endpoints:
+        depth, measured = each.depth, each.measured
+        yield (
+            each.name,
+            each.is_in_settings,
+            None if depth is None else depth.waiting,
+            None if depth is None else depth.exact,
+            None if measured is None else measured.throughput,
+            None if measured is None else measured.processing_mean,
+            None if measured is None else measured.critical_mean,
+            None if measured is None else measured.retries / measured.length,
+            None if measured is None else measured.failures / measured.length,
+            each.failed,
+            len(each.alive),
+            each.dead,
+            each.busy_threads,
+            each.limit,
+            sorted({instance.version for instance in each.alive}),
+            each.minimum or None,
+        )
+
+
+def exported_types(found: Mapping[str, Measured]) -> Iterator[tuple[Any, ...]]:
+    """One row per message type; times are means and maxima in seconds."""
+    for message_type, each in found.items():
+        yield (
+            message_type,
+            each.handled,
+            each.throughput,
+            each.processing_mean,
+            each.processing_max,
+            each.critical_mean,
+            each.critical_max,
+            each.failures,
+            each.immediate_retries,
+            each.delayed_retries,
+            each.moved_to_error,
+        )
+
+
+# --- Charts -----------------------------------------------------------------------------------------------------------
+
+
+def endpoint_charts(
+    measured: Sequence[tuple[datetime, Measured]], queued: Sequence[QueueSample], period: Period, now: datetime
+) -> list[Chart]:
+    """Throughput with failures and retries, processing time, critical time, queue length; `queued` of all its queues."""
+    begin, step = now - period.length, timedelta(seconds=resolution_of(period.length).seconds)
+    seconds = step.total_seconds()
+    charts = []
+    if any(each.handled or each.failures or each.retries for _at, each in measured):
+        flow = [
+            Series(_("handled"), [(at, each.throughput) for at, each in measured]),
+            Series(_("failed attempts"), [(at, each.failures / seconds) for at, each in measured]),
+            Series(_("retries"), [(at, each.retries / seconds) for at, each in measured]),
+        ]
+        charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
+        processing = [
+            Series(_("mean"), [(at, each.processing_mean) for at, each in measured]),
+            Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in measured]),
+        ]
+        critical = [
+            Series(_("mean"), [(at, each.critical_mean) for at, each in measured]),
+            Series(_("longest"), [(at, each.critical_max) for at, each in measured]),
+        ]
+        for title, series in ((_("Processing time"), processing), (_("Critical time"), critical)):
+            charts.append(line_chart(title, series, begin=begin, end=now, step=step, text_of=_seconds, least_top=0.01))
+    if depth := _added_up(queued):
+        waiting = [Series(_("messages"), depth)]
+        charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, text_of=whole))
+    return charts
+
+
+def _added_up(samples: Sequence[QueueSample]) -> Points:
+    at_time: defaultdict[datetime, float] = defaultdict(float)
+    for sample in samples:
+        at_time[instant_of(sample)] += sample.waiting
+    return sorted(at_time.items())
+
+
+def _seconds(value: float) -> str:
+    return precise_duration(timedelta(seconds=value))
+
+
+# --- Instances --------------------------------------------------------------------------------------------------------
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Instance]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+class InstanceAdmin(_ModelAdmin):
+    """Registered instances, read-only: processes write their rows themselves."""
+
+    list_display = ("endpoint", "name", "host", "pid", "callback_queue", "state", "live_threads", "heartbeat", "started_at")
+    search_fields = ("endpoint", "name", "host", "callback_queue")
+    show_full_result_count = False
+    # An empty list of actions would leave Django's page with an inline style, which a strict policy refuses.
+    actions_on_top = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
+        """With the clock of the database, which also wrote the heartbeats, on each row."""
+        return super().get_queryset(request).annotate(database_now=Now())
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Always False."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
+        """Always False."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
+        """Always False."""
+        return False
+
+    @admin.display(description=gettext_lazy("state"))
+    def state(self, row: Instance) -> str:
+        """The state of the process."""
+        alive = not is_dead(row, row.database_now)  # type: ignore[attr-defined]
+        return instance_state(state_of(alive=alive, paused=row.paused, followed=row.paused_since is not None)).word
+
+    @admin.display(description=gettext_lazy("live threads"))
+    def live_threads(self, row: Instance) -> str:
+        """The receive threads of each queue at the last heartbeat."""
+        return ", ".join(f"{queue}: {count}" for queue, count in threads_of_row(row).items())
+
+    @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
+    def heartbeat(self, row: Instance) -> str:
+        """The age of the last heartbeat."""
+        age = duration(row.database_now - row.heartbeat_at)  # type: ignore[attr-defined]
+        return str(gettext_lazy("%(age)s ago") % {"age": age})

@@ -1,0 +1,414 @@
+"""The pages of old messages in the lake: the search, one message, and the runs of the pipeline."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from sqlqueue_app.browsing.lake_catalog import KnownLake, known_lake
+from sqlqueue_app.browsing.messages import MessageDetail, detail_of
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.analytics import PIPELINE_COMMAND
+from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, number, precise_duration, rate, size, stamp, stamp_of
+from sqlqueue_app.dashboard.messages import body_text, failure_text, flag_states, header_groups, message_row, time_texts
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, keyset_page, path_of, text_of_path
+from sqlqueue_app.lake.columns import FAILURES, MESSAGES
+from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
+from sqlqueue_app.lake.search import INSTALL, SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
+from sqlqueue_app.models import Analytics, PipelineRun, RunState
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.queue import LAST_ROW_VERSION, PEEKED_BODY_BYTES
+from sqlqueue_app.tables.rows import PeekedRow
+
+# --- lake admin -------------------------------------------------------------------------------------------------------
+# The pages of old messages in the lake: the search, and one of them.
+
+
+PAGE_SIZE: Final = 50
+# Of a file: so many messages at most, searched for so long.
+EXPORTED: Final = 5_000
+EXPORT_SECONDS: Final = 20.0
+
+
+class LakeSearchAdmin(PageAdmin):
+    """The pages about old messages, for people with the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The search, one message."""
+        return [
+            self.readonly_view("", self.changelist_view),
+            self.readonly_view("<str:table>/<str:queue>/<str:day>/<int:row_version>/", self.message_view, "message"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The messages that fit, the newest first; those of the last six hours where nothing is asked for."""
+        is_file = bool(wanted_format(request))
+        form = LakeSearchForm.read(request, timezone.now(), EXPORTED if is_file else PAGE_SIZE)
+        begin, end = form.query.since, form.query.until
+        lake = known_lake(get_settings(), since=begin and begin.date(), until=end and end.date())
+        results, problem = self._search(lake, form, EXPORT_SECONDS if is_file else SECONDS)
+        if is_file:
+            answer = export(request, "old messages", COLUMNS, exported_messages(results.messages))
+            if results.is_partial or results.next is not None or results.problems or problem:
+                answer["X-Sqlqueue-Partial"] = "true"
+            return answer
+        query = request.GET.copy()
+        for name in ("after", "format"):
+            query.pop(name, None)
+        first = query.urlencode() if form.query.after is not None else None
+        if results.next is not None:
+            query["after"] = str(results.next)
+        return self.page(
+            request,
+            "lake_search",
+            title=capfirst(str(self.opts.verbose_name_plural)),
+            asked=form,
+            longest=LONGEST,
+            ranges=[(name, str(label)) for name, label, _length in RANGES],
+            kinds=[(name, str(label)) for name, label in KINDS],
+            lake=lake,
+            problem=problem,
+            results=results,
+            line=results_line(results),
+            searched_from=stamp_of(results.searched_from),
+            fresh=stamp_of(lake.committed_at),
+            rows=[lake_row(each, self.message_url(each), self.conversation_url(each.conversation_id)) for each in results.messages],
+            first_query=first,
+            next_query=query.urlencode() if results.next is not None and not results.is_partial else None,
+            further_query=query.urlencode() if results.next is not None and results.is_partial else None,
+            install=INSTALL,
+            command=PIPELINE_COMMAND,
+            runs_url=self.url_of(PipelineRun),
+            **(extra_context or {}),
+        )
+
+    def _search(self, lake: KnownLake, form: LakeSearchForm, seconds: float) -> tuple[Results, str]:
+        if not lake.lake or lake.problem:
+            return Results(), lake.problem
+        try:
+            return search(lake.lake, lake.files, form.query, seconds=seconds), ""
+        except (LakeError, LakeEngineMissing) as error:
+            return Results(), str(error)
+
+    def message_view(self, request: HttpRequest, table: str, queue: str, day: str, row_version: int) -> HttpResponseBase:
+        """One message in full."""
+        name, on = text_of_path(queue), day_of(day)
+        crumbs = (Crumb(name), Crumb(f"#{row_version}"))
+        if table not in SEARCHED or on is None or not 0 < row_version <= LAST_ROW_VERSION:
+            return self._gone(request, crumbs)
+        found, problem = self._read(table, name, on, row_version, with_body=may(request, Permission.VIEW_BODY))
+        if problem:
+            return self.problem(request, title=_("The message cannot be read"), text=problem, status=409, crumbs=crumbs)
+        if found is None:
+            return self._gone(request, crumbs)
+        detail = detail_of_lake(found, as_hex="hex" in request.GET)
+        return self.page(
+            request,
+            "lake_message",
+            title=_("Old message %(row_version)s of %(queue)s") % {"row_version": row_version, "queue": name},
+            crumbs=crumbs,
+            found=found,
+            state=state_of(found),
+            at=stamp(found.counted_at),
+            message=detail,
+            row=message_row(detail.summary, request.path),
+            flags=flag_states(detail.summary),
+            groups=header_groups(detail, request.GET.get("header", "")),
+            header=request.GET.get("header", ""),
+            times=time_texts(detail),
+            failure=failure_text(detail),
+            body=body_text(detail.body) if may(request, Permission.VIEW_BODY) else None,
+            body_refused=refusal_text(Permission.VIEW_BODY),
+            search_url=self.url(),
+            **self.conversation_link(detail.headers),
+        )
+
+    def _read(self, table: str, queue: str, day: date, row_version: int, *, with_body: bool) -> tuple[FoundMessage | None, str]:
+        lake = known_lake(get_settings(), since=day, until=day, path=f"{table}/")
+        files = [each for each in lake.files if each.queue == queue]
+        if not lake.lake or lake.problem or not files:
+            return None, lake.problem
+        try:
+            return read_message(lake.lake, files, row_version, with_body=with_body), ""
+        except (LakeError, LakeEngineMissing) as error:
+            return None, str(error)
+
+    def _gone(self, request: HttpRequest, crumbs: tuple[Crumb, ...]) -> HttpResponse:
+        text = _("There is no such message in the lake: its retention may have removed it.")
+        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
+
+    def message_url(self, each: FoundMessage) -> str:
+        """The page of a message."""
+        return self.url("message", each.table, path_of(each.queue), each.day.isoformat(), each.row_version)
+
+
+# --- lake requests ----------------------------------------------------------------------------------------------------
+# What the search of old messages is asked for, by its query string.
+
+
+LONGEST: Final = 400
+ALL: Final = "all"
+RANGES: Final[tuple[tuple[str, str | Promise, timedelta | None], ...]] = (
+    ("1h", gettext_lazy("1 hour"), timedelta(hours=1)),
+    ("6h", gettext_lazy("6 hours"), timedelta(hours=6)),
+    ("1d", gettext_lazy("1 day"), timedelta(days=1)),
+    ("7d", gettext_lazy("7 days"), timedelta(days=7)),
+    ("30d", gettext_lazy("30 days"), timedelta(days=30)),
+    ("1y", gettext_lazy("1 year"), timedelta(days=365)),
+    (ALL, gettext_lazy("all times"), None),
+)
+_DEFAULT: Final = "6h"
+KINDS: Final = (
+    ("", gettext_lazy("handled and failed")),
+    (MESSAGES.name, gettext_lazy("handled")),
+    (FAILURES.name, gettext_lazy("failed")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSearchForm:
+    """The fields of the form as they are shown again; `query` is what they mean. `is_search`: the form was submitted."""
+
+    conversation: str
+    message_id: str
+    message_type: str
+    endpoint: str
+    text: str
+    kind: str
+    period: str
+    since: date | None
+    until: date | None
+    query: Asked
+    is_search: bool
+
+    @classmethod
+    def read(cls, request: HttpRequest, now: datetime, size: int) -> LakeSearchForm:
+        """The last six hours where nothing else is asked for, all times for an id; what cannot be read is left out."""
+        fields = request.GET
+        # NUL is in no header.
+        texts = [
+            fields.get(key, "").replace("\0", "").strip()[:LONGEST] for key in ("conversation", "id", "type", "endpoint", "text")
+        ]
+        conversation, message_id, message_type, endpoint, text = texts
+        lengths = {name: length for name, _label, length in RANGES}
+        period = fields.get("period", "")
+        if period not in lengths:
+            period = ALL if conversation or message_id else _DEFAULT
+        since, until = (day_of(fields.get(name, "")) for name in ("since", "until"))
+        length = lengths[period]
+        begin = None if length is None or since is not None or until is not None else now - length
+        kind = fields.get("kind", "")
+        query = Asked(
+            conversation,
+            message_id,
+            message_type,
+            endpoint,
+            text,
+            tables=(kind,) if kind in SEARCHED else SEARCHED,
+            since=begin if since is None else _midnight(since),
+            until=None if until is None or until >= date.max else _midnight(until + timedelta(days=1)),
+            after=Cursor.read(fields.get("after", "")),
+            size=size,
+        )
+        return cls(
+            conversation,
+            message_id,
+            message_type,
+            endpoint,
+            text,
+            kind,
+            period,
+            since,
+            until,
+            query,
+            bool(fields.keys() - {"format"}),
+        )
+
+
+def _midnight(day: date) -> datetime:
+    """The begin of a day in the current time zone."""
+    try:
+        return timezone.make_aware(datetime.combine(day, time())).astimezone(UTC)
+    except OverflowError:  # at the ends of time
+        return datetime.combine(day, time(), UTC)
+
+
+# --- lake rows --------------------------------------------------------------------------------------------------------
+# Messages of the lake as rows of texts, and as files.
+
+
+COLUMNS: Final = (
+    "counted_at", "kind", "queue", "row_version", "message_id", "conversation_id", "related_to", "message_type", "intent",
+    "sending_endpoint", "endpoint", "sent_at", "started_at", "ended_at", "processing_seconds", "critical_seconds", "body_bytes",
+    "is_retried", "exception_type", "exception_message",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LakeRow:
+    """A message as the list shows it."""
+
+    message: FoundMessage
+    url: str
+    conversation_url: str
+    at: Stamp
+    state: State
+    processing: str
+    critical: str
+    is_negative: bool
+    size: str
+
+
+def lake_row(each: FoundMessage, url: str, conversation_url: str) -> LakeRow:
+    """The row of a message."""
+    return LakeRow(
+        each,
+        url,
+        conversation_url,
+        stamp(each.counted_at),
+        state_of(each),
+        _length(each.processing_seconds),
+        _length(each.critical_seconds),
+        each.critical_seconds is not None and each.critical_seconds < 0,
+        "NULL" if each.body_bytes is None else size(each.body_bytes),
+    )
+
+
+def state_of(each: FoundMessage) -> State:
+    """Whether it was handled, or has failed."""
+    return State(Grade.WARNING, _("failed")) if each.table == FAILURES.name else State(Grade.OK, _("handled"))
+
+
+def _length(seconds: float | None) -> str:
+    return "–" if seconds is None else precise_duration(timedelta(seconds=seconds))
+
+
+def results_line(results: Results) -> str:
+    """How many were found, in which time, in how many files."""
+    took = _("%(seconds)s s") % {"seconds": rate(results.seconds)}
+    files = ngettext("%(count)s file", "%(count)s files", results.files) % {"count": number(results.files)}
+    if results.count is not None:
+        found = ngettext("%(count)s message", "%(count)s messages", results.count) % {"count": number(results.count)}
+    elif results.is_partial and not results.messages:
+        found = _("no message so far")
+    elif results.next is not None:
+        found = _("more than %(count)s messages") % {"count": number(len(results.messages))}
+    else:
+        count = len(results.messages)
+        found = ngettext("%(count)s message", "%(count)s messages", count) % {"count": number(count)}
+    return _("%(found)s, searched in %(took)s in %(files)s") % {"found": found, "took": took, "files": files}
+
+
+def exported_messages(messages: Iterable[FoundMessage]) -> Iterator[tuple[Any, ...]]:
+    """The rows of a file, by COLUMNS."""
+    for each in messages:
+        kind = "failed" if each.table == FAILURES.name else "handled"
+        yield (each.counted_at, kind, *(getattr(each, name) for name in COLUMNS[2:]))
+
+
+def detail_of_lake(each: FoundMessage, *, as_hex: bool) -> MessageDetail:
+    """The message in full, as if it were in a table; the body is its beginning."""
+    body = None if each.body is None else each.body[:PEEKED_BODY_BYTES]
+    row = PeekedRow(
+        each.row_version, _uuid(each.native_id), None, None, each.expires, False, each.headers, body, each.body_bytes
+    )  # fmt: skip
+    return detail_of(row, as_hex=as_hex)
+
+
+def _uuid(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return uuid.UUID(int=0)
+
+
+# --- pipeline admin ---------------------------------------------------------------------------------------------------
+# The page of the runs of the pipeline: when, where, how much, and what ended them.
+
+
+# A run that is alive tells it every 10 seconds.
+SILENT: Final = timedelta(seconds=60)
+RUN_COLUMNS: Final = (
+    "started_at", "ended_at", "heartbeat_at", "state", "batches", "messages", "failures", "unreadable", "bytes", "host", "pid",
+    "master", "lake", "error",
+)  # fmt: skip
+_STATES: Final = {
+    RunState.RUNNING: (Grade.INFO, gettext_lazy("running")),
+    RunState.ENDED: (Grade.OK, gettext_lazy("ended")),
+    RunState.FAILED: (Grade.ERROR, gettext_lazy("failed")),
+    RunState.STOPPED: (Grade.INFO, gettext_lazy("stopped")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as the page shows it."""
+
+    run: PipelineRun
+    state: State
+    started: Stamp | None
+    took: str
+    batches: str
+    messages: str
+    failures: str
+    unreadable: str
+    bytes: str
+
+
+class PipelineAdmin(PageAdmin):
+    """The page about runs of the pipeline, for people with the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The list."""
+        return [self.readonly_view("", self.changelist_view)]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The runs, the newest first; as a file all of them."""
+        alias = managed_alias()
+        found = PipelineRun.objects.using(alias).order_by("-started_at", "-pk")
+        if wanted_format(request):
+            return export(request, "pipeline runs", RUN_COLUMNS, _lines(found))
+        now = database_now(alias)
+        keyset = keyset_page(request, found, "started_at", size=PAGE_SIZE)
+        return self.page(
+            request,
+            "pipeline_runs",
+            title=capfirst(str(self.opts.verbose_name_plural)),
+            rows=[_row(each, now) for each in keyset.rows],
+            install=INSTALL,
+            command=PIPELINE_COMMAND,
+            analytics_url=self.url_of(Analytics),
+            **keyset.links(),
+            **(extra_context or {}),
+        )
+
+
+def _row(run: PipelineRun, now: datetime) -> RunRow:
+    level, word = _STATES.get(RunState(run.state), (Grade.INFO, run.state))
+    is_silent = run.state == RunState.RUNNING and (run.heartbeat_at is None or now - run.heartbeat_at > SILENT)
+    state = State(Grade.WARNING, _("nothing heard of it")) if is_silent else State(level, str(word))
+    end = run.ended_at or (run.heartbeat_at if is_silent else now)
+    took = duration(max(end - run.started_at, timedelta())) if end is not None and run.started_at is not None else "–"
+    batches, messages, failures, unreadable = (number(each) for each in (run.batches, run.messages, run.failures, run.unreadable))
+    return RunRow(run, state, stamp_of(run.started_at), took, batches, messages, failures, unreadable, size(run.bytes))
+
+
+def _lines(found: QuerySet[PipelineRun]) -> Iterator[tuple[object, ...]]:
+    for each in found.iterator(chunk_size=1_000):
+        yield tuple(getattr(each, name) for name in RUN_COLUMNS)

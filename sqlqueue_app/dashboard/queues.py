@@ -1,0 +1,589 @@
+"""The pages of queues: the list, one queue with charts and messages, one message, exports and actions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text, require
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, begin_operation, confirm
+from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
+from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
+from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.formats import bounded_number, depth_number, duration, number, rate, whole
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
+from sqlqueue_app.dashboard.messages import (
+    FARTHEST_JUMP,
+    body_text,
+    failure_text,
+    flag_states,
+    header_groups,
+    message_action_pages,
+    message_buttons,
+    message_row,
+    read_page_query,
+    time_texts,
+)
+from sqlqueue_app.dashboard.overview import Overview, overview_of, queue_row, send_command
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
+from sqlqueue_app.failures.operation_kinds import queue_scope
+from sqlqueue_app.failures.queries import failures_of_rows
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Queue, QueueSample
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.instances import (
+    GoneCallbackQueue,
+    InstanceStatus,
+    gone_callback_queues,
+    read_instances,
+    remove_callback_queue,
+)
+from sqlqueue_app.status.overview import Status, read_status
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
+from sqlqueue_app.status.samples import instant_of, read_samples, resolution_for
+from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+
+
+class QueueAdmin(PageAdmin):
+    """The pages of queues. They need the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The list of queues, the messages of a queue, one message, actions."""
+        return [
+            self.readonly_view("", self.changelist_view),
+            self.readonly_view("<str:name>/", self.messages_view, "messages"),
+            self.readonly_view("<str:name>/<int:row_version>/", self.message_view, "message"),
+            *queue_action_pages(self),
+            *message_action_pages(self),
+        ]
+
+    # --- pages ----------------------------------------------------------------------------------------------------------------
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """All queue tables of the database, and the tables of delayed messages."""
+        status = read_status(others=True, with_schedules=False)
+        found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
+        if wanted_format(request):
+            return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
+        title = capfirst(str(Queue._meta.verbose_name_plural))
+        shown: dict[str, Any] = {"overview": found, "endpoints_url": self.url_of(Endpoint), "live_seconds": LIVE_SECONDS}
+        return self.page(request, "queues", title=title, **shown, **(extra_context or {}))
+
+    def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One queue: charts, a page of messages, actions."""
+        queue, instances = self.find(name)
+        if queue is None:
+            return self._unknown_queue(request, name)
+        status = read_queue(get_settings(), queue)
+        if status.problem is not None and status.problem.stops_work:
+            return self._broken_queue(request, status)
+        table = queue_table(get_settings().database, queue.address)
+        try:
+            found = read_page(table, read_page_query(request.GET, table))
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:
+            return self._unreadable(request, queue, error)
+        if wanted_format(request):
+            return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
+        failures = self._failure_urls(queue, [each.row_version for each in found.messages])
+        url_of_message = partial(self.message_url, queue)
+        holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
+        period = period_of(request)
+        return self.page(
+            request,
+            "messages",
+            live_seconds=period.refresh_seconds,
+            title=_("Queue %(name)s") % {"name": queue.name},
+            crumbs=(Crumb(queue.name),),
+            queue=queue_row(status, self._url, instances),
+            charts=self._charts(queue, period),
+            period=period,
+            periods=PERIODS,
+            buttons=queue_buttons(self, request, queue, holder, instances),
+            rows=[
+                message_row(each, url_of_message(each.row_version), failures.get(each.row_version, "")) for each in found.messages
+            ],
+            found=found,
+            sizes=PAGE_SIZES,
+            farthest=FARTHEST_JUMP,
+            send_command=send_command(queue.name),
+        )
+
+    def _charts(self, queue: KnownQueue, period: Period) -> list[Chart]:
+        alias = managed_alias()
+        try:
+            with guarded_read(alias, "read the samples of a queue"):
+                now = database_now(alias)
+                samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            return []  # the tables of `migrate` are missing; the overview reports it
+        return queue_charts(samples, period, now) if samples else []
+
+    def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
+        """One message in full."""
+        queue, _instances = self.find(name)
+        if queue is None:
+            return self._unknown_queue(request, name)
+        try:
+            table = queue_table(get_settings().database, queue.address)
+            found = read_message(table, row_version, as_hex="hex" in request.GET)
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:
+            return self._unreadable(request, queue, error)
+        if found is None:
+            return self._message_gone(request, queue, row_version)
+        summary = found.summary
+        return self.page(
+            request,
+            "message",
+            title=_("Message %(row_version)s in %(queue)s") % {"row_version": row_version, "queue": queue.name},
+            crumbs=(
+                Crumb(queue.name, self._url(queue.name)),
+                Crumb(f"#{row_version}"),
+            ),
+            row=message_row(summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
+            table=table.qualified,
+            message=found,
+            flags=flag_states(summary),
+            groups=header_groups(found, request.GET.get("header", "")),
+            header=request.GET.get("header", ""),
+            times=time_texts(found),
+            **self.conversation_link(found.headers),
+            failure=failure_text(found),
+            buttons=message_buttons(self, request, queue, row_version),
+            body=body_text(found.body) if may(request, Permission.VIEW_BODY) else None,
+            body_refused=refusal_text(Permission.VIEW_BODY),
+            queue_url=self._url(queue.name),
+            previous_url=self._neighbour_url(queue, found.previous),
+            next_url=self._neighbour_url(queue, found.next),
+        )
+
+    # --- what can be wrong ----------------------------------------------------------------------------------------------------
+
+    def _unknown_queue(self, request: HttpRequest, name: str) -> HttpResponse:
+        text = _("There is no queue “%(name)s”: neither the settings nor a running instance name it.") % {"name": name}
+        return self.problem(request, title=_("Queue not found"), text=text, status=404, crumbs=(Crumb(name),))
+
+    def _broken_queue(self, request: HttpRequest, status: QueueStatus) -> HttpResponse:
+        return self.problem(
+            request,
+            title=_("Queue %(name)s") % {"name": status.name},
+            text=_("The messages of this queue cannot be shown."),
+            status=404 if status.exists is False else 500,
+            crumbs=(Crumb(status.name),),
+            problem=status.problem,
+        )
+
+    def _unreadable(self, request: HttpRequest, queue: KnownQueue, error: DatabaseError) -> HttpResponse:
+        # The status of the queue is more helpful than the error: what is missing, and the SQL that creates it.
+        status = read_queue(get_settings(), queue)
+        if status.problem is not None and status.problem.stops_work:
+            return self._broken_queue(request, status)
+        text = _("The messages of this queue cannot be shown: %(error)s") % {"error": error}
+        title = _("Queue %(name)s") % {"name": queue.name}
+        return self.problem(request, title=title, text=text, status=500, crumbs=(Crumb(queue.name),))
+
+    def _message_gone(self, request: HttpRequest, queue: KnownQueue, row_version: int) -> HttpResponse:
+        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never was there.") % {
+            "row_version": row_version,
+            "queue": queue.name,
+        }
+        crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
+        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
+
+    # --- small parts ----------------------------------------------------------------------------------------------------------
+
+    def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
+        """The queue that a URL part names, queues of the settings first, and the instances."""
+        settings = get_settings()
+        instances, rows, _problem = read_instances()
+        known = known_queues(settings, rows)
+        found = queue_of_path(name, known)
+        if found is None:
+            found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
+        return found, instances
+
+    def found(self, name: str) -> tuple[KnownQueue, QueueTable]:
+        """The queue that a URL part names, and its table; Http404 if there is none."""
+        queue = self.find(name)[0]
+        if queue is None:
+            raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
+        return queue, queue_table(get_settings().database, queue.address)
+
+    def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
+        """The URL of a page of a queue."""
+        return self.url(page, path_of(queue.name))
+
+    def _failure_urls(self, queue: KnownQueue, row_versions: Sequence[int]) -> dict[int, str]:
+        """The pages of the failed messages in these rows of an error queue."""
+        if queue.kind is not QueueKind.ERROR or not row_versions:
+            return {}
+        found = failures_of_rows(queue.name, row_versions)
+        return {number: self.url_of(FailedMessage, "message", unique) for number, unique in found.items()}
+
+    def _url(self, name: str) -> str:
+        return self.url("messages", path_of(name))
+
+    def _delayed_url(self, name: str) -> str:
+        return self.url_of(DelayedMessage, "table", path_of(name))
+
+    def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
+        """The URL of a page of a message."""
+        return self.url(page, path_of(queue.name), row_version)
+
+    def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
+        return "" if row_version is None else self.message_url(queue, row_version)
+
+
+# --- Charts -----------------------------------------------------------------------------------------------------------
+
+# About seven samples, the first and the last a minute apart.
+RECENT: Final = timedelta(seconds=75)
+
+
+def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) -> list[Chart]:
+    """Queue length, rates in and out, and the age of the first message if it is known."""
+    begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
+
+    waiting = [(instant_of(each), float(each.waiting)) for each in samples]
+    most = [(instant_of(each), float(each.most_waiting)) for each in samples]
+    depth = [Series(_("messages"), waiting)]
+    if any(each.most_waiting != each.waiting for each in samples):
+        depth.append(Series(_("at most"), most))
+    if any(each.expired for each in samples):
+        depth.append(Series(_("expired"), [(instant_of(each), float(each.expired)) for each in samples]))
+    if any(each.overdue for each in samples):
+        depth.append(Series(_("overdue"), [(instant_of(each), float(each.overdue)) for each in samples]))
+    charts = [line_chart(_("Messages"), depth, begin=begin, end=now, step=step, text_of=whole)]
+    came, went = in_and_out(samples)
+    if came:
+        flow = [Series(_("in"), came), Series(_("out"), went)]
+        charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
+    ages = [(instant_of(each), each.head_age_seconds) for each in samples]
+    if any(age is not None for _at, age in ages):
+        age = [Series(_("age of the first"), ages)]
+        charts.append(line_chart(_("Age of the first message"), age, begin=begin, end=now, step=step, text_of=_seconds))
+    return charts
+
+
+def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
+    """Messages per second in and out between the samples; empty if the database does not count written rows.
+
+    Rows that were written and rolled back count as both.
+    """
+    written = [(instant_of(each), None if each.written is None else float(each.written)) for each in samples]
+    gone = [
+        (instant_of(each), None if each.written is None else float(each.written - each.waiting)) for each in samples if each.exact
+    ]
+    if all(value is None for _at, value in written):
+        return [], []
+    return rates(written), rates(gone)
+
+
+def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
+    """Messages per second in and out of each queue over the last minute, by queue name. One statement, and one for the clock.
+
+    Queues without samples are missing; empty if samples cannot be read.
+    """
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the samples of the queues"):
+            now = database_now(alias)
+            samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return {}
+    found = {}
+    for name, taken in samples.items():
+        known = [each for each in taken if each.written is not None]
+        came, went = in_and_out([known[0], known[-1]]) if len(known) > 1 else ([], [])
+        if came and went and came[0][1] is not None and went[0][1] is not None:
+            found[name] = (came[0][1], went[0][1])
+    return found
+
+
+def _seconds(value: float) -> str:
+    return duration(timedelta(seconds=value))
+
+
+# --- Exports ----------------------------------------------------------------------------------------------------------
+
+EXPORTED_COLUMNS: Final = (
+    "queue", "kind", "table", "endpoints", "state", "messages", "exact", "expiring", "expired", "head_age_seconds", "threads",
+    "in_per_second", "out_per_second",
+)  # fmt: skip
+MESSAGE_COLUMNS: Final = ("row_version", "message_id", "types", "intent", "time_sent", "expires", "size", "flags", "failure")
+
+
+def exported_queues(status: Status, overview: Overview) -> Iterator[tuple[Any, ...]]:
+    """One row per queue, in the order of the page."""
+    shown = {row.name: row for row in (*overview.queues, *overview.others, *overview.callbacks)}
+    for each in status.queues:
+        row, depth = shown[each.name], each.depth
+        age = each.head_age.age if each.head_age is not None else None
+        yield (
+            each.name,
+            each.queue.kind.value,
+            each.table,
+            ", ".join(each.queue.endpoints),
+            row.state.word,
+            None if depth is None else depth.waiting,
+            None if depth is None else depth.exact,
+            None if depth is None else depth.expiring,
+            None if depth is None else depth.expired,
+            None if age is None else age.total_seconds(),
+            row.threads,
+            row.rates[0] if row.rates else None,
+            row.rates[1] if row.rates else None,
+        )
+
+
+def exported_messages(found: MessagePage) -> Iterator[tuple[Any, ...]]:
+    """One row per message of a page, without bodies."""
+    for each in found.messages:
+        yield (
+            each.row_version,
+            each.message_id,
+            list(each.types),
+            each.intent,
+            each.time_sent,
+            each.expires,
+            each.size,
+            sorted(flag.value for flag in each.flags),
+            each.unreadable or each.failure,
+        )
+
+
+# --- Actions ----------------------------------------------------------------------------------------------------------
+
+# Messages per read for a file.
+_SAVED_AT_ONCE = 200
+
+
+def queue_action_pages(pages: QueueAdmin) -> list[URLPattern]:
+    """The pages of the actions on a queue."""
+    return [
+        pages.action_view("<str:name>/purge/", partial(_purge_view, pages), "purge"),
+        pages.action_view("<str:name>/move/", partial(_move_view, pages), "move_all"),
+        pages.action_view("<str:name>/purge-expired/", partial(_purge_expired_view, pages), "purge_expired"),
+        pages.action_view("<str:name>/remove/", partial(_remove_view, pages), "remove"),
+        pages.readonly_view("<str:name>/save/", partial(_save_view, pages), "save"),
+    ]
+
+
+def queue_buttons(
+    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None, instances: Iterable[InstanceStatus]
+) -> list[Button]:
+    """The actions on a queue as links; disabled ones show the reason."""
+    found = [
+        *_endpoint_buttons(pages, request, queue, instances),
+        button(request, Permission.MOVE, _("Move all messages"), pages.queue_url(queue, "move_all")),
+        button(request, Permission.PURGE, _("Purge the expired messages"), pages.queue_url(queue, "purge_expired")),
+        button(request, Permission.PURGE, _("Purge the queue"), pages.queue_url(queue, "purge"), dangerous=True),
+    ]
+    if queue.kind is QueueKind.CALLBACK:
+        reason = _("A process that lives has leased it.") if holder is not None and holder.alive else ""
+        remove = pages.queue_url(queue, "remove")
+        found.append(button(request, Permission.PURGE, _("Remove the queue"), remove, dangerous=True, reason=reason))
+    refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
+    found.append(Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused))
+    return found
+
+
+def _endpoint_buttons(
+    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Iterable[InstanceStatus]
+) -> list[Button]:
+    """Pause and resume the endpoint of the queue, which affects all its queues except those for replies."""
+    if queue.kind not in (QueueKind.MAIN, QueueKind.SATELLITE) or not pages.admin_site.is_registered(Endpoint):
+        return []
+    labels = (_("Pause the endpoint"), _("Resume the endpoint"))
+    return [
+        each
+        for endpoint in queue.endpoints
+        for each in pausing_buttons(pages, request, endpoint, [one for one in instances if one.endpoint == endpoint], labels)
+    ]
+
+
+def _crumbs(pages: QueueAdmin, queue: KnownQueue) -> tuple[Crumb, ...]:
+    return (Crumb(queue.name, pages.queue_url(queue)),)
+
+
+def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    queue, table = pages.found(name)
+    depth = table.depth()
+    is_long = not depth.exact
+
+    def purge() -> ActionOutcome:
+        if is_long:
+            return begin_operation(pages, request, "purge_queue", queue_scope(table, queue.name), pages.queue_url(queue))
+        deleted = purge_queue(table)
+        return ActionOutcome(_("%(count)s messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted)
+
+    waiting = depth_number(depth)
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="purge",
+            permission=Permission.PURGE,
+            target=queue.name,
+            title=_("Purge the queue %(name)s") % {"name": queue.name},
+            text=_("All its messages are deleted, and cannot be brought back.")
+            if is_long
+            else _("All its messages are deleted, also those that arrive until then. They cannot be brought back."),
+            submit=_("Delete all messages"),
+            perform=purge,
+            back_url=pages.queue_url(queue),
+            facts=((_("Messages"), waiting.text), (_("Table"), table.qualified)),
+            warnings=(_("Save them first, if they may be needed: the page of the queue has a link for it."),),
+            typed=queue.name,
+            is_dangerous=True,
+            crumbs=_crumbs(pages, queue),
+        ),
+    )
+
+
+def _move_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    queue, table = pages.found(name)
+    to = request.POST.get("to", "").strip()
+    warnings = [_("Messages that others are receiving just then stay; so do those that arrive from now on.")]
+    if queue.kind is QueueKind.ERROR:
+        warnings.append(_("To have failed messages handled again, retry them: they are moved here as they are."))
+
+    def move() -> ActionOutcome:
+        scope = queue_scope(table, queue.name, target_of(get_settings(), to))
+        return begin_operation(pages, request, "move_queue", scope, pages.queue_url(queue))
+
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="move_queue",
+            permission=Permission.MOVE,
+            target=queue.name + (f" → {to}" if to else ""),
+            title=_("Move all messages of %(name)s") % {"name": queue.name},
+            text=_("They are put at the end of another queue as they are, in their order, each exactly once."),
+            submit=_("Move all messages"),
+            perform=move,
+            back_url=pages.queue_url(queue),
+            facts=((_("Messages"), depth_number(table.depth()).text), (_("Table"), table.qualified)),
+            warnings=warnings,
+            fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
+            errors=() if to else (_("Name the queue that the messages are moved to."),),
+            is_dangerous=True,
+            crumbs=_crumbs(pages, queue),
+        ),
+    )
+
+
+def _purge_expired_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    queue, table = pages.found(name)
+    depth = table.depth()
+
+    def purge() -> ActionOutcome:
+        deleted = purge_expired(table)
+        return ActionOutcome(
+            _("%(count)s expired messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted
+        )
+
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="purge_expired",
+            permission=Permission.PURGE,
+            target=queue.name,
+            title=_("Purge the expired messages of %(name)s") % {"name": queue.name},
+            text=_("Messages whose time to be received has passed are deleted; no receiver would handle them."),
+            submit=_("Delete the expired messages"),
+            perform=purge,
+            back_url=pages.queue_url(queue),
+            facts=((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),),
+            crumbs=_crumbs(pages, queue),
+        ),
+    )
+
+
+def _remove_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
+    queue, table = pages.found(name)
+    gone = _gone(queue)
+
+    def remove() -> ActionOutcome:
+        if gone is None or not remove_callback_queue(gone):
+            raise ValueError(_("A process has leased the queue in the meantime."))
+        return ActionOutcome(_("The queue %(name)s was removed.") % {"name": queue.name}, pages.url())
+
+    blocked = "" if gone is not None else _("It is not the callback queue of a process that is gone.")
+    waiting = "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
+    return confirm(
+        pages,
+        request,
+        Confirmation(
+            action="remove_callback_queue",
+            permission=Permission.PURGE,
+            target=queue.name,
+            title=_("Remove the queue %(name)s") % {"name": queue.name},
+            text=_("The table is dropped with the replies in it, and the process that had leased it is forgotten."),
+            submit=_("Remove the queue"),
+            perform=remove,
+            back_url=pages.queue_url(queue),
+            facts=((_("Replies in it"), waiting), (_("Table"), table.qualified)),
+            typed=queue.name,
+            blocked=blocked,
+            is_dangerous=True,
+            crumbs=_crumbs(pages, queue),
+        ),
+    )
+
+
+def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:
+    if queue.kind is not QueueKind.CALLBACK:
+        return None
+    found = gone_callback_queues(get_settings())
+    return next((each for each in found if each.name == queue.address.table), None)
+
+
+def _save_view(pages: QueueAdmin, request: HttpRequest, name: str) -> Any:
+    require(request, Permission.EXPORT, Permission.VIEW_BODY)
+    table = pages.found(name)[1]
+    table.layout()  # raise an error of the table before the file starts
+    response = StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson")
+    response["Content-Disposition"] = 'attachment; filename="messages.ndjson"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def saved_messages(table: QueueTable) -> Iterator[str]:
+    """Every message of a queue as a JSON line with all columns, the body in base64. Read in chunks, not as one snapshot."""
+    after = 0
+    while rows := table.peek(_SAVED_AT_ONCE, after=after, body_limit=2**31 - 1):
+        for row in rows:
+            line = {
+                "row_version": row.row_version,
+                "id": str(row.id),
+                "correlation_id": row.correlation_id,
+                "reply_to_address": row.reply_to_address,
+                "expires": None if row.expires is None else row.expires.isoformat(),
+                "headers": row.headers,
+                "body_base64": None if row.body is None else base64.b64encode(row.body).decode("ascii"),
+            }
+            yield json.dumps(line) + "\n"
+        after = rows[-1].row_version

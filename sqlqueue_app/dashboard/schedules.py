@@ -1,0 +1,307 @@
+"""The pages of recurring messages: their state, running one now, enabling and disabling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.browsing.messages import find_sent_message
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, confirm
+from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, stamp
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
+from sqlqueue_app.failures.operations import is_worker_alive
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.models import FailedMessage, Queue
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.queues import MIGRATE_COMMAND, ProblemKind, QueueProblem, utc_now
+from sqlqueue_app.status.schedules import ScheduleStatus, cancel_run, read_schedules, request_run, set_enabled
+from sqlqueue_app.tables.connections import database_now, guarded_read
+
+_ONE = "<str:name>/<str:message_type>/"
+
+
+class ScheduleAdmin(PageAdmin):
+    """The pages of recurring messages. They need the permission `sqlqueue_app.view_queue`."""
+
+    def pages(self) -> list[URLPattern]:
+        """The list, the last message of one, the actions."""
+        return [
+            self.readonly_view("", self.changelist_view),
+            self.readonly_view(f"{_ONE}message/", self.message_view, "message"),
+            self.action_view(f"{_ONE}run/", self.run_view, "run"),
+            self.action_view(f"{_ONE}cancel-run/", self.cancel_run_view, "cancel_run"),
+            self.action_view(f"{_ONE}enable/", partial(self.enable_view, enabled=True), "enable"),
+            self.action_view(f"{_ONE}disable/", partial(self.enable_view, enabled=False), "disable"),
+        ]
+
+    # --- pages ----------------------------------------------------------------------------------------------------------------
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The schedules of the settings, then others in the database."""
+        now, found, problem = self._read()
+        if wanted_format(request):
+            return export(request, "schedules", COLUMNS, exported_schedules(found))
+        return self.page(
+            request,
+            "schedules",
+            live_seconds=LIVE_SECONDS,
+            title=capfirst(str(self.opts.verbose_name_plural)),
+            rows=[schedule_row(each, now, self._url(each, "message"), self._buttons(request, each)) for each in found],
+            problem=problem,
+            **(extra_context or {}),
+        )
+
+    def message_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
+        """Redirect to the last message of a schedule, wherever it is; with `run` to that of the last manual run."""
+        each = self._find(name, message_type)
+        if each is None:
+            raise Http404(_("There is no such recurring message."))
+        stored = each.state
+        is_run = "run" in request.GET and stored is not None
+        message_id = (stored.ran_message_id if is_run and stored is not None else each.last_message_id) or ""
+        sent_by = (stored.ran_endpoint if is_run and stored is not None else each.last_endpoint) or ""
+        found = find_sent_message(get_settings(), message_id, each.send, sent_by) if message_id else None
+        url = ""
+        if found is not None and found.failure is not None:
+            url = self.url_of(FailedMessage, "message", found.failure)
+        elif found is not None:
+            url = self.url_of(Queue, "message", path_of(found.queue), found.row_version)
+        if url:
+            return HttpResponseRedirect(url)
+        text = _("The message %(id)s is in no queue that it may have gone to, and has not failed: it was handled, or deleted.")
+        if not message_id:
+            text = _("No message of it was sent yet.")
+        crumbs = (Crumb(each.name),)
+        return self.problem(request, title=_("The message is gone"), text=text % {"id": message_id}, status=200, crumbs=crumbs)
+
+    # --- actions --------------------------------------------------------------------------------------------------------------
+
+    def run_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
+        """Confirm, then let a worker send the message now."""
+        each = self._found(request, name, message_type)
+
+        def perform() -> ActionOutcome:
+            if not request_run(each.name, each.send):
+                raise ValueError(_("A run is asked for already, and no worker has followed yet."))
+            return ActionOutcome(
+                _("A run of %(name)s was asked for: a worker sends it within 10 seconds.") % {"name": each.name}, self.url()
+            )
+
+        warnings = []
+        if not is_worker_alive():
+            warnings.append(_("No worker is alive: the message is sent when one starts."))
+        if each.cron is None:
+            warnings.append(_("It is not in the settings of this site: it is sent only if a worker has it in its own."))
+        return self._confirm(
+            request,
+            each,
+            "run schedule",
+            _("Run %(name)s now") % {"name": each.name},
+            _("The first worker that looks sends the message, once, whether it is enabled or not; its ticks go on as they did."),
+            _("Run it now"),
+            perform,
+            warnings=warnings,
+        )
+
+    def cancel_run_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
+        """Confirm, then withdraw the request for a run."""
+        each = self._found(request, name, message_type)
+
+        def perform() -> ActionOutcome:
+            if not cancel_run(each.name, each.send):
+                raise ValueError(_("No run is asked for: a worker has sent it, or somebody has taken it back."))
+            return ActionOutcome(_("The run of %(name)s is not asked for any more.") % {"name": each.name}, self.url())
+
+        title, text = _("Take back the run of %(name)s") % {"name": each.name}, _("If no worker has followed yet, nothing is sent.")
+        return self._confirm(request, each, "cancel run of schedule", title, text, _("Take it back"), perform)
+
+    def enable_view(self, request: HttpRequest, name: str, message_type: str, *, enabled: bool) -> HttpResponse:
+        """Confirm, then enable or disable a schedule."""
+        each = self._found(request, name, message_type)
+
+        def perform() -> ActionOutcome:
+            if not set_enabled(each.name, each.send, enabled=enabled, actor=actor_of(request)):
+                raise ValueError(_("It is enabled already.") if enabled else _("It is disabled already."))
+            done = _("%(name)s is enabled.") if enabled else _("%(name)s is disabled.")
+            return ActionOutcome(done % {"name": each.name}, self.url())
+
+        title = (_("Enable %(name)s") if enabled else _("Disable %(name)s")) % {"name": each.name}
+        text = _("Its message is sent from its next tick on. Ticks that have passed meanwhile are not made up for.")
+        if not enabled:
+            text = _("Workers do not send its message any more, until it is enabled. It can be run by hand.")
+        action, submit = ("enable schedule", _("Enable")) if enabled else ("disable schedule", _("Disable"))
+        return self._confirm(request, each, action, title, text, submit, perform)
+
+    def _confirm(
+        self, request: HttpRequest, each: ScheduleStatus, action: str, title: str, text: str, submit: str, perform: Any, **more: Any
+    ) -> HttpResponse:
+        confirmation = Confirmation(
+            action=action,
+            permission=Permission.SETTINGS,
+            target=f"{each.name} ({each.send})",
+            title=title,
+            text=text,
+            submit=submit,
+            perform=perform,
+            back_url=self.url(),
+            facts=((_("Message type"), each.send), (_("When"), each.cron or "–")),
+            crumbs=(Crumb(each.name),),
+            **more,
+        )
+        return confirm(self, request, confirmation)
+
+    # --- small parts ----------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
+        """The time, the schedules, and the problem if they cannot be read."""
+        alias = managed_alias()
+        try:
+            with guarded_read(alias, "read the recurring messages"):
+                now = database_now(alias)
+                return now, read_schedules(get_settings(), now, others=True), None
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:
+            return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
+
+    def _find(self, name: str, message_type: str) -> ScheduleStatus | None:
+        """The schedule that two URL parts name."""
+        for each in self._read()[1]:
+            if name_of_path(name, [each.name]) is not None and name_of_path(message_type, [each.send]) is not None:
+                return each
+        return None
+
+    def _found(self, request: HttpRequest, name: str, message_type: str) -> ScheduleStatus:
+        each = self._find(name, message_type)
+        if each is None:
+            raise not_found(request, Permission.SETTINGS, _("There is no such recurring message."))
+        return each
+
+    def _url(self, each: ScheduleStatus, page: str) -> str:
+        return self.url(page, path_of(each.name), path_of(each.send))
+
+    def _buttons(self, request: HttpRequest, each: ScheduleStatus) -> list[Button]:
+        is_requested = each.state is not None and each.state.run_requested_at is not None
+        first = (_("Take back the run"), "cancel_run") if is_requested else (_("Run now"), "run")
+        second = (_("Disable"), "disable") if each.is_enabled else (_("Enable"), "enable")
+        return [button(request, Permission.SETTINGS, label, self._url(each, page)) for label, page in (first, second)]
+
+
+# --- Rows and exports -------------------------------------------------------------------------------------------------
+
+COLUMNS: Final = (
+    *("schedule", "message_type", "cron", "in_settings", "enabled", "changed_by", "changed_at", "next_tick", "last_tick"),
+    *("last_sent_at", "last_message_id", "last_endpoint", "late_since", "error", "failed_at"),
+    *("run_requested_at", "ran_at", "ran_message_id"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A sent message: time, endpoint, and its URL."""
+
+    at: Stamp
+    endpoint: str
+    message_id: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A row of the list; `notes` explain its state."""
+
+    name: str
+    message_type: str
+    cron: str
+    state: State
+    notes: tuple[str, ...]
+    next_ticks: tuple[Stamp, ...]
+    last: Sent | None
+    ran: Sent | None
+    buttons: list[Button]
+
+
+def schedule_row(each: ScheduleStatus, now: datetime, url: str, buttons: list[Button]) -> ScheduleRow:
+    """The row of a schedule; `url` leads to its last message."""
+    stored = each.state
+    last = ran = None
+    if each.last_tick is not None:
+        last = Sent(stamp(each.last_tick), each.last_endpoint or "", each.last_message_id or "", url)
+    if stored is not None and stored.ran_at is not None:
+        ran = Sent(stamp(stored.ran_at), stored.ran_endpoint, stored.ran_message_id, f"{url}?run=1")
+    return ScheduleRow(
+        name=each.name,
+        message_type=each.send,
+        cron=each.cron or "",
+        state=_state(each),
+        notes=tuple(_notes(each, now)),
+        next_ticks=tuple(map(stamp, each.next_ticks)) if each.is_enabled else (),
+        last=last,
+        ran=ran,
+        buttons=buttons,
+    )
+
+
+def _state(each: ScheduleStatus) -> State:
+    if each.error:
+        return State(Grade.ERROR, _("Failing"))
+    if not each.is_enabled:
+        return State(Grade.INFO, _("Disabled"))
+    if each.late_since is not None:
+        return State(Grade.WARNING, _("Late"))
+    if each.cron is None:
+        return State(Grade.INFO, _("Not in the settings"))
+    return State(Grade.OK, _("OK")) if each.is_seen else State(Grade.INFO, _("New"))
+
+
+def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
+    stored = each.state
+    if stored is not None and stored.changed_at is not None and stored.changed_by:
+        when = _when(stored.changed_at)
+        text = _("enabled by %(who)s, %(when)s") if stored.enabled else _("disabled by %(who)s, %(when)s")
+        yield text % {"who": stored.changed_by, "when": when}
+    if each.error and stored is not None and stored.failed_at is not None:
+        yield _("It cannot be sent since %(when)s: %(error)s") % {"when": _when(stored.failed_at), "error": each.error}
+    if each.late_since is not None and each.is_enabled:
+        words = {"when": _when(each.late_since), "age": _ago(now - each.late_since)}
+        yield _("The message of %(when)s was not sent, %(age)s late.") % words
+    if each.cron is None:
+        yield _("No schedule of this name with this message is in the settings of this site; the database knows it.")
+    elif not each.is_seen and each.is_enabled:
+        yield _("No worker has seen it yet: its first tick is the next one after that.")
+    if stored is not None and stored.run_requested_at is not None:
+        age = _ago(now - stored.run_requested_at)
+        yield _("A run was asked for %(age)s ago; a worker sends it within 10 seconds.") % {"age": age}
+
+
+def _when(instant: datetime) -> str:
+    found = stamp(instant)
+    return f"{found.date} {found.time}"
+
+
+def _ago(age: timedelta) -> str:
+    return duration(max(age, timedelta()))
+
+
+def exported_schedules(found: Iterable[ScheduleStatus]) -> Iterator[tuple[Any, ...]]:
+    """One row per schedule, in the order of the page."""
+    for each in found:
+        stored = each.state
+        changed = (None, None) if stored is None else (stored.changed_by, stored.changed_at)
+        failed = None if stored is None else stored.failed_at
+        runs = (None, None, None) if stored is None else (stored.run_requested_at, stored.ran_at, stored.ran_message_id or None)
+        last = (each.last_tick, each.last_sent_at, each.last_message_id, each.last_endpoint)
+        columns = (each.name, each.send, each.cron, each.cron is not None, each.is_enabled, *changed, each.next_tick)
+        yield (*columns, *last, each.late_since, each.error or None, failed, *runs)

@@ -1,0 +1,281 @@
+"""DDL of every sqlqueue table, for migrations, the installer and the scripts that a DBA runs, and the wake-up triggers of
+PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlqueue_app.dialects.dialect import Dialect, Rendered
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import AddressError, ConfigurationError
+
+# --- DDL --------------------------------------------------------------------------------------------------------------
+
+LAYOUTS = ("classic", "modern")
+ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
+"""What a worker needs: on PostgreSQL, FOR UPDATE asks for UPDATE."""
+
+
+class TableKind(enum.Enum):
+    """The purpose of a table."""
+
+    QUEUE = "queue"
+    DELAYED = "delayed"
+    SUBSCRIPTIONS = "subscriptions"
+
+
+def create_statements(dialect: Dialect, kind: TableKind, address: QueueAddress, layout: str = "classic") -> list[str]:
+    """The statements that create the table and its indexes, in order, without values and without a check for existence.
+
+    `layout` applies to queues on SQL Server; ConfigurationError for an unknown layout.
+    """
+    table = dialect.qualified(address)
+    if kind is TableKind.SUBSCRIPTIONS:
+        return [dialect.script("create_subscriptions", table=table)]
+    if kind is TableKind.DELAYED:
+        return [dialect.script("create_delayed", table=table), _index(dialect, "create_due_index", table, f"{address.table}_Due")]
+    if dialect.name != "sqlserver":
+        return [dialect.script("create_queue", table=table), create_expires_index(dialect, address)]
+    if layout not in LAYOUTS:
+        raise ConfigurationError(f"unknown table layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
+    return [
+        dialect.script(f"{name}_{layout}", table=table)
+        for name in ("create_queue", "create_row_version_index", "create_expires_index")
+    ]
+
+
+def create_expires_index(dialect: Dialect, address: QueueAddress, layout: str = "classic") -> str:
+    """The statement that creates the index on Expires of a queue table."""
+    table = dialect.qualified(address)
+    if dialect.name == "sqlserver":
+        return dialect.script(f"create_expires_index_{layout}", table=table)
+    return _index(dialect, "create_expires_index", table, f"{address.table}_Expires")
+
+
+def create_written_statement(dialect: Dialect, table: str) -> str:
+    """Create the table of Spark's committed batches if it is missing; `table` is its quoted name."""
+    # On SQL Server the name also occurs in a string literal, and may contain an apostrophe.
+    texts = {"literal": table.replace("'", "''")} if dialect.name == "sqlserver" else {}
+    return dialect.script("create_written", table=table, **texts)
+
+
+def drop_statement(dialect: Dialect, address: QueueAddress) -> str:
+    """The statement that drops the table."""
+    return dialect.script("drop_table", table=dialect.qualified(address))
+
+
+def grant_statements(dialect: Dialect, kind: TableKind, address: QueueAddress, role: str, rights: str = ALL_RIGHTS) -> list[str]:
+    """Grant a role rights on the table, by default what a worker needs; empty on SQLite, which has no roles."""
+    if dialect.name == "sqlite":
+        return []
+    texts = {"table": dialect.qualified(address), "role": dialect.quote(role), "rights": rights}
+    grants = [dialect.script("grant", **texts)]
+    if dialect.name == "sqlserver":
+        return grants
+    schema = address.schema or dialect.default_schema or ""
+    if schema != dialect.default_schema:
+        # Every role may use `public`; any other schema needs a grant.
+        grants.insert(0, dialect.script("grant_schema", schema=dialect.quote(schema), role=texts["role"]))
+    if kind is TableKind.QUEUE and "INSERT" in rights:
+        sequence = f"{dialect.quote(schema)}.{dialect.quote(address.table + '_seq_seq')}"
+        grants.append(dialect.script("grant_sequence", sequence=sequence, role=texts["role"]))
+    return grants
+
+
+def managed_grant_statements(dialect: Dialect, table: str, role: str, rights: str = ALL_RIGHTS) -> list[str]:
+    """The grant for a table of `migrate`; the database skips it while the table is missing."""
+    if dialect.name == "sqlite":
+        return []
+    quoted = dialect.quote(table)
+    literal = quoted.replace("'", "''")
+    return [dialect.script("grant_existing", table=quoted, literal=literal, role=dialect.quote(role), rights=rights)]
+
+
+def installation_lock(dialect: Dialect, address: QueueAddress) -> str:
+    """The name of the lock that installers of one table take, the same as that of the transport."""
+    # sp_getapplock takes 255 characters; cutting a longer name only makes the lock wider.
+    return f"{dialect.qualified(address)}_lock"[:255]
+
+
+def _index(dialect: Dialect, statement: str, table: str, name: str) -> str:
+    if dialect.name == "sqlserver":
+        return dialect.script(statement, table=table)
+    return dialect.script(statement, table=table, index=dialect.quote(name))
+
+
+# --- Installation scripts ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """A table that should exist."""
+
+    kind: TableKind
+    address: QueueAddress
+
+
+def _all_rights(_table: object) -> str:
+    return ALL_RIGHTS
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Rights of a role on each table, as SQL lists them, "" for none; by default all that a worker needs."""
+
+    role: str
+    on_table: Callable[[PlannedTable], str] = field(default=_all_rights)
+    on_managed: Callable[[str], str] = field(default=_all_rights)
+
+
+def installation_script(
+    dialect: Dialect,
+    tables: Iterable[PlannedTable],
+    *,
+    layout: str = "classic",
+    grants: Grants | None = None,
+    managed: Iterable[str] = (),
+    woken: Iterable[PlannedTable] = (),
+) -> str:
+    """A script that creates missing tables and grants rights; safe to run again; ends with a line break.
+
+    `managed` are the tables of `migrate`, which get grants only. The tables `woken` (PostgreSQL) get the wake-up trigger, new or
+    not. AddressError for a name with a line break.
+    """
+    blocks = [_block(dialect, table, layout, grants) for table in tables]
+    blocks += [_wake_up_block(dialect, table.address) for table in woken]
+    given = [] if grants is None else _managed_grants(dialect, managed, grants)
+    if given:
+        blocks.append("\n".join(["-- tables made by migrate", *_ended(dialect, given)]) + "\n")
+    return "\n".join(blocks)
+
+
+def _managed_grants(dialect: Dialect, tables: Iterable[str], grants: Grants) -> list[str]:
+    rights = {table: grants.on_managed(table) for table in tables}
+    return [
+        each for table in rights if rights[table] for each in managed_grant_statements(dialect, table, grants.role, rights[table])
+    ]
+
+
+def _block(dialect: Dialect, table: PlannedTable, layout: str, grants: Grants | None) -> str:
+    qualified = _one_line(dialect.qualified(table.address))
+    create = create_statements(dialect, table.kind, table.address, layout)
+    rights = "" if grants is None else grants.on_table(table)
+    given = grant_statements(dialect, table.kind, table.address, grants.role, rights) if grants and rights else []
+    lines = [f"-- {table.kind.value}: {qualified}"]
+    if dialect.name == "sqlite":
+        lines += [f"{_if_missing(statement)};" for statement in create]
+    else:
+        literal = qualified.replace("'", "''")
+        body = "\n".join(f"{statement};" for statement in create)
+        lines += _GUARDS[dialect.name](literal, body)
+    return "\n".join([*lines, *_ended(dialect, given)]) + "\n"
+
+
+def _wake_up_block(dialect: Dialect, address: QueueAddress) -> str:
+    function = f"{wake_up_function(dialect, address)}()".replace("'", "''")
+    make = f"{create_wake_up_function(dialect, address)};"
+    lines = [
+        f"-- wake-up trigger: {_one_line(dialect.qualified(address))}",
+        *_postgresql_guard(function, make, look="to_regprocedure"),
+        f"{create_wake_up_trigger(dialect, address)};",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sqlserver_guard(literal: str, body: str) -> list[str]:
+    return [f"IF OBJECT_ID(N'{literal}', N'U') IS NULL", "BEGIN", body, "END", "GO"]
+
+
+def _postgresql_guard(literal: str, body: str, *, look: str = "to_regclass") -> list[str]:
+    tag = "$sqlqueue$"
+    while tag in body or tag in literal:
+        tag = f"{tag[:-1]}_$"
+    return [f"DO {tag} BEGIN", f"IF {look}('{literal}') IS NULL THEN", body, "END IF;", f"END {tag};"]
+
+
+_GUARDS: Mapping[str, Callable[[str, str], list[str]]] = {"sqlserver": _sqlserver_guard, "postgresql": _postgresql_guard}
+
+
+def _ended(dialect: Dialect, statements: list[str]) -> list[str]:
+    after = ["GO"] if dialect.name == "sqlserver" else []
+    return [line for statement in statements for line in (f"{statement};", *after)]
+
+
+def _if_missing(statement: str) -> str:
+    for kind in ("TABLE", "INDEX"):
+        if statement.startswith(start := f"CREATE {kind} "):
+            return f"{start}IF NOT EXISTS {statement.removeprefix(start)}"
+    return statement
+
+
+def _one_line(name: str) -> str:
+    # Script tools split batches at GO lines, even inside a quoted name.
+    if len(name.splitlines()) > 1:
+        raise AddressError(f"the table name {name!r} has a line break: a script cannot hold it; install it with sqlqueue_install")
+    return name
+
+
+# --- Wake-up triggers (PostgreSQL) ------------------------------------------------------------------------------------
+
+# One function per schema.
+TRIGGER = "sqlqueue_wake_up"
+FUNCTION = "sqlqueue_wake_up"
+_CHANNEL_PREFIX = "sqlqueue_"
+_HASH_CHARACTERS = 32
+_SEND_MARK = "{send}"
+
+
+def wake_up_channel(qualified: str) -> str:
+    """The channel of a table by its quoted `"schema"."table"`: 41 characters of `[a-z0-9_]`, of the 63 bytes that PostgreSQL
+    allows.
+
+    A hash, because names can be longer and contain characters that need quoting. Notifications stay inside their database.
+    """
+    return _CHANNEL_PREFIX + hashlib.sha256(qualified.encode()).hexdigest()[:_HASH_CHARACTERS]
+
+
+def channel_literal(qualified: str) -> str:
+    """The channel as an SQL literal; it needs no escaping."""
+    return f"'{wake_up_channel(qualified)}'"
+
+
+def announcing(dialect: Dialect, send: Rendered, qualified: str) -> Rendered:
+    """An INSERT that announces its rows in the same statement; it returns one meaningless row."""
+    around = dialect.statement("send_and_notify", send=_SEND_MARK, channel=channel_literal(qualified))
+    return Rendered(around.sql.replace(_SEND_MARK, send.sql), send.names)
+
+
+def wake_up_function(dialect: Dialect, address: QueueAddress) -> str:
+    """The quoted name of the trigger function, in the schema of the table."""
+    return f"{dialect.quote(address.schema or dialect.default_schema or '')}.{dialect.quote(FUNCTION)}"
+
+
+def wake_up_lock(dialect: Dialect, address: QueueAddress) -> str:
+    """The name of the lock that installers of the function take."""
+    return f"{wake_up_function(dialect, address)}_lock"
+
+
+def create_wake_up_function(dialect: Dialect, address: QueueAddress) -> str:
+    """The statement that creates the function; fails if it exists."""
+    return dialect.script("create_wake_up_function", function=wake_up_function(dialect, address))
+
+
+def create_wake_up_trigger(dialect: Dialect, address: QueueAddress) -> str:
+    """The statement that creates or replaces the trigger; needs the function."""
+    table = dialect.qualified(address)
+    return dialect.script(
+        "create_wake_up_trigger",
+        trigger=dialect.quote(TRIGGER),
+        table=table,
+        function=wake_up_function(dialect, address),
+        channel=channel_literal(table),
+    )
+
+
+def drop_wake_up_trigger(dialect: Dialect, address: QueueAddress) -> str:
+    """The statement that drops the trigger if it exists."""
+    return dialect.script("drop_wake_up_trigger", trigger=dialect.quote(TRIGGER), table=dialect.qualified(address))

@@ -1,0 +1,114 @@
+"""SQL Server: limits, value expressions and error codes (SQLSTATE and the server's error number)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from functools import cache
+
+from sqlqueue_app.messages.errors import (
+    ConnectionLost,
+    ConstraintViolation,
+    DatabaseError,
+    Deadlock,
+    DoomedTransaction,
+    LockTimeout,
+    QueueNotFound,
+    SerializationFailure,
+)
+
+DEFAULT_SCHEMA = "dbo"
+# 2,100 parameters a statement, 6 values a row; and 1,000 rows a VALUES list.
+ROWS_PER_SEND = 300
+
+SEND_VALUES = {
+    "Id": "CAST(:id AS uniqueidentifier)",
+    "CorrelationId": ":correlation_id",
+    "ReplyToAddress": ":reply_to_address",
+    "Recoverable": "1",
+    "Expires": "DATEADD(ms, CAST(:time_to_be_received_ms AS int), GETUTCDATE())",
+    "Headers": ":headers",
+    "Body": "CAST(:body AS varbinary(max))",
+}
+
+_AS_VARCHAR = (
+    "CASE WHEN LEN({0}) <= 255 AND {0} COLLATE Latin1_General_BIN NOT LIKE N'%[^ -~]%' COLLATE Latin1_General_BIN"
+    " THEN CAST({0} AS varchar(255)) END"
+)
+# Column expressions for reading a whole table; `varchar` is converted to Unicode.
+READ_VALUES = {
+    "RowVersion": "RowVersion",
+    "Id": "LOWER(CONVERT(nvarchar(36), Id))",
+    "CorrelationId": "CAST(CorrelationId AS nvarchar(255))",
+    "ReplyToAddress": "CAST(ReplyToAddress AS nvarchar(255))",
+    "Expires": "CAST(Expires AS datetime2(3))",
+    "Headers": "CAST(Headers AS nvarchar(max))",
+    "Body": "CAST(Body AS varbinary(max))",
+}
+EXPIRES_BETWEEN = {"from": "Expires >= CONVERT(datetime2, '{}', 120)", "before": "Expires < CONVERT(datetime2, '{}', 120)"}
+
+# Column values from a table of staged messages; values that are no GUID or no varchar are only in the headers.
+STAGED_VALUES = {
+    "Id": "COALESCE(TRY_CONVERT(uniqueidentifier, id), NEWID())",
+    "CorrelationId": _AS_VARCHAR.format("correlation_id"),
+    "ReplyToAddress": _AS_VARCHAR.format("reply_to_address"),
+    "Recoverable": "1",
+    "Expires": "DATEADD(ms, CAST(time_to_be_received_ms AS int), GETUTCDATE())",
+    "Headers": "headers",
+    "Body": "body",
+}
+
+# Error numbers are more specific than SQLSTATE (1222 and 3930 share 42000 with every syntax error).
+_NUMBERS: dict[int, type[DatabaseError]] = {
+    208: QueueNotFound,
+    1205: Deadlock,
+    1222: LockTimeout,
+    3930: DoomedTransaction,
+    3931: DoomedTransaction,
+    3960: SerializationFailure,
+    515: ConstraintViolation,
+    2601: ConstraintViolation,
+    2627: ConstraintViolation,
+    547: ConstraintViolation,
+}
+_STATES: dict[str, type[DatabaseError]] = {
+    "42S02": QueueNotFound,
+    "40001": Deadlock,
+    "HYT00": LockTimeout,
+    "HYT01": ConnectionLost,
+    "08S01": ConnectionLost,
+    "08001": ConnectionLost,
+    "08003": ConnectionLost,
+    "08007": ConnectionLost,
+    "01002": ConnectionLost,
+    "23000": ConstraintViolation,
+}
+# ODBC drivers end each of the server's messages with its number, "... (208) (SQLExecDirectW)" or "... (208); [42000] ...": a
+# number elsewhere is part of a name or value.
+_NUMBER = re.compile(r"\((\d{1,6})\)(?= \(SQL\w+\)|; \[|\Z)")
+
+
+def error_kind(error: BaseException) -> type[DatabaseError] | None:
+    """The kind of an error of pyodbc (SQLSTATE first in its arguments) or mssql-python (one name per SQLSTATE)."""
+    module = type(error).__module__.partition(".")[0]
+    if module == "pyodbc":
+        return _pyodbc_kind(error)
+    if module == "mssql_python":
+        return _states_by_name(type(error).__module__).get(str(getattr(error, "driver_error", "")))
+    return None
+
+
+def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:
+    state = str(error.args[0]) if error.args else ""
+    text = str(error.args[1]) if len(error.args) > 1 else ""
+    for number in _NUMBER.findall(text):
+        if int(number) in _NUMBERS:
+            return _NUMBERS[int(number)]
+    return _STATES.get(state)
+
+
+@cache
+def _states_by_name(module: str) -> dict[str, type[DatabaseError]]:
+    """mssql-python errors have no SQLSTATE but one fixed name for each: get those names from the driver."""
+    name_of = sys.modules[module].sqlstate_to_exception
+    return {name_of(state, "").driver_error: kind for state, kind in _STATES.items()}

@@ -1,0 +1,369 @@
+"""Queries over the index of failures: lists, groups with counts, one message, lookups by id, pending retries.
+
+Lists use keyset pagination and counts stop at a bound, so that no query reads more rows as a list grows. Groups are counted in one
+pass over an index.
+"""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import Any, Final
+from uuid import UUID
+
+from django.db.models import Count, Max, Min, Q, QuerySet
+from django.utils import timezone
+
+from sqlqueue_app.browsing.messages import MessageDetail, detail_of
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.failures.index import FailureRecords, catch_up, error_queues, read_error_row
+from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, QueueNotFound
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.queues import KnownQueue, address_book_of
+from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.row_selection import find_ids
+
+# --- Lists ------------------------------------------------------------------------------------------------------------
+
+COUNTED_AT_MOST: Final = 10_000
+GROUPS_PER_PAGE: Final = 50
+PAGE_SIZES: Final = (50, 25, 100, 200)
+# The trend of a group covers 24 hours in pieces of two hours.
+PIECES: Final = 12
+PIECE: Final = timedelta(hours=2)
+
+
+@dataclass(frozen=True, slots=True)
+class PageKey:
+    """A position in a list ordered by time and id, newest first; for pairs of groups with the id of the second group."""
+
+    at: datetime
+    id: UUID
+    also: UUID | None = None
+
+    def __str__(self) -> str:
+        also = "" if self.also is None else f"_{self.also}"
+        return f"{self.at.astimezone(UTC).isoformat().replace('+00:00', 'Z')}_{self.id}{also}"
+
+    @classmethod
+    def read(cls, text: str) -> PageKey | None:
+        """Parse a query parameter; None if the text is not a key."""
+        at, _, ids = text.partition("_")
+        unique, _, also = ids.partition("_")
+        try:
+            instant = datetime.fromisoformat(at.replace("Z", "+00:00"))
+            aware = instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+            return cls(aware, UUID(unique), UUID(also) if also else None)
+        except (ValueError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePage:
+    """Messages, newest failure first. `next` is the key of the next page, None on the last page."""
+
+    messages: tuple[FailedMessage, ...]
+    next: PageKey | None
+
+
+def read_failures(messages: QuerySet[FailedMessage], *, after: PageKey | None, size: int) -> FailurePage:
+    """One page of the messages; one statement."""
+    if after is not None:
+        # The first condition is redundant, but lets the database start in the middle of its index.
+        behind = Q(failed_at__lt=after.at) | Q(failed_at=after.at, pk__lt=after.id)
+        messages = messages.filter(Q(failed_at__lte=after.at) & behind)
+    rows = list(messages.order_by("-failed_at", "-pk")[: size + 1])
+    shown = rows[:size]
+    last = shown[-1] if len(rows) > size else None
+    return FailurePage(tuple(shown), None if last is None else PageKey(_instant(last.failed_at), last.pk))
+
+
+def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
+    """The number of messages and whether it is exact: counting stops at 10,000. One statement."""
+    found = messages.order_by()[: COUNTED_AT_MOST + 1].values("pk").count()
+    return min(found, COUNTED_AT_MOST), found <= COUNTED_AT_MOST
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """The messages of a selection in one group. `trend` counts the failures of the last 24 hours, most recent piece last.
+
+    With `also` only messages count that are in this second group too.
+    """
+
+    group: FailureGroup
+    count: int
+    first: datetime
+    last: datetime
+    trend: tuple[int, ...]
+    also: FailureGroup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPage:
+    """Groups, newest failure first. `next` is the key of the next page, None on the last page."""
+
+    groups: tuple[GroupRow, ...]
+    next: PageKey | None
+
+
+def read_groups(
+    selection: FailureSelection, classifier: str, *, now: datetime, after: PageKey | None = None, also: str = ""
+) -> GroupPage:
+    """One page of the groups of a classifier (by key) over a selection; three statements.
+
+    With a second classifier `also` there is one row per pair of groups with common messages. Raises KeyError for an unknown
+    classifier.
+    """
+    fields = _fields(classifier, also)
+    counted = selection.queryset().exclude(_any_missing(fields)).order_by().values(*fields)
+    counted = counted.annotate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
+    if after is not None:
+        counted = counted.filter(_behind(after, fields))
+    rows = list(counted.order_by("-last", *(f"-{field}" for field in fields))[: GROUPS_PER_PAGE + 1])
+    shown = rows[:GROUPS_PER_PAGE]
+    ids = [tuple(row[field] for field in fields) for row in shown]
+    groups = FailureGroup.objects.using(managed_alias()).in_bulk({each for pair in ids for each in pair})
+    trends = read_trends(selection, fields, ids, now)
+    found = tuple(
+        GroupRow(
+            groups[pair[0]],
+            row["count"],
+            row["first"],
+            row["last"],
+            trends.get(pair, (0,) * PIECES),
+            groups[pair[1]] if len(pair) > 1 else None,
+        )
+        for pair, row in zip(ids, shown, strict=True)
+        if all(each in groups for each in pair)
+    )
+    return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
+
+
+def _fields(classifier: str, also: str) -> list[str]:
+    return [CLASSIFIERS[each].field for each in (classifier, also) if each]
+
+
+def _any_missing(fields: Sequence[str]) -> Q:
+    return reduce(or_, (Q(**{field: None}) for field in fields))
+
+
+def _behind(after: PageKey, fields: Sequence[str]) -> Q:
+    """The condition for groups behind a key."""
+    first, *others = fields
+    condition = Q(last__lt=after.at) | Q(last=after.at, **{f"{first}__lt": after.id})
+    if others and after.also is not None:
+        condition |= Q(last=after.at, **{first: after.id, f"{others[0]}__lt": after.also})
+    return condition
+
+
+def read_trends(
+    selection: FailureSelection, fields: Sequence[str], groups: Sequence[tuple[UUID, ...]], now: datetime
+) -> dict[tuple[UUID, ...], tuple[int, ...]]:
+    """Failures per two-hour piece of the last 24 hours, by group or pair of groups; groups without failures are left out."""
+    if not groups:
+        return {}
+    begin = now - PIECE * PIECES
+    pieces: dict[str, Any] = {}
+    for number in range(PIECES):
+        since = begin + PIECE * number
+        pieces[f"piece{number}"] = Count("failed_at", filter=Q(failed_at__gte=since, failed_at__lt=since + PIECE))
+    wanted = {f"{field}__in": {group[place] for group in groups} for place, field in enumerate(fields)}
+    recent = selection.queryset().filter(**wanted, failed_at__gte=begin)
+    rows = recent.order_by().values(*fields).annotate(**pieces)
+    return {tuple(row[field] for field in fields): tuple(row[name] for name in pieces) for row in rows}
+
+
+def _instant(value: datetime | None) -> datetime:
+    instant: datetime = value  # type: ignore[assignment]  # of a column that is never NULL
+    return instant
+
+
+# --- One message ------------------------------------------------------------------------------------------------------
+
+ATTEMPTS_AT_MOST: Final = 100
+_PYTHON: Final = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureDetail:
+    """A failed message. `row` is its row in the error queue or None; `problem` is the error if the row cannot be read."""
+
+    message: FailedMessage
+    attempts: tuple[FailedAttempt, ...]
+    groups: tuple[tuple[str, FailureGroup], ...]
+    queue: KnownQueue | None
+    table: QueueTable | None
+    row: MessageDetail | None
+    problem: str
+
+
+def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> FailureDetail | None:
+    """The message with this unique id, or None; four statements, and more if its row is gone, which is then written to the index.
+
+    The body is cut at 64 KiB and shown as bytes with `as_hex`. Raises errors of the managed database.
+    """
+    alias = managed_alias()
+    message = FailedMessage.objects.using(alias).filter(pk=unique).first()
+    if message is None:
+        return None
+    attempts = message.history.order_by("-failed_at", "-pk")[:ATTEMPTS_AT_MOST]
+    named = {getattr(message, each.field): key for key, each in CLASSIFIERS.items()}
+    groups = FailureGroup.objects.using(alias).filter(pk__in=[each for each in named if each is not None])
+    queue = next((each for each in error_queues(settings) if each.name == message.queue), None)
+    table = queue_table(settings.database, queue.address) if queue is not None else None
+    row, problem = (None, "") if table is None else _read_row(table, message, as_hex)
+    if table is not None and row is None and not problem and message.row_version is not None:
+        # The row was removed. The scan of the whole queue would find this only later.
+        FailureRecords(alias, table, message.queue).gone([message.row_version], timezone.now())
+        message.refresh_from_db(using=alias)
+    ordered = sorted(((named[each.pk], each) for each in groups), key=lambda each: list(CLASSIFIERS).index(each[0]))
+    return FailureDetail(message, tuple(attempts), tuple(ordered), queue, table, row, problem)
+
+
+def _read_row(table: QueueTable, message: FailedMessage, as_hex: bool) -> tuple[MessageDetail | None, str]:
+    if message.row_version is None:
+        return None, ""
+    try:
+        with guarded_read(table.alias, f"read {table.qualified}"):
+            rows = table.peek(1, after=message.row_version - 1)
+    except DatabaseError as error:
+        return None, str(error)
+    # If the table was recreated, another message can have this number.
+    if not rows or rows[0].row_version != message.row_version:
+        return None, ""
+    if read_error_row(message.queue, rows[0], timezone.now())[1].id != message.pk:
+        return None, ""
+    return detail_of(rows[0], as_hex=as_hex), ""
+
+
+def traces_of(row: MessageDetail) -> tuple[str, str]:
+    """The .NET-style stack trace and the Python traceback below it; either may be empty."""
+    trace = (row.headers or {}).get(names.EXCEPTION_STACK_TRACE) or ""
+    dotnet, found, python = trace.partition(_PYTHON)
+    return dotnet.rstrip(), found + python
+
+
+# --- Lookups ----------------------------------------------------------------------------------------------------------
+
+_AT_ONCE: Final = 10_000
+
+
+def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None = None) -> tuple[str, ...]:
+    """Bring the index fully up to date; returns the problems of queues that cannot be read.
+
+    Can take minutes for a long queue that is not indexed yet. Raises DatabaseError if the clock cannot be read.
+    """
+    while True:
+        state = catch_up(settings, limit=_AT_ONCE, now=now() if now is not None else database_now(managed_alias()))
+        if state.problems or not state.is_behind:
+            return state.problems
+
+
+def find_messages(text: str) -> list[UUID]:
+    """The unique ids of failed messages with this message id or unique id. One statement."""
+    found = FailureSelection(message_id=text.strip()).queryset().order_by("-failed_at")
+    return list(found.values_list("pk", flat=True)[:MOST_IDS])
+
+
+def failures_of_rows(queue: str, row_versions: Collection[int]) -> dict[int, UUID]:
+    """The unique ids of the failed messages that these rows belong to, by RowVersion. One statement.
+
+    Rows that are not indexed are left out; the result is empty if the index cannot be read.
+    """
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "look up failed messages"):
+            found = FailedAttempt.objects.using(alias).filter(queue=queue, row_version__in=row_versions)
+            return {number: unique for number, unique in found.values_list("row_version", "failure_id") if number is not None}
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return {}  # the tables of `migrate` are missing; the overview reports it
+
+
+def group_exists(group: UUID) -> bool:
+    """Whether a group has this id."""
+    return FailureGroup.objects.using(managed_alias()).filter(pk=group).exists()
+
+
+# --- Pending retries --------------------------------------------------------------------------------------------------
+
+# Bounds for one page: queues to search, and rows to read in a queue without an index of ids.
+QUEUES_AT_MOST: Final = 5
+ROWS_AT_MOST: Final = 10_000
+
+
+class Whereabouts(enum.StrEnum):
+    """Where a retried message is."""
+
+    WAITING = "waiting"
+    NOT_FOUND = "not found"
+    TAKEN = "taken"
+    NO_QUEUE = "no queue"
+    UNREADABLE = "unreadable"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLocation:
+    """Where a retried message is; `row_version` is its number in the queue, `detail` a database error."""
+
+    where: Whereabouts
+    row_version: int | None = None
+    detail: str = ""
+
+
+def find_retries(settings: Settings, messages: Iterable[FailedMessage]) -> Mapping[uuid.UUID, RetryLocation]:
+    """Locate retried messages; at most two statements for each of five queues. Raises no database errors.
+
+    A message that was received but not acknowledged is TAKEN; NOT_FOUND if the queue is too long to search it completely.
+    """
+    by_queue: defaultdict[str, list[FailedMessage]] = defaultdict(list)
+    for message in messages:
+        by_queue[message.retried_to].append(message)
+    found: dict[uuid.UUID, RetryLocation] = {}
+    for number, (queue, members) in enumerate(by_queue.items()):
+        located = _locate(settings, queue, members) if number < QUEUES_AT_MOST else {}
+        found |= {each.pk: located.get(each.pk, RetryLocation(Whereabouts.UNKNOWN)) for each in members}
+    return found
+
+
+def _locate(settings: Settings, queue: str, messages: list[FailedMessage]) -> dict[uuid.UUID, RetryLocation]:
+    ids = {each.pk: row_id for each in messages if (row_id := _row_id(each)) is not None}
+    if not queue or not ids:
+        return {}
+    try:
+        table = queue_table(settings.database, address_book_of(settings).parse(queue))
+        with guarded_read(table.alias, f"look for messages in {table.qualified}"):
+            there = find_ids(table, set(ids.values()), limit=ROWS_AT_MOST)
+            missing = len(there) < len(set(ids.values()))
+            # Only PostgreSQL has an index of ids.
+            is_whole = table.dialect.name == "postgresql" or (missing and len(table.row_versions(ROWS_AT_MOST + 1)) <= ROWS_AT_MOST)
+    except QueueNotFound:
+        return dict.fromkeys(ids, RetryLocation(Whereabouts.NO_QUEUE))
+    except (AddressError, DatabaseError) as error:
+        return dict.fromkeys(ids, RetryLocation(Whereabouts.UNREADABLE, detail=str(error)))
+    elsewhere = RetryLocation(Whereabouts.TAKEN if is_whole else Whereabouts.NOT_FOUND)
+    return {
+        unique: RetryLocation(Whereabouts.WAITING, there[row_id]) if row_id in there else elsewhere
+        for unique, row_id in ids.items()
+    }
+
+
+def _row_id(message: FailedMessage) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(message.retry_row_id)
+    except ValueError:
+        return None

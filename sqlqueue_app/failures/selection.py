@@ -1,0 +1,431 @@
+"""Selections of failed messages: by id, by group, or by filters. Used by lists and by bulk operations.
+
+A selection can be written as JSON (the row of an operation), as a query string (links and forms), as the text of the query bar, and
+as a description for people.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import and_
+from typing import Any, Final, Self
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.http import QueryDict
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from sqlqueue_app.messages import failure_groups
+from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.receiving.instances import managed_alias
+
+# As many as a URL and one statement can hold.
+MOST_IDS: Final = 500
+# Names of ServiceControl's classifiers by the short names that URLs use.
+CLASSIFIERS: Final[Mapping[str, str]] = {key: each.name for key, each in failure_groups.CLASSIFIERS.items()}
+# With this parameter only the ids count, even if none was checked in the form.
+ONLY_IDS: Final = ("only", "ids")
+_TEXTS: Final = ("endpoint", "message_type", "queue", "exception", "conversation", "message_id", "retried_to", "text")
+_TIMES: Final = ("since", "until")
+_SEARCHED: Final = ("message_id", "message_type", "exception_type", "exception_message", "endpoint", "failed_q", "conversation_id")
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSelection:
+    """Failed messages that match every part that is set; an empty selection matches all.
+
+    `group` is a group of `classifier` (one of CLASSIFIERS), or of any classifier if that is empty; `also` is a second group of any
+    classifier. Texts match exactly; with `*`, which stands for any characters, case is ignored. `message_type` and `exception`
+    match without their namespace too, `queue` matches the failed queue or the error queue, `message_id` the message id or the
+    unique id, `retried_to` the target of the last retry. Each word or quoted phrase of `text` must occur in ids, type, exception,
+    endpoint or queue. `since` and `until` are aware and refer to the last failure; `until` is exclusive.
+
+    A selection with `problems`, parts that could not be read, matches nothing, so that a mistake never selects too much.
+    """
+
+    ids: tuple[UUID, ...] = ()
+    group: UUID | None = None
+    classifier: str = ""
+    also: UUID | None = None
+    statuses: tuple[FailureStatus, ...] = ()
+    endpoint: str = ""
+    message_type: str = ""
+    queue: str = ""
+    exception: str = ""
+    conversation: str = ""
+    message_id: str = ""
+    retried_to: str = ""
+    text: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    problems: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing but the status restricts the selection; patterns that match everything do not count."""
+        if (
+            self.ids
+            or self.group is not None
+            or self.also is not None
+            or self.since is not None
+            or self.until is not None
+            or _words(self.text)
+        ):
+            return False
+        return not any(getattr(self, name).strip("*") for name in _TEXTS if name != "text")
+
+    def or_statuses(self, *statuses: FailureStatus) -> Self:
+        """A copy with these statuses, unless the selection names statuses or ids."""
+        return self if self.statuses or self.ids else replace(self, statuses=statuses)
+
+    def with_problems(self, *problems: str) -> Self:
+        """A copy with further problems."""
+        return replace(self, problems=(*self.problems, *problems))
+
+    def queryset(self) -> QuerySet[FailedMessage]:
+        """The messages in the managed tables, unordered."""
+        found = FailedMessage.objects.using(managed_alias())
+        return found.none() if self.problems else found.filter(self._condition())
+
+    def _condition(self) -> Q:
+        conditions: tuple[tuple[object, Callable[[], Q]], ...] = (
+            (self.ids, lambda: Q(pk__in=self.ids)),
+            (self.group, lambda: _in_group(self.group, self.classifier)),
+            (self.also, lambda: _in_group(self.also, "")),
+            (self.statuses, lambda: Q(status__in=self.statuses)),
+            (self.endpoint, lambda: _matches("endpoint", self.endpoint)),
+            (self.message_type, lambda: _matches("message_type", self.message_type, last_part=True)),
+            (self.queue, lambda: _matches("failed_q", self.queue) | _matches("queue", self.queue)),
+            (self.exception, lambda: _matches("exception_type", self.exception, last_part=True)),
+            (self.conversation, lambda: _matches("conversation_id", self.conversation)),
+            (self.message_id, lambda: _has_id(self.message_id)),
+            (self.retried_to, lambda: _matches("retried_to", self.retried_to)),
+            (self.text, lambda: _all_of(_contains(word) for word in _words(self.text))),
+            (self.since, lambda: Q(failed_at__gte=self.since)),
+            (self.until, lambda: Q(failed_at__lt=self.until)),
+        )
+        return _all_of(make() for value, make in conditions if value)
+
+    # --- as JSON, for the row of an operation ---------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The parts that are set, as JSON values."""
+        return {name: _plain(value) for name, value in self._given()}
+
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """The inverse of `to_json`. Anything else gives a selection with problems."""
+        if not isinstance(document, dict):
+            return cls(problems=(_("The selection cannot be read: it is no object."),))
+        lists = {
+            name: [str(each) for each in value] if isinstance(value, list) else [str(value)] for name, value in document.items()
+        }
+        unknown = sorted(set(lists) - {each.name for each in fields(cls)})
+        read: Self = _read(cls, lists)
+        more = tuple(_("The selection has an unknown part: %(name)s") % {"name": name} for name in unknown)
+        return replace(read, problems=(*read.problems, *more))
+
+    # --- as a query string, for lists and links -------------------------------------------------------------------------------
+
+    def to_query(self) -> str:
+        """The query string without a question mark; empty for everything."""
+        query = QueryDict(mutable=True)
+        for name, value in self.to_fields():
+            query.appendlist(name, value)
+        return query.urlencode()
+
+    def to_fields(self) -> list[tuple[str, str]]:
+        """Pairs of names and values for the hidden fields of a form."""
+        pairs = []
+        for name, value in self._given():
+            plain = _plain(value)
+            pairs += [(name, str(each)) for each in (plain if isinstance(plain, list) else [plain])]
+        return pairs
+
+    @classmethod
+    def from_query(cls, query: QueryDict) -> Self:
+        """The selection of a query string or form. Unknown parameters are ignored, invalid values are problems."""
+        lists = {name: query.getlist(name) for name in query}
+        if ONLY_IDS[1] in lists.get(ONLY_IDS[0], []):
+            lists = {"ids": lists.get("ids", [])}
+            if not any(each.strip() for each in lists["ids"]):
+                return cls(problems=(_("No message is chosen."),))
+        read: Self = _read(cls, lists)
+        return read
+
+    def _given(self) -> list[tuple[str, Any]]:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "problems")
+        return [(name, value) for name, value in values if value not in ("", None, ())]
+
+    # --- in words -------------------------------------------------------------------------------------------------------------
+
+    def in_words(self) -> str:
+        """A description in the current language, shown beside numbers and buttons. One statement for a group."""
+        if self.problems:
+            return _("nothing")
+        parts = [*self._chosen_in_words(), *self._filters_in_words()]
+        statuses = ", ".join(str(FailureStatus(each).label) for each in self.statuses)
+        if statuses:
+            parts.append(_("status %(statuses)s") % {"statuses": statuses})
+        return "; ".join(parts) if parts else _("all failed messages")
+
+    def _chosen_in_words(self) -> list[str]:
+        parts = []
+        if len(self.ids) == 1:
+            parts.append(_("the message %(id)s") % {"id": self.ids[0]})
+        elif self.ids:
+            parts.append(
+                ngettext("%(count)d chosen message", "%(count)d chosen messages", len(self.ids)) % {"count": len(self.ids)}
+            )
+        groups = [each for each in (self.group, self.also) if each is not None]
+        if groups:
+            titles = dict(FailureGroup.objects.using(managed_alias()).filter(pk__in=groups).values_list("pk", "title"))
+            parts += [_("the group “%(title)s”") % {"title": titles.get(each) or each} for each in groups]
+        return parts
+
+    def _filters_in_words(self) -> list[str]:
+        templates = (
+            (self.endpoint, _("endpoint %(value)s")),
+            (self.message_type, _("type %(value)s")),
+            (self.queue, _("queue %(value)s")),
+            (self.exception, _("exception %(value)s")),
+            (self.conversation, _("conversation %(value)s")),
+            (self.message_id, _("id %(value)s")),
+            (self.retried_to, _("sent again to %(value)s")),
+            (self.text, _("with the text “%(value)s”")),
+            (_time_in_words(self.since), _("failed since %(value)s")),
+            (_time_in_words(self.until), _("failed before %(value)s")),
+        )
+        return [template % {"value": value} for value, template in templates if value]
+
+
+# --- conditions ---------------------------------------------------------------------------------------------------------------
+
+
+def _all_of(conditions: Iterable[Q]) -> Q:
+    return reduce(and_, conditions, Q())
+
+
+def _in_group(group: UUID | None, classifier: str) -> Q:
+    condition = Q()
+    for each in [classifier] if classifier in CLASSIFIERS else CLASSIFIERS:
+        condition |= Q(**{f"{each}_group": group})
+    return condition
+
+
+def _matches(column: str, text: str, *, last_part: bool = False) -> Q:
+    first, *rest = text.split("*")
+    if not rest:
+        exactly = Q(**{column: text})
+        return exactly | Q(**{f"{column}__endswith": f".{text}"}) if last_part else exactly
+    *middle, last = rest
+    condition = Q(**{f"{column}__istartswith": first}) if first else Q()
+    if last:
+        condition &= Q(**{f"{column}__iendswith": last})
+    for each in filter(None, middle):
+        condition &= Q(**{f"{column}__icontains": each})
+    return condition
+
+
+def _has_id(text: str) -> Q:
+    condition = Q(message_id=text)
+    unique = failure_groups.guid_of(text)
+    if unique is None:
+        return condition
+    # People type GUIDs in several forms.
+    return condition | Q(pk=unique) | Q(message_id=str(unique))
+
+
+def _contains(word: str) -> Q:
+    condition = Q()
+    for column in _SEARCHED:
+        condition |= Q(**{f"{column}__icontains": word})
+    unique = failure_groups.guid_of(word)
+    return condition if unique is None else condition | Q(pk=unique)
+
+
+def _words(text: str) -> list[str]:
+    splitter = shlex.shlex(text, posix=True)
+    splitter.whitespace_split, splitter.quotes, splitter.commenters, splitter.escape = True, '"', "", ""
+    try:
+        return [word for word in splitter if word]
+    except ValueError:  # an unbalanced quotation mark
+        return text.replace('"', " ").split()
+
+
+# --- values -------------------------------------------------------------------------------------------------------------------
+
+
+def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
+    """A selection from lists of values; only ids and statuses take several values or commas."""
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    values["ids"] = _read_ids(_several(lists, "ids"), problems)
+    values["group"], values["classifier"] = _read_group(lists, problems)
+    values["also"] = _read_group_id(_last(lists, "also"), problems)
+    values["statuses"] = tuple(dict.fromkeys(filter(None, (_read_status(each, problems) for each in _several(lists, "statuses")))))
+    for name in _TEXTS:
+        # PostgreSQL refuses U+0000 in a query.
+        values[name] = _last(lists, name).replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    for name in _TIMES:
+        values[name] = _read_time(_last(lists, name), problems)
+    return cls(**values, problems=tuple(problems))
+
+
+def _several(lists: Mapping[str, list[str]], name: str) -> list[str]:
+    return [part.strip() for each in lists.get(name, []) for part in each.split(",") if part.strip()]
+
+
+def _last(lists: Mapping[str, list[str]], name: str) -> str:
+    return (lists.get(name) or [""])[-1].strip()
+
+
+def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
+    if len(texts) > MOST_IDS:
+        problems.append(_("Choose at most %(most)d messages at once, or a group or filter.") % {"most": MOST_IDS})
+        return ()
+    found = []
+    for text in texts:
+        if (unique := failure_groups.guid_of(text)) is None:
+            problems.append(_("“%(value)s” is no id of a failed message.") % {"value": text[:80]})
+        else:
+            found.append(unique)
+    return tuple(dict.fromkeys(found))
+
+
+def _read_group(lists: Mapping[str, list[str]], problems: list[str]) -> tuple[UUID | None, str]:
+    group, classifier = _read_group_id(_last(lists, "group"), problems), _last(lists, "classifier")
+    short = {name: short for short, name in CLASSIFIERS.items()}.get(classifier, classifier)
+    return group, short if group is not None and short in CLASSIFIERS else ""
+
+
+def _read_group_id(text: str, problems: list[str]) -> UUID | None:
+    group = failure_groups.guid_of(text) if text else None
+    if text and group is None:
+        problems.append(_("“%(value)s” is no id of a group.") % {"value": text[:80]})
+    return group
+
+
+def _read_status(text: str, problems: list[str]) -> FailureStatus | None:
+    known = {each.name.lower(): each for each in FailureStatus} | {str(each.value): each for each in FailureStatus}
+    status = known.get(text.lower().replace(" ", "_"))
+    if status is None:
+        expected = ", ".join(each.name.lower() for each in FailureStatus)
+        problems.append(_("“%(value)s” is no status; there are %(expected)s.") % {"value": text[:80], "expected": expected})
+    return status
+
+
+def _read_time(text: str, problems: list[str]) -> datetime | None:
+    if not text:
+        return None
+    try:
+        instant = parse_datetime(text)
+        # An unquoted plus in a URL has become a space.
+        instant = parse_datetime(text.replace(" ", "+")) if instant is None else instant
+        if instant is not None:
+            return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass  # well-formed, but not a valid instant
+    problems.append(_("“%(value)s” is no time; write it as 2026-11-21T14:30:00Z.") % {"value": text[:80]})
+    return None
+
+
+def _time_in_words(instant: datetime | None) -> str:
+    return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, FailureStatus):
+        return value.name.lower()
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+# --- Query bar --------------------------------------------------------------------------------------------------------
+
+# Filters of the query bar and the parts of the selection that they set.
+KEYS: Final[Mapping[str, str]] = {
+    "type": "message_type",
+    "endpoint": "endpoint",
+    "status": "statuses",
+    "exception": "exception",
+    "queue": "queue",
+    "conversation": "conversation",
+    "id": "message_id",
+    "group": "group",
+    "also": "also",
+    "retried": "retried_to",
+}
+ANY_STATUS: Final = "any"
+LONGEST: Final = 2_000
+_FAILED: Final = "failed"
+_TOKEN: Final = re.compile(r'(?:(?P<key>[A-Za-z]+):)?(?P<value>"[^"]*"|\S+)')
+_AGO: Final = re.compile(r"-([0-9]{1,6})([smhdw])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def read_query(text: str, now: datetime) -> FailureSelection:
+    """Parse the query bar: `type:PlaceOrder endpoint:Sales failed:-6h..now "no more"`. Never raises.
+
+    Filters have names, everything else is words; an unknown name belongs to a word, as in `https://…`. The last value of a repeated
+    filter counts, and every value of `status:`. What cannot be read is a problem of the selection.
+    """
+    query = QueryDict(mutable=True)
+    words: list[str] = []
+    problems: list[str] = []
+    if len(text) > LONGEST:
+        problems.append(_("The query is longer than %(most)d characters.") % {"most": LONGEST})
+    for token in _TOKEN.finditer(text[:LONGEST]):
+        key, value = (token["key"] or "").lower(), token["value"]
+        if key == _FAILED:
+            _read_times(value.strip('"'), now, query, problems)
+        elif key == "status" and value.lower() == ANY_STATUS:
+            query.setlist("statuses", [each.name.lower() for each in FailureStatus])
+        elif key in KEYS:
+            query.appendlist(KEYS[key], value.strip('"'))
+        else:
+            words.append(token[0])
+    query["text"] = " ".join(words)
+    found = FailureSelection.from_query(query)
+    return found.with_problems(*problems)
+
+
+def write_query(selection: FailureSelection) -> str:
+    """The text of the query bar for a selection, without ids."""
+    parts = []
+    if set(selection.statuses) == set(FailureStatus):
+        parts.append(f"status:{ANY_STATUS}")
+    else:
+        parts += [f"status:{each.name.lower()}" for each in selection.statuses]
+    texts = ((key, getattr(selection, name)) for key, name in KEYS.items() if name != "statuses")
+    parts += [f"{key}:{_quoted(str(value))}" for key, value in texts if value]
+    since, until = (each.isoformat().replace("+00:00", "Z") if each else "" for each in (selection.since, selection.until))
+    if since or until:
+        parts.append(f"{_FAILED}:{since}..{until}")
+    return " ".join([*parts, selection.text]).strip()
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if re.search(r"\s", value) else value
+
+
+def _read_times(value: str, now: datetime, query: QueryDict, problems: list[str]) -> None:
+    begin, dots, end = value.partition("..")
+    for name, value in (("since", begin), ("until", end if dots else "")):
+        if not value or (value == "now" and name == "until"):
+            continue
+        ago = _AGO.fullmatch(value)
+        try:
+            instant = now - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]]) if ago else now
+        except OverflowError:
+            problems.append(_("“%(value)s” is no time: that is too long ago.") % {"value": value})
+            continue
+        query[name] = instant.isoformat() if ago or value == "now" else value

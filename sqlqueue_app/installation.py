@@ -1,0 +1,239 @@
+"""Installation: the tables that the settings need, the rights of database roles, and what runs after `migrate`."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from django.apps import AppConfig, apps
+from django.db import router, transaction
+
+from sqlqueue_app.conf import EndpointSettings, Settings, get_settings, instance_name
+from sqlqueue_app.dialects.schema import ALL_RIGHTS, Grants, PlannedTable, TableKind
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.errors import AddressError
+from sqlqueue_app.models import (
+    Claim,
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    LakeBatch,
+    LakeCopy,
+    LakeFile,
+    LakePosition,
+    MessageFigures,
+    NotableMessage,
+    PipelineRun,
+    QueueFigures,
+    TaskResult,
+    UsageDay,
+)
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
+from sqlqueue_app.tables.installation import check_address, delayed_address, install_tables, subscription_address
+from sqlqueue_app.tables.listing import current_catalog
+
+# --- Planned tables ---------------------------------------------------------------------------------------------------
+
+
+def planned_tables(
+    settings: Settings, dialect: str, catalog: str | None = None, instance_names: Iterable[str] | None = None
+) -> list[PlannedTable]:
+    """The tables that the endpoints of the settings need in this dialect, each once, in the order of the settings.
+
+    Callback queues are planned for `instance_names`; None means this machine (or INSTANCE), an empty list none. `catalog` is the
+    connection's own on SQL Server. Uses no database. Raises AddressError for a name that the database cannot hold.
+    """
+    return _once(_tables(settings, settings.address_book(dialect, catalog), instance_names), dialect)
+
+
+def wake_up_tables(settings: Settings, dialect: str, instance_names: Iterable[str] | None = None) -> list[PlannedTable]:
+    """The planned tables that need a wake-up trigger; none except on PostgreSQL.
+
+    These are the queues of endpoints with WAKE_UP and, if there are any, the tables of delayed messages, which every worker polls.
+    """
+    if dialect != "postgresql" or not settings.announces:
+        return []
+    names = None if instance_names is None else tuple(instance_names)
+    book = settings.address_book(dialect)
+    queues = [
+        PlannedTable(TableKind.QUEUE, book.of_queue(queue))
+        for endpoint in settings.endpoints.values()
+        if endpoint.wake_up
+        for queue in (*endpoint.receiving_queue_names(), *_callback_queues(endpoint, names))
+    ]
+    delayed = [PlannedTable(TableKind.DELAYED, delayed_address(book, name)) for name in settings.senders]
+    return _once([*queues, *delayed], dialect)
+
+
+def _once(tables: Iterable[PlannedTable], dialect: str) -> list[PlannedTable]:
+    found: dict[tuple[str, str | None, str | None], PlannedTable] = {}
+    for table in tables:
+        check_address(table.address, dialect)
+        address = table.address
+        # Names that differ only in case are one table on SQLite and, with its usual collations, SQL Server.
+        name = address.table if dialect == "postgresql" else address.table.lower()
+        found.setdefault((name, address.schema, address.catalog), table)
+    return list(found.values())
+
+
+def unusable_names(settings: Settings, dialect: str, catalog: str | None = None) -> list[str]:
+    """The problems with names of planned tables, one sentence each."""
+    wrong: list[str] = []
+    for table in _tables(settings, settings.address_book(dialect, catalog), None):
+        try:
+            check_address(table.address, dialect)
+        except AddressError as error:
+            wrong.append(str(error))
+    return list(dict.fromkeys(wrong))
+
+
+def _tables(settings: Settings, book: AddressBook, instance_names: Iterable[str] | None) -> Iterator[PlannedTable]:
+    names = None if instance_names is None else tuple(instance_names)
+    for endpoint in settings.senders.values():
+        for queue in (*endpoint.receiving_queue_names(), *_callback_queues(endpoint, names)):
+            yield PlannedTable(TableKind.QUEUE, book.of_queue(queue))
+        yield PlannedTable(TableKind.DELAYED, delayed_address(book, endpoint.name))
+        for text in (endpoint.error_queue, endpoint.audit_queue):
+            if text is not None:
+                yield PlannedTable(TableKind.QUEUE, book.parse(text))
+    if settings.senders:
+        yield PlannedTable(TableKind.SUBSCRIPTIONS, subscription_address(book))
+
+
+def _callback_queues(endpoint: EndpointSettings, instance_names: tuple[str, ...] | None) -> Iterator[str]:
+    if not endpoint.callbacks:
+        return
+    for instance in (instance_name(endpoint),) if instance_names is None else instance_names:
+        yield from endpoint.callback_queue_names(instance)
+
+
+# --- Grants -----------------------------------------------------------------------------------------------------------
+
+_READ = "SELECT"
+_READ_AND_DELETE = "SELECT, UPDATE, DELETE"
+_NONE = ""
+_OF_PIPELINE = (
+    Claim,
+    ConversationEdge,
+    EndpointSeen,
+    GroupFigures,
+    LakeBatch,
+    LakeCopy,
+    LakeFile,
+    LakePosition,
+    MessageFigures,
+    NotableMessage,
+    PipelineRun,
+    QueueFigures,
+    UsageDay,
+)
+
+
+class Purpose(enum.StrEnum):
+    """The purpose of a role."""
+
+    WORKER = "worker"
+    """Runs workers, serves the admin, sends requests."""
+    SENDER = "sender"
+    """Sends, publishes and enqueues tasks; reads no messages."""
+    READER = "reader"
+    """Reads everything and changes nothing."""
+    PIPELINE = "pipeline"
+    """Runs `run_sqlqueue_pipeline`: takes from audit queues, copies error queues."""
+
+
+def grants_for(purpose: Purpose, role: str, settings: Settings, dialect: str) -> Grants:
+    """The rights of a role on the tables of the settings. Uses no database."""
+    match purpose:
+        case Purpose.WORKER:
+            return Grants(role)
+        case Purpose.SENDER:
+            return Grants(role, _of_sender, _tables_with((TaskResult,) if settings.task_backends else (), "SELECT, INSERT", _NONE))
+        case Purpose.READER:
+            return Grants(role, _read_only, _read_only)
+        case Purpose.PIPELINE:
+            return Grants(role, _of_pipeline(settings, dialect), _tables_with(_OF_PIPELINE, ALL_RIGHTS, _READ))
+
+
+def _read_only(_table: object) -> str:
+    return _READ
+
+
+def _of_sender(table: PlannedTable) -> str:
+    return _READ if table.kind is TableKind.SUBSCRIPTIONS else "INSERT"
+
+
+def _tables_with(models: tuple[type, ...], rights: str, others: str) -> Callable[[str], str]:
+    names = {model._meta.db_table for model in models}  # type: ignore[attr-defined]
+    return lambda table: rights if table in names else others
+
+
+def _of_pipeline(settings: Settings, dialect: str) -> Callable[[PlannedTable], str]:
+    book = settings.address_book(dialect)
+    audited = {book.parse(each.audit_queue) for each in settings.senders.values() if each.audit_queue is not None}
+    failed = {book.parse(each.error_queue) for each in settings.senders.values()}
+
+    def rights(table: PlannedTable) -> str:
+        address: QueueAddress = table.address
+        return _READ_AND_DELETE if address in audited else _READ if address in failed else _NONE
+
+    return rights
+
+
+# --- After `migrate` --------------------------------------------------------------------------------------------------
+
+
+def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
+    """Install missing tables of the endpoints, in the database of `SQLQUEUE["DATABASE"]` only.
+
+    Connected to `post_migrate` of this app, so it runs once per `migrate`. Does nothing if `INSTALL_AFTER_MIGRATE` is off. Prints
+    the created tables unless verbosity is 0. Raises ConfigurationError for invalid settings and DatabaseError.
+    """
+    settings = get_settings()
+    if not settings.install_after_migrate or using != settings.database:
+        return
+    connection = connection_of(using)
+    tables = planned_tables(settings, dialect_of_connection(connection).name, current_catalog(connection))
+    made = install_tables(using, tables, layout=settings.table_layout)
+    if verbosity >= 1:
+        out = stdout or sys.stdout
+        for table in made:
+            out.write(f"  Created {table.kind.value} table {table.address}\n")
+
+
+def make_groups_after_migrate(*, app_config: AppConfig, using: str, **_: Any) -> None:
+    """Create missing permission groups in the database of the users. Connected as `install_after_migrate`."""
+    make_groups(app_config, using)
+
+
+# Each group includes the one before. Readers do not see bodies, which may hold personal data.
+_READER: Final = ("view_queue", "view_instance")
+_WRITER: Final = (*_READER, "view_body", "export", "retry", "edit_message", "archive", "delete_message", "control_endpoint")
+_ADMIN: Final = (*_WRITER, "move_message", "purge_queue", "manage_redirect", "manage_settings")
+GROUPS: Final = {"sqlqueue reader": _READER, "sqlqueue writer": _WRITER, "sqlqueue admin": _ADMIN}
+
+
+def make_groups(app_config: AppConfig, using: str) -> list[str]:
+    """Create missing permission groups; returns their names. Existing groups are not changed.
+
+    Does nothing if Django's users are not installed or are in another database.
+    """
+    if not apps.is_installed("django.contrib.auth"):
+        return []
+    from django.contrib.auth.management import create_permissions  # noqa: PLC0415 - these need the installed app
+    from django.contrib.auth.models import Group, Permission  # noqa: PLC0415
+
+    if not router.allow_migrate_model(using, Group):
+        return []
+    # The signal of Django's auth app creates them too, possibly later.
+    create_permissions(app_config, verbosity=0, using=using)
+    missing = set(GROUPS) - set(Group.objects.using(using).filter(name__in=GROUPS).values_list("name", flat=True))
+    for name in sorted(missing):
+        with transaction.atomic(using=using):
+            group, is_new = Group.objects.using(using).get_or_create(name=name)
+            if is_new:
+                wanted = Permission.objects.using(using).filter(content_type__app_label=app_config.label, codename__in=GROUPS[name])
+                group.permissions.set(wanted)
+    return sorted(missing)

@@ -1,0 +1,656 @@
+"""JSON bodies: decoded JSON as the typed values that a handler asks for, and values as the JSON that NServiceBus reads."""
+
+from __future__ import annotations
+
+import base64
+import collections.abc
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
+from sqlqueue_app.messages.times import format_timespan, parse_timespan
+from sqlqueue_app.messages.type_hints import (
+    MAPPINGS,
+    PASCAL,
+    Member,
+    bare,
+    camel,
+    construct,
+    find_member,
+    folded,
+    is_mappable,
+    is_model,
+    mapped_class,
+    member_names,
+    members_of,
+    pascal,
+)
+
+# --- misfit -----------------------------------------------------------------------------------------------------------
+# The error that carries the place of a wrong value out of a body; it never leaves the serializers.
+
+
+class Misfit(Exception):
+    """A value does not fit; ``path`` grows from the inside to the outside while the error passes."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[str] = []
+
+    def __str__(self) -> str:
+        where = "".join(reversed(self.path)).lstrip(".")
+        return f"{where}: {self.reason}" if where else self.reason
+
+
+# --- json reader ------------------------------------------------------------------------------------------------------
+# Decoded JSON as typed values: the dataclass that a handler asked for, from what a .NET or Python peer wrote.
+
+
+Reader = Callable[[Any], Any]
+"""Makes the typed value of a decoded JSON value; raises Misfit where it does not fit."""
+
+# A whole number written as 1e999999999 would fill the memory once it is an int.
+_LONGEST_INTEGER: Final = 40
+# As Newtonsoft writes them; JSON has no numbers for them.
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+
+# Core 5 says the type of a dictionary among its entries where it is not that of the member.
+_NET_MAPPING: Final = "System.Collections."
+
+_LISTS: Final = (
+    list,
+    collections.abc.Sequence,
+    collections.abc.MutableSequence,
+    collections.abc.Collection,
+    collections.abc.Iterable,
+)
+_SETS: Final = {set: set, collections.abc.MutableSet: set, frozenset: frozenset, collections.abc.Set: frozenset}
+
+
+def reader_for(hint: Any, names: str) -> Reader:
+    """The reader of a type hint; raises :class:`MessageTypeError` for a hint that has none.
+
+    ``names`` says which spelling of a member counts where a body holds several; any spelling is found.
+    """
+    hint = bare(hint)
+    if hint in (Any, object) or isinstance(hint, typing.TypeVar):
+        return _anything
+    if hint is None:
+        return _SCALARS[type(None)]
+    if isinstance(hint, type) and typing.get_origin(hint) is None:
+        return _reader_of_class(hint, names)
+    return _reader_of_generic(hint, typing.get_origin(hint), typing.get_args(hint), names)
+
+
+def _reader_of_class(cls: type, names: str) -> Reader:
+    scalar = _SCALARS.get(cls)
+    if scalar is not None:
+        return scalar
+    if issubclass(cls, Enum):
+        return lambda value: _enum(cls, value)
+    plain: type = cls  # the checker has narrowed the name by now
+    if is_mappable(plain):
+        # Looked up at the first value, so that a class may hold itself.
+        return lambda value: _object_reader(plain, names)(value)
+    if cls in _LISTS or cls in _SETS or cls in MAPPINGS or cls is tuple:
+        return _reader_of_generic(cls, cls, (), names)
+    raise _unknown(cls)
+
+
+def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str) -> Reader:
+    if origin in (typing.Union, types.UnionType):
+        return _union(args, names)
+    if origin is typing.Literal:
+        return _literal(args)
+    if origin is tuple:
+        return _tuple(args, names)
+    if origin in _LISTS:
+        return _array(reader_for(args[0], names) if args else _anything, list)
+    if origin in _SETS:
+        return _array(reader_for(args[0], names) if args else _anything, _SETS[origin])
+    if origin in MAPPINGS:
+        key, item = args or (str, Any)
+        return _mapping(_key_reader(key), reader_for(item, names))
+    if mapped_class(hint) is not None:
+        return lambda value: _object_reader(hint, names)(value)
+    raise _unknown(hint)
+
+
+@lru_cache(maxsize=2048)
+def _object_reader(kind: Any, names: str) -> Reader:
+    """The reader of a class, or of an alias of a generic one."""
+    cls: type = typing.get_origin(kind) or kind
+    members = [member for member in members_of(kind) if member.settable]
+    own = {member.name for member in members}
+    plans = [(member, _spellings(member, own, names), _member_reader(cls, member, names)) for member in members]
+
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise _expected(f"an object for {cls.__qualname__}", value)
+        arguments: dict[str, Any] = {}
+        others: dict[str, str] | None = None
+        for member, spellings, read_member in plans:
+            key = next((spelling for spelling in spellings if spelling in value), None)
+            if key is None:
+                if others is None:
+                    others = {folded(name): name for name in reversed(value) if name not in own}
+                key = others.get(folded(member.name))
+            if key is not None:
+                arguments[member.name] = _at(f".{member.name}", read_member, value[key])
+            elif member.required:
+                raise Misfit(f"{cls.__qualname__} needs the member {member.name!r}, which has no default; {_has(value)}")
+        try:
+            return construct(cls, arguments)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise Misfit(f"{cls.__qualname__} refused its members: {error}") from error
+
+    return read
+
+
+def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
+    """The exact names to look for first; another member's own name is never among them."""
+    spelled = dict.fromkeys((pascal(member.name), camel(member.name)))
+    wanted = [*spelled, member.name] if names == PASCAL else [member.name, *spelled]
+    return tuple(name for name in wanted if name == member.name or name not in own)
+
+
+def _member_reader(cls: type, member: Member, names: str) -> Reader:
+    try:
+        return reader_for(member.hint, names)
+    except MessageTypeError as error:
+        if is_model(cls):
+            return _anything  # a type that Pydantic knows, and checks
+        raise MessageTypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
+
+
+def _at(step: str, read: Reader, value: Any) -> Any:
+    try:
+        return read(value)
+    except Misfit as misfit:
+        misfit.path.append(step)
+        raise
+
+
+def _array(item: Reader, make: Callable[[list[Any]], Any]) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            value = _typed_array(value)
+        return make([_at(f"[{index}]", item, entry) for index, entry in enumerate(value)])
+
+    return read
+
+
+def _typed_array(value: Any) -> list[Any]:
+    """What core 5 makes of an array whose type is not that of the member: an object with the type and the values."""
+    found = value.get("$values") if type(value) is dict else None
+    if type(found) is not list:
+        raise _expected("an array", value)
+    return found
+
+
+def _tuple(args: tuple[Any, ...], names: str) -> Reader:
+    if not args or (len(args) == 2 and args[1] is Ellipsis):
+        return _array(reader_for(args[0], names) if args else _anything, tuple)
+    items = [reader_for(arg, names) for arg in args]
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) != len(items):
+            raise _expected(f"an array of {len(items)}", value)
+        return tuple(_at(f"[{n}]", item, entry) for n, (item, entry) in enumerate(zip(items, value, strict=True)))
+
+    return read
+
+
+def _mapping(key: Reader, item: Reader) -> Reader:
+    def read(value: Any) -> dict[Any, Any]:
+        if type(value) is not dict:
+            raise _expected("an object", value)
+        if str(value.get("$type")).startswith(_NET_MAPPING):
+            value = {name: entry for name, entry in value.items() if name != "$type"}
+        return {_at(f"[{name!r}]", key, name): _at(f"[{name!r}]", item, entry) for name, entry in value.items()}
+
+    return read
+
+
+def _key_reader(hint: Any) -> Reader:
+    if hint is int:
+        return _integer_key
+    return reader_for(hint, PASCAL)
+
+
+def _union(args: tuple[Any, ...], names: str) -> Reader:
+    readers = [reader_for(arg, names) for arg in args if arg is not type(None)]
+    nullable = len(readers) < len(args)
+
+    def read(value: Any) -> Any:
+        if value is None and nullable:
+            return None
+        if len(readers) == 1:
+            return readers[0](value)
+        for reader in readers:
+            try:
+                return reader(value)
+            except Misfit:
+                count_failed_try()
+        raise _expected(" or ".join(_named(arg) for arg in args), value)
+
+    return read
+
+
+def _literal(args: tuple[Any, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        for arg in args:
+            if isinstance(arg, Enum):
+                if find_member(type(arg), value) is arg:
+                    return arg
+            elif arg == value and type(arg) is type(value):
+                return arg
+        raise _expected(" or ".join(map(repr, args)), value)
+
+    return read
+
+
+def _enum(cls: type[Enum], value: Any) -> Enum:
+    if (found := find_member(cls, value)) is None:
+        raise _expected(f"a value or name of {cls.__qualname__}", value)
+    return found
+
+
+def _anything(value: Any) -> Any:
+    return value
+
+
+def _null(value: Any) -> None:
+    if value is not None:
+        raise _expected("null", value)
+
+
+def _exactly(kind: type, what: str) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise _expected(what, value)
+        return value
+
+    return read
+
+
+def _integer(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if type(value) is Decimal and value.adjusted() < _LONGEST_INTEGER and value == value.to_integral_value():
+        return int(value)
+    raise _expected("a whole number", value)
+
+
+def _integer_key(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise _expected("a whole number as key", value) from None
+
+
+def _float(value: Any) -> float:
+    if type(value) is str and value in _NO_NUMBERS:
+        return float(value)
+    if type(value) in (int, Decimal):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = float("inf")
+        if math.isfinite(number):
+            return number
+    raise _expected("a number that fits a float", value)
+
+
+def _decimal(value: Any) -> Decimal:
+    # As text too: many writers, Django's among them, keep the digits of money that way.
+    if type(value) in (int, Decimal, str):
+        try:
+            number = Decimal(value)
+        except InvalidOperation:
+            number = Decimal("nan")
+        if number.is_finite():
+            return number
+    raise _expected("a decimal number", value)
+
+
+def _from_text(make: Callable[[str], Any], what: str) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is str:
+            try:
+                return make(value)
+            except ValueError:
+                pass
+        raise _expected(what, value)
+
+    return read
+
+
+def _make_bytes(text: str) -> bytes:
+    # .NET takes white space in it, too; PostgreSQL's encode() breaks the lines.
+    return base64.b64decode("".join(text.split()), validate=True)
+
+
+def _make_date(text: str) -> date:
+    # A DateTime of .NET is what older contracts have for a date.
+    return datetime.fromisoformat(text).date() if len(text) > 10 else date.fromisoformat(text)
+
+
+_SCALARS: Final[dict[Any, Reader]] = {
+    dict: _exactly(dict, "an object"),
+    str: _exactly(str, "text"),
+    bool: _exactly(bool, "true or false"),
+    type(None): _null,
+    int: _integer,
+    float: _float,
+    Decimal: _decimal,
+    datetime: _from_text(datetime.fromisoformat, "a date and time like '2026-11-20T10:11:12Z'"),
+    date: _from_text(_make_date, "a date like '2026-11-20'"),
+    time: _from_text(time.fromisoformat, "a time like '10:11:12'"),
+    timedelta: _from_text(parse_timespan, "a duration like '1.02:03:04.0050000'"),
+    UUID: _from_text(UUID, "a GUID"),
+    bytes: _from_text(_make_bytes, "base64 text"),
+}
+
+
+def _expected(what: str, value: Any) -> Misfit:
+    return Misfit(f"expected {what}, got {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    if value is None or type(value) is bool:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return f"an array of {len(value)}"
+    if isinstance(value, str):
+        return repr(value) if len(value) <= 60 else f"{value[:60]!r}... ({len(value)} characters)"
+    return f"the number {value:.40}" if isinstance(value, Decimal) else f"the number {value:d}"
+
+
+def _has(value: dict[str, Any]) -> str:
+    return f"the body has {', '.join(map(repr, list(value)[:20]))}" if value else "the body is empty"
+
+
+def _named(hint: Any) -> str:
+    return "null" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def _unknown(hint: Any) -> MessageTypeError:
+    return MessageTypeError(
+        f"nothing in JSON can be read as {hint!r}; use a dataclass, an Enum, str, int, float, bool, Decimal, datetime, "
+        "date, time, timedelta, UUID, bytes, list, set, tuple, dict or Any"
+    )
+
+
+# --- tries ------------------------------------------------------------------------------------------------------------
+# How often a body may fail to fit one of several alternatives, so that nobody can have a reader try for ever.
+#
+# Hints such as `Node | Leaf` are tried one after the other. Where they hold such hints themselves, a short body that fits none
+# could be tried as often as there are ways through it: twice as often with each level.
+
+
+LEAST_TRIES: Final = 10_000
+_LEFT: Final[ContextVar[list[int] | None]] = ContextVar("tries_left", default=None)
+
+
+@contextmanager
+def limited_tries(size: int) -> Iterator[None]:
+    """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_TRIES at least.
+
+    Inside of another one, that one counts: several messages of one body share its tries.
+    """
+    if _LEFT.get() is not None:
+        yield
+        return
+    token = _LEFT.set([max(LEAST_TRIES, size)])
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)
+
+
+def count_failed_try() -> None:
+    """One alternative did not fit. MessageBodyError if that were too many."""
+    left = _LEFT.get()
+    if left is None:
+        return
+    left[0] -= 1
+    if left[0] < 0:
+        raise MessageBodyError(
+            "the body fits too many alternatives of its type hints in part and none of them whole: reading it was given up; "
+            "have the alternatives differ where they begin, or send a body that fits one of them"
+        )
+
+
+# --- scalar text ------------------------------------------------------------------------------------------------------
+# Single values as text, in the forms that JSON and XML of .NET share (docs/internals/wire.md#bodies).
+#
+# Everything raises Misfit for what .NET could not hold.
+
+
+# Beyond this size a Decimal keeps its exponent; written out, it could fill the memory.
+_PLAIN_DECIMAL: Final = 64
+
+
+def bool_text(value: bool) -> str:
+    """``true`` or ``false``."""
+    return "true" if value else "false"
+
+
+def float_text(value: float) -> str:
+    """The shortest digits that give the same number."""
+    if not math.isfinite(value):
+        raise Misfit(f"no body has a number for {value!r}")
+    return float.__repr__(value)
+
+
+def integer_text(value: int) -> str:
+    """All digits."""
+    try:
+        return int.__repr__(value)
+    except ValueError:
+        raise Misfit(f"the number has more digits than Python converts ({value.bit_length()} bits)") from None
+
+
+def decimal_text(value: Decimal) -> str:
+    """All digits, also zeros at the end."""
+    if not value.is_finite():
+        raise Misfit(f"no body has a number for {value!r}")
+    exponent = value.as_tuple().exponent
+    plain = isinstance(exponent, int) and -_PLAIN_DECIMAL <= exponent <= _PLAIN_DECIMAL
+    return format(value, "f") if plain else str(value)
+
+
+def datetime_text(value: datetime) -> str:
+    """ISO 8601, with ``Z`` or the offset where the time has a zone."""
+    offset = value.utcoffset()
+    if offset is None:
+        return value.isoformat()
+    if offset % timedelta(minutes=1):
+        # ISO 8601 of .NET knows no seconds in an offset.
+        value = value - offset
+        offset = timedelta(0)
+    naive = value.replace(tzinfo=None).isoformat()
+    if not offset:
+        return f"{naive}Z"
+    minutes = abs(offset) // timedelta(minutes=1)
+    return f"{naive}{'-' if offset < timedelta(0) else '+'}{minutes // 60:02}:{minutes % 60:02}"
+
+
+def date_text(value: date) -> str:
+    """``2026-11-20``."""
+    return value.isoformat()
+
+
+def time_text(value: time) -> str:
+    """``10:11:12``."""
+    if value.tzinfo is not None:
+        raise Misfit(f"the time {value!r} has a time zone, which no receiver would understand; use a datetime")
+    return value.isoformat()
+
+
+def bytes_text(value: bytes | bytearray | memoryview) -> str:
+    """Base64."""
+    return base64.b64encode(value).decode("ascii")
+
+
+# --- json writer ------------------------------------------------------------------------------------------------------
+# Values as JSON text, in the forms that the JSON serializers of NServiceBus read (docs/internals/wire.md#bodies).
+#
+# The standard encoder cannot write a Decimal as a number without losing digits, and libraries that can (msgspec, pydantic)
+# write durations as ISO text, which .NET refuses; hence a writer of our own.
+
+
+_Write = Callable[[Any], str]
+
+# In C, so twice as fast as we are; asked for values alone that it writes to the letter as we do.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
+_STANDARD: Final = frozenset({str, int, float, bool, type(None)})
+_TEXT: Final = frozenset({str})
+
+_text: Final = json.JSONEncoder(ensure_ascii=False).encode
+
+
+def write_json(value: Any, names: str) -> str:
+    """The compact JSON text of a value; raises :class:`Misfit` for what JSON or .NET could not hold.
+
+    ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
+    data and stay as they are. May raise RecursionError and OverflowError of values nested without end.
+    """
+    as_pascal = names == PASCAL
+    plain = _object_of(value, as_pascal)
+    if _is_plain(plain):
+        try:
+            return _encode(plain)
+        except ValueError:
+            pass  # NaN, or more digits than Python converts: written below, it is named with its place
+    out: list[str] = []
+    _write(value, out, as_pascal)
+    return "".join(out)
+
+
+def _object_of(value: Any, as_pascal: bool) -> Any:
+    """The members of a message as a dictionary; what is none comes back as it is."""
+    kind: type = type(value)
+    if kind is dict or kind is list or not is_mappable(kind):
+        return value
+    members = member_names(kind)
+    found = {pascal(name) if as_pascal else name: getattr(value, name) for name in members}
+    return found if len(found) == len(members) else value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the standard encoder writes the value as we do: text as keys, and nothing that it knows otherwise or not at all."""
+    kind = type(value)
+    if kind is dict:
+        return _TEXT.issuperset(map(type, value)) and all(type(item) in _STANDARD or _is_plain(item) for item in value.values())
+    return kind is list and all(type(item) in _STANDARD or _is_plain(item) for item in value)
+
+
+def _write(value: Any, out: list[str], as_pascal: bool) -> None:
+    kind: type = type(value)
+    write = _WRITTEN_SCALARS.get(kind)
+    if write is not None:
+        out.append(write(value))
+    elif isinstance(value, Enum):
+        _write(value.value, out, as_pascal)
+    elif is_mappable(kind):
+        names = member_names(kind)
+        pairs = ((pascal(name) if as_pascal else name, f".{name}", getattr(value, name)) for name in names)
+        _write_object(pairs, out, as_pascal)
+    elif isinstance(value, Mapping):
+        _write_object(((_key(key), f"[{key!r}]", item) for key, item in value.items()), out, as_pascal)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        _write_array(value, out, as_pascal)
+    else:
+        out.append(_scalar_of(value)(value))
+
+
+def _write_object(pairs: Iterable[tuple[str, str, Any]], out: list[str], as_pascal: bool) -> None:
+    seen: set[str] = set()
+    before = "{"
+    for name, step, value in pairs:
+        if name in seen:
+            raise Misfit(f"two members would both be written as {name!r}; rename one of them")
+        seen.add(name)
+        out.append(f"{before}{_text(name)}:")
+        before = ","
+        try:
+            _write(value, out, as_pascal)
+        except Misfit as misfit:
+            misfit.path.append(step)
+            raise
+    out.append("}" if seen else "{}")
+
+
+def _write_array(values: Iterable[Any], out: list[str], as_pascal: bool) -> None:
+    index = -1
+    for index, value in enumerate(values):
+        out.append("," if index else "[")
+        try:
+            _write(value, out, as_pascal)
+        except Misfit as misfit:
+            misfit.path.append(f"[{index}]")
+            raise
+    out.append("]" if index >= 0 else "[]")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, Enum):
+        key = key.value
+    if isinstance(key, str):
+        return key
+    if isinstance(key, (int, UUID)) and not isinstance(key, bool):
+        return str(key)
+    raise Misfit(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID")
+
+
+def _scalar_of(value: Any) -> _Write:
+    # Subclasses of the types below: SafeString, a driver's own datetime. bool and datetime stand before their bases.
+    for kind, write in _WRITTEN_SCALARS.items():
+        if isinstance(value, kind):
+            return write
+    raise Misfit(f"{type(value).__name__} cannot be written as JSON ({value!r}); make it a dataclass, a dict or text")
+
+
+def _timespan(value: timedelta) -> str:
+    try:
+        return f'"{format_timespan(value)}"'
+    except ValueError as error:
+        raise Misfit(str(error)) from None
+
+
+def _quoted(text: Callable[[Any], str]) -> _Write:
+    return lambda value: f'"{text(value)}"'
+
+
+_WRITTEN_SCALARS: Final[dict[type, _Write]] = {
+    str: _text,
+    type(None): lambda _: "null",
+    bool: bool_text,
+    int: integer_text,
+    float: float_text,
+    Decimal: decimal_text,
+    datetime: _quoted(datetime_text),
+    date: _quoted(date_text),
+    time: _quoted(time_text),
+    timedelta: _timespan,
+    UUID: _quoted(str),
+    bytes: _quoted(bytes_text),
+    bytearray: _quoted(bytes_text),
+    memoryview: _quoted(bytes_text),
+}

@@ -1,0 +1,417 @@
+"""Type introspection for readers and writers of bodies: the members of a message class, generics, TypedDicts and enums."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import functools
+import inspect
+import operator
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, Flag
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+# What members a message class has: the one place that knows dataclasses from other annotated classes.
+#
+# A class can be mapped if it is a dataclass, a TypedDict, a model of Pydantic, or if it has annotations and its constructor takes
+# their names as keywords (attrs classes, named tuples and careful hand-written ones do).
+
+
+AS_IS: Final = "as_is"
+"""Members are written under their Python names."""
+
+PASCAL: Final = "pascal"
+"""Members are written as .NET names them: ``order_id`` as ``OrderId``."""
+
+NAMES: Final = (AS_IS, PASCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a message class.
+
+    ``required`` if it has no default, ``settable`` if the constructor takes it, ``kept`` if objects have it: not so an InitVar.
+    """
+
+    name: str
+    hint: Any
+    required: bool
+    settable: bool = True
+    kept: bool = True
+
+
+def check_mappable(cls: type) -> None:
+    """Raise :class:`MessageTypeError`, saying what to do, for a class whose instances could not be read from a body."""
+    if typing.is_typeddict(cls) or is_model(cls):
+        return
+    own = set(_annotations(cls))
+    if dataclasses.is_dataclass(cls):
+        left_out = own - set(cls.__dataclass_fields__) - {name for name in own if _is_marker(_annotations(cls)[name])}
+        if left_out:
+            raise MessageTypeError(
+                f"the class {cls.__qualname__} has annotations that are no dataclass fields ({_listed(left_out)}): "
+                "put @dataclass on the class itself, below @message_type"
+            )
+        return
+    trouble = _differences(cls)
+    if trouble is None:
+        raise MessageTypeError(
+            f"the class {cls.__qualname__} has no annotations, so nobody could tell its members; "
+            "make it a dataclass, with @dataclass below @message_type"
+        )
+    if trouble:
+        raise MessageTypeError(
+            f"the class {cls.__qualname__} cannot be a message: its constructor and its annotations differ in "
+            f"{_listed(trouble)}; make it a dataclass, with @dataclass below @message_type"
+        )
+
+
+@lru_cache(maxsize=2048)
+def is_mappable(cls: type) -> bool:
+    """Whether values of the class are written and read member by member."""
+    return dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or is_model(cls) or _differences(cls) == set()
+
+
+def mapped_class(hint: Any) -> type | None:
+    """The class whose members a bare hint stands for: itself, or that of an alias of a generic one; None for another hint."""
+    cls = typing.get_origin(hint) or hint
+    return cls if isinstance(cls, type) and is_mappable(cls) else None
+
+
+def is_model(cls: type) -> bool:
+    """Whether the class is a model of Pydantic, which is not imported for the question."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(cls, pydantic.BaseModel)
+
+
+def construct(cls: Any, members: dict[str, Any]) -> Any:
+    """An instance with these members; raises what the class raises. Values of a model pass its own validation, by their aliases."""
+    if not is_model(cls):
+        return cls(**members)
+    fields = _model_fields(cls)
+    aliases = {name: fields[name].validation_alias or fields[name].alias for name in members}
+    return cls.model_validate({alias if isinstance(alias := aliases[name], str) else name: members[name] for name in members})
+
+
+@lru_cache(maxsize=2048)
+def member_names(cls: type) -> tuple[str, ...]:
+    """The names of the members in the order of their declaration; type hints are not resolved for it."""
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    if is_model(cls):
+        return tuple(_model_fields(cls))
+    parameters = _parameters(cls)
+    annotated = _annotated(cls)
+    return tuple(name for name in parameters if name in annotated)
+
+
+@lru_cache(maxsize=2048)
+def members_of(kind: Any) -> tuple[Member, ...]:
+    """The members of a class, or of an alias of a generic one, with their types.
+
+    Raises :class:`MessageTypeError` where a type hint names what does not exist.
+    """
+    cls = typing.get_origin(kind) or kind
+    if is_model(cls):
+        return tuple(Member(name, field.annotation, field.is_required()) for name, field in _model_fields(cls).items())
+    try:
+        hints = bound_hints(kind)
+    except (NameError, AttributeError, TypeError) as error:
+        raise MessageTypeError(
+            f"the type hints of {cls.__qualname__} cannot be resolved ({error}): name types that its module holds at run time"
+        ) from error
+    if dataclasses.is_dataclass(cls):
+        return _fields_of(cls, hints)
+    if typing.is_typeddict(cls):
+        return tuple(Member(name, hint, _is_key_required(cls, name, hint)) for name, hint in hints.items())
+    check_mappable(cls)
+    empty = inspect.Parameter.empty
+    parameters = _parameters(cls)
+    return tuple(Member(name, hints[name], parameters[name].default is empty) for name in member_names(cls))
+
+
+def _fields_of(cls: Any, hints: dict[str, Any]) -> tuple[Member, ...]:
+    """The fields of a dataclass, then what only its constructor takes."""
+    fields = {field.name for field in dataclasses.fields(cls)}
+    members = [Member(f.name, hints.get(f.name, Any), _is_required(f), f.init) for f in dataclasses.fields(cls)]
+    for name, field in cls.__dataclass_fields__.items():
+        if name not in fields and isinstance(hint := hints.get(name), dataclasses.InitVar):
+            members.append(Member(name, hint.type, _is_required(field), kept=False))
+    return tuple(members)
+
+
+@lru_cache(maxsize=4096)
+def pascal(name: str) -> str:
+    """``order_id`` → ``OrderId``; a name that is Pascal case already stays."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_")) or name
+
+
+def camel(name: str) -> str:
+    """``order_id`` → ``orderId``."""
+    text = pascal(name)
+    return text[:1].lower() + text[1:]
+
+
+@lru_cache(maxsize=8192)
+def folded(name: str) -> str:
+    """What all spellings of a name have in common: ``order_id``, ``OrderId``, ``ORDERID`` → ``orderid``."""
+    return name.replace("_", "").casefold()
+
+
+def _model_fields(cls: Any) -> dict[str, Any]:
+    return dict(cls.model_fields)
+
+
+def _is_key_required(cls: Any, name: str, hint: Any) -> bool:
+    """Whether a key of a TypedDict is: by its own mark, which Python itself does not see in annotations that are text."""
+    while (origin := typing.get_origin(hint)) is not None:
+        if origin in (typing.Required, typing.NotRequired):
+            return origin is typing.Required
+        if origin is not getattr(typing, "ReadOnly", None) and origin is not typing.Annotated:
+            break
+        hint = typing.get_args(hint)[0]
+    return name in cls.__required_keys__
+
+
+def _differences(cls: type) -> set[str] | None:
+    """The names that constructor and annotations do not share; ``None`` for a class without annotations."""
+    annotated = _annotated(cls)
+    if not annotated:
+        return None
+    parameters = _parameters(cls)
+    required = {name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty}
+    return (annotated - set(parameters)) | (required - annotated)
+
+
+def _annotated(cls: type) -> set[str]:
+    """The annotated names of the class and its bases, class variables aside."""
+    return {
+        name
+        for base in cls.__mro__
+        for name, hint in _annotations(base).items()
+        if "ClassVar" not in (hint if isinstance(hint, str) else repr(hint)).partition("[")[0]
+    }
+
+
+def _is_marker(hint: Any) -> bool:
+    """Whether an annotation only says that the fields below it are given by name."""
+    return hint is dataclasses.KW_ONLY or (isinstance(hint, str) and hint.rpartition(".")[2] == "KW_ONLY")
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    """The class's own annotations, unresolved: a name that exists for type checkers only must not fail here."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415 - exists from 3.14 on only
+
+        return dict(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
+    return inspect.get_annotations(cls)
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """The constructor's parameters that can be given by name; ``*args`` and ``**kwargs`` ask for nothing."""
+    try:
+        signature = inspect.signature(cls)
+    except (ValueError, TypeError):
+        return {}
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {name: parameter for name, parameter in signature.parameters.items() if parameter.kind not in variable}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+# --- hints ------------------------------------------------------------------------------------------------------------
+# Type hints without what surrounds them, for readers and writers of bodies.
+
+
+ARRAYS: Final = (
+    list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection,
+    collections.abc.Iterable, collections.abc.Set, collections.abc.MutableSet,
+)  # fmt: skip
+# What is a value, not a reference, in .NET.
+_VALUES: Final = (bool, int, float, Decimal, datetime, date, time, timedelta, UUID)
+MAPPINGS: Final = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+_AROUND: Final = (typing.Annotated, typing.Required, typing.NotRequired, getattr(typing, "ReadOnly", typing.Required))
+
+
+def bare(hint: Any) -> Any:
+    """The hint without Annotated, NewType, type aliases and what marks keys of a TypedDict."""
+    while True:
+        if typing.get_origin(hint) in _AROUND:
+            hint = typing.get_args(hint)[0]
+        elif isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":  # `type X = ...` of 3.12
+            hint = hint.__value__
+        else:
+            return hint
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """What a union is made of, bare, without None; of another hint itself."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(bare(arg) for arg in typing.get_args(hint) if arg is not type(None))
+    return (hint,)
+
+
+def is_optional(hint: Any) -> bool:
+    """Whether the hint is a union with None."""
+    return typing.get_origin(hint) in (typing.Union, types.UnionType) and type(None) in typing.get_args(hint)
+
+
+def is_value_type(kind: Any) -> bool:
+    """Whether .NET has a value for a bare hint, not a reference that may be null."""
+    return isinstance(kind, type) and (kind in _VALUES or issubclass(kind, Enum))
+
+
+def array_items(hint: Any) -> list[Any] | None:
+    """The hints of the items of a list, set or tuple: the last one stands for all that follow; None for another hint."""
+    origin = typing.get_origin(hint) or hint
+    if origin not in ARRAYS:
+        return None
+    args = [arg for arg in typing.get_args(hint) if arg is not Ellipsis]
+    return args or [Any]
+
+
+def mapping_items(hint: Any) -> tuple[Any, Any] | None:
+    """The hints of keys and values of a mapping with declared types; None for another hint, also for a dict without them."""
+    args = typing.get_args(hint)
+    return (args[0], args[1]) if typing.get_origin(hint) in MAPPINGS and len(args) == 2 else None
+
+
+# --- generics ---------------------------------------------------------------------------------------------------------
+# The type hints of a class, with what its type variables stand for: `value: T` of `Page[Line]` is a Line.
+
+
+_Bound = dict[Any, Any]
+
+
+def bound_hints(kind: Any) -> dict[str, Any]:
+    """The hints of a class, or of an alias such as `Page[Line]`, by name, extras included.
+
+    A variable that nothing binds stays as it is. Raises what `typing.get_type_hints` raises.
+    """
+    cls = typing.get_origin(kind) or kind
+    hints = typing.get_type_hints(cls, include_extras=True)
+    bindings = list(_bindings(cls, typing.get_args(kind)))
+    if not any(bound for _, bound in bindings):
+        return hints
+    if typing.is_typeddict(cls):  # it has no bases at run time
+        bound = {variable: value for _, each in bindings for variable, value in each.items()}
+        return {name: _substituted(hint, bound) for name, hint in hints.items()}
+    found = dict(hints)
+    for base in reversed(cls.__mro__):
+        bound = {variable: value for owner, each in bindings if owner is base for variable, value in each.items()}
+        found.update({name: _substituted(hints[name], bound) for name in inspect.get_annotations(base) if name in hints})
+    return found
+
+
+def _bindings(cls: Any, args: tuple[Any, ...]) -> Iterator[tuple[Any, _Bound]]:
+    """The class and its bases, each with what stands for its variables."""
+    bound = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
+    yield cls, bound
+    for base in getattr(cls, "__orig_bases__", getattr(cls, "__bases__", ())):
+        origin = typing.get_origin(base)
+        if origin in (typing.Generic, typing.Protocol):
+            continue
+        yield from _bindings(origin or base, tuple(_substituted(arg, bound) for arg in typing.get_args(base)))
+
+
+def _substituted(hint: Any, bound: _Bound) -> Any:
+    if isinstance(hint, typing.TypeVar):
+        return bound.get(hint, hint)
+    variables = getattr(hint, "__parameters__", ())
+    if not bound or not variables or isinstance(hint, type):
+        return hint
+    return hint[tuple(bound.get(variable, variable) for variable in variables)]
+
+
+# --- typed dicts ------------------------------------------------------------------------------------------------------
+# Names of members in dictionaries whose type is known: a TypedDict has members, a plain dict has data.
+
+
+def pascal_keys(value: Any, hint: Any) -> Any:
+    """The value with the keys of TypedDicts as .NET spells them, as far as the hint knows them; others stay.
+
+    MessageBodyError where two keys would become one.
+    """
+    for kind in alternatives(bare(hint)):
+        if isinstance(value, Mapping):
+            if typing.is_typeddict(typing.get_origin(kind) or kind):
+                return _members(value, {member.name: member.hint for member in members_of(kind)})
+            if (pair := mapping_items(kind)) is not None:
+                return {key: pascal_keys(item, pair[1]) for key, item in value.items()}
+        elif isinstance(value, (list, tuple)) and (items := array_items(kind)) is not None:
+            return [pascal_keys(item, items[min(index, len(items) - 1)]) for index, item in enumerate(value)]
+    return value
+
+
+def _members(value: Mapping[Any, Any], hints: dict[str, Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key, item in value.items():
+        name = pascal(key) if key in hints else key
+        if name in found:
+            raise MessageBodyError(f"two members would both be written as {name!r}; rename one of them")
+        found[name] = pascal_keys(item, hints.get(key, Any))
+    return found
+
+
+# --- enum members -----------------------------------------------------------------------------------------------------
+# Which member of an Enum a value of a body stands for: its value, its name, or the names of flags.
+
+
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+
+
+def find_member(cls: type[Enum], value: Any) -> Enum | None:
+    """By value, then by name in any case: .NET's JSON writes numbers, its XML and many peers names; None if there is none.
+
+    Text may also be a number, as it is in the keys of a dictionary, or the names of flags with commas between, as .NET has them.
+    """
+    found = _of_value(cls, value)
+    if found is not None or not isinstance(value, str):
+        return found
+    text = value.strip()
+    found = _of_name(cls, text)
+    if found is None and _NUMBER.fullmatch(text):
+        found = _of_value(cls, int(text))
+    if found is None and "," in text and issubclass(cls, Flag):
+        members = [member for name in text.split(",") if isinstance(member := _of_name(cls, name.strip()), Flag)]
+        found = functools.reduce(operator.or_, members) if len(members) == text.count(",") + 1 else None
+    return found
+
+
+def _of_value(cls: type[Enum], value: Any) -> Enum | None:
+    if value is None or type(value) is bool:
+        return None
+    try:
+        return cls(value)
+    except (ValueError, TypeError):  # TypeError: text for a flag, of which Python makes no value
+        return None
+
+
+def _of_name(cls: type[Enum], name: str) -> Enum | None:
+    members = cls.__members__
+    if (exact := members.get(name)) is not None:
+        return exact
+    wanted = folded(name)
+    return next((member for known, member in members.items() if folded(known) == wanted), None)

@@ -1,0 +1,585 @@
+"""XML bodies in the form of the XML serializer of NServiceBus: parsed safely, read as JSON-like values, written to the letter."""
+
+from __future__ import annotations
+
+import enum
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+from xml.parsers import expat
+
+from sqlqueue_app.messages.errors import MessageBodyError, SeveralMessages
+from sqlqueue_app.messages.json import (
+    Misfit,
+    bool_text,
+    bytes_text,
+    count_failed_try,
+    date_text,
+    datetime_text,
+    decimal_text,
+    float_text,
+    integer_text,
+    reader_for,
+    time_text,
+)
+from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration
+from sqlqueue_app.messages.type_hints import (
+    MAPPINGS,
+    PASCAL,
+    alternatives,
+    array_items,
+    bare,
+    folded,
+    is_mappable,
+    is_optional,
+    is_value_type,
+    mapped_class,
+    mapping_items,
+    members_of,
+    pascal,
+)
+
+# --- xml document -----------------------------------------------------------------------------------------------------
+# An XML body as a tree of elements, and which messages it holds.
+#
+# Parsed by expat, without document types: no entity is expanded, nothing is fetched. ElementTree would drop the declared
+# namespaces, which name the base types of a message.
+
+
+XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
+_DEEPEST: Final = 100
+# An element of a message has xsi:nil at most, and a namespace for each base type.
+_MOST_ATTRIBUTES: Final = 1_000
+# What expat puts between a namespace and a name; no URI holds it.
+_SEPARATOR: Final = " "
+_BASE_TYPE: Final = "baseType"
+_WRAPPER: Final = "messages"
+
+# XML 1.0 has no control characters. .NET writes and reads references to them, expat refuses those.
+_BAD_REFERENCE: Final = expat.errors.codes[expat.errors.XML_ERROR_BAD_CHAR_REF]
+_CONTROL: Final = re.compile(rb"&#(?:x0*([0-9A-Fa-f]{1,2})|0*([0-9]{1,2}));")
+_CONTROLS: Final = 0x20
+_FIRST_STAND_IN: Final = 0xF0000
+_CONTROLS_OF: Final = {_FIRST_STAND_IN + code: code for code in range(_CONTROLS)}
+
+
+@dataclass(slots=True)
+class Element:
+    """An element: its name without prefix, its namespace ("" for none), the namespaces that it declares by prefix."""
+
+    name: str
+    namespace: str = ""
+    declared: dict[str, str] = field(default_factory=dict)
+    is_nil: bool = False
+    children: list[Element] = field(default_factory=list)
+    text: str = ""
+    """The text directly in it, to the letter."""
+
+    @property
+    def type_names(self) -> list[str]:
+        """The names that it may have as a message: full name of its type, the same without namespace, then its base types."""
+        space = self.namespace.rpartition("/")[2]
+        names = [f"{space}.{self.name}"] if space else []
+        return [*names, self.name, *self.base_types]
+
+    @property
+    def base_types(self) -> list[str]:
+        """The full names of the base types that it declares."""
+        return [uri for prefix, uri in self.declared.items() if prefix.startswith(_BASE_TYPE)]
+
+
+def messages_in(body: bytes) -> list[Element]:
+    """The elements of the messages in a body: the root, or the children of a root `Messages` (cores 3 and 4 wrote that).
+
+    Never empty. Raises MessageBodyError for what is no XML, has a document type, is nested more than 100 deep, has an element with
+    more than 1,000 attributes or namespaces, or is such a root without a message in it. Takes time in proportion to the body.
+    """
+    root = parse_xml(body)
+    if root.name.lower() != _WRAPPER:
+        return [root]
+    if not root.children:
+        raise MessageBodyError(f"the body holds 0 messages: its root {root.name!r} is empty; expected one message at least")
+    return root.children
+
+
+def parse_xml(body: bytes) -> Element:
+    """The root element; raises MessageBodyError as `messages_in`."""
+    if not body:
+        raise MessageBodyError("the body is empty; expected an XML document")
+    raw = bytes(body)
+    try:
+        try:
+            return _parse(raw, _Builder())
+        except expat.ExpatError as error:
+            if error.code != _BAD_REFERENCE or b"<![CDATA[" in raw:
+                raise
+            return _parse(_CONTROL.sub(_stand_in, raw), _BuilderOfControls())
+    except expat.ExpatError as error:
+        raise MessageBodyError(f"the body is not XML: {error}; it starts with {raw[:20]!r}") from None
+    except MessageBodyError:
+        raise
+    except (LookupError, ValueError) as error:
+        # A ValueError of encodings with characters of several bytes, which expat does not read but for UTF-8 and UTF-16.
+        raise MessageBodyError(f"the body declares an encoding that cannot be read: {str(error)[:200]}") from None
+
+
+def _parse(body: bytes, builder: _Builder) -> Element:
+    parser = expat.ParserCreate(namespace_separator=_SEPARATOR)
+    parser.buffer_text = True
+    parser.StartDoctypeDeclHandler = _refuse_doctype
+    parser.StartNamespaceDeclHandler = builder.declares
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.text
+    parser.Parse(body, True)
+    return builder.document.children[0]
+
+
+def _stand_in(match: re.Match[bytes]) -> bytes:
+    """A reference to a character of private use, for one to a control character."""
+    code = int(match[1], 16) if match[1] else int(match[2])
+    return match[0] if code >= _CONTROLS or chr(code) in "\t\n\r" else b"&#%d;" % (_FIRST_STAND_IN + code)
+
+
+def _refuse_doctype(*_: object) -> None:
+    raise MessageBodyError("the body has a document type, which could name files and expand without end: no message needs one")
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.document = Element("")
+        self._open = [self.document]
+        # Joined when an element ends: text in many pieces, between its children, would be copied for each of them.
+        self._texts: list[list[str]] = [[]]
+        self._declared: dict[str, str] = {}
+
+    def declares(self, prefix: str | None, uri: str | None) -> None:
+        self._declared[prefix or ""] = uri or ""
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        if len(self._open) > _DEEPEST:
+            raise MessageBodyError(f"the body is nested too deeply: more than {_DEEPEST} elements inside of each other")
+        if max(len(attributes), len(self._declared)) > _MOST_ATTRIBUTES:
+            raise MessageBodyError(f"an element of the body has more than {_MOST_ATTRIBUTES} attributes or namespaces")
+        namespace, _, local = name.rpartition(_SEPARATOR)
+        nil = attributes.get(f"{XSI}{_SEPARATOR}nil", "").strip() in ("true", "1")
+        element = Element(local, namespace, self._declared, nil)
+        self._declared = {}
+        self._open[-1].children.append(element)
+        self._open.append(element)
+        self._texts.append([])
+
+    def end(self, _name: str) -> None:
+        self._open.pop().text = "".join(self._texts.pop())
+
+    def text(self, data: str) -> None:
+        self._texts[-1].append(data)
+
+
+class _BuilderOfControls(_Builder):
+    """Of a document in which characters of private use stand for control characters."""
+
+    def text(self, data: str) -> None:
+        super().text(data.translate(_CONTROLS_OF))
+
+
+# --- xml reader -------------------------------------------------------------------------------------------------------
+# XML as NServiceBus writes it, made into the values that the JSON of the same message would have (docs/internals/wire.md#bodies).
+#
+# XML has no types: what `<Quantity>2</Quantity>` is, only the class of the message knows. So the type hints go along here, and the
+# reader of JSON does the rest, with its errors that name the place.
+
+
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
+_NULL_TEXT: Final = "\n"
+_NO_NUMBERS: Final = {"NaN": "NaN", "INF": "Infinity", "-INF": "-Infinity"}
+_BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
+# A member of type object says by its namespace what it is.
+_NET_TYPES: Final[dict[str, Any]] = {
+    "Boolean": bool, "Byte": int, "SByte": int, "Int16": int, "UInt16": int, "Int32": int, "UInt32": int, "Int64": int,
+    "UInt64": int, "Single": float, "Double": float, "Decimal": Decimal, "TimeSpan": timedelta,
+}  # fmt: skip
+
+
+def decode_xml(body: bytes, hint: Any) -> Any:
+    """The body as decoded JSON would be, for a reader of `hint`; without types (dict) every value is text, but for nil.
+
+    Raises MessageBodyError for what is no XML, and of that SeveralMessages for several messages in one body.
+    """
+    messages = messages_in(body)
+    if len(messages) != 1:
+        raise SeveralMessages(f"the body holds {len(messages)} messages; expected one: let the sender send each by itself")
+    return plain_of(messages[0], hint)
+
+
+def plain_of(element: Element, hint: Any) -> Any:
+    """The value of an element as JSON would have it, so far as the hint says; what does not fit stays text."""
+    hint = bare(hint)
+    kinds = alternatives(hint)
+    if element.is_nil and (is_optional(hint) or not any(map(_may_be_empty, kinds))):
+        return None
+    if is_optional(hint) and not element.children and _is_null(element.text, kinds):
+        return None
+    if len(kinds) != 1:
+        return _first_that_fits(element, kinds)
+    return _value(element, kinds[0])
+
+
+def _may_be_empty(kind: Any) -> bool:
+    """Whether a kind has a value for an element without content, as a text or a list has."""
+    return kind in (str, bytes) or array_items(kind) is not None or mapping_items(kind) is not None
+
+
+def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
+    """As .NET reads a nullable value: nothing, white space, or the word null; and an object: nothing. Texts and lists may be empty.
+
+    White space stands for an object without members, and for a null in a list. A class that needs members makes it the latter.
+    """
+    if all(map(is_value_type, kinds)):
+        return text.strip().lower() in ("", "null")
+    classes = [kind for kind in kinds if mapped_class(kind) is not None]
+    if len(classes) < len(kinds):
+        return False
+    return not text or (text.isspace() and all(any(member.required for member in members_of(kind)) for kind in classes))
+
+
+def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
+    for kind in kinds:
+        found = _value(element, kind)
+        try:
+            reader_for(kind, PASCAL)(found)
+        except Misfit:
+            count_failed_try()
+            continue
+        return found
+    return _untyped(element)
+
+
+def _value(element: Element, kind: Any) -> Any:
+    if (items := array_items(kind)) is not None:
+        return [_item(child, items[min(index, len(items) - 1)]) for index, child in enumerate(element.children)]
+    if (pair := mapping_items(kind)) is not None:
+        return _mapping(element, *pair)
+    if typing.get_origin(kind) is typing.Literal:
+        return next((arg for arg in typing.get_args(kind) if str(arg) == element.text), element.text)
+    if isinstance(kind, type) and (kind in _SCALARS or issubclass(kind, enum.Enum)):
+        return _untyped(element) if element.children else _scalar(element.text, kind)
+    if kind in MAPPINGS:
+        return _collected([(child.name, _untyped(child)) for child in element.children])
+    return _untyped(element) if mapped_class(kind) is None else _object(element, kind)
+
+
+def _item(element: Element, hint: Any) -> Any:
+    """An item of a list. .NET writes a line break for a null among texts."""
+    is_null = element.text == _NULL_TEXT and not element.children and is_optional(bare(hint)) and alternatives(bare(hint)) == (str,)
+    return None if is_null else plain_of(element, hint)
+
+
+def _object(element: Element, kind: Any) -> dict[str, Any]:
+    members = members_of(kind)
+    # As .NET has it, a value without content is not there: it keeps its default.
+    values = {folded(each.name) for each in members if not each.required and is_value_type(bare(each.hint))}
+    by_folded = {folded(member.name): member.hint for member in members}
+    children = [each for each in element.children if each.children or each.text or folded(each.name) not in values]
+    return _collected([(child.name, plain_of(child, by_folded.get(folded(child.name), Any))) for child in children])
+
+
+def _collected(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dict; a name that comes more than once has a list of its values."""
+    found: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+def _mapping(element: Element, key_hint: Any, item_hint: Any) -> dict[Any, Any]:
+    """From elements with a Key and a Value each, whatever their name is."""
+    found = {}
+    for entry in element.children:
+        parts = {folded(part.name): part for part in entry.children}
+        if "key" not in parts:
+            raise Misfit(f"expected an entry with Key and Value, got the element {entry.name!r}")
+        key = _scalar(parts["key"].text, str if key_hint is int else bare(key_hint))
+        found[key] = plain_of(parts["value"], item_hint) if "value" in parts else None
+    return found
+
+
+def _untyped(element: Element) -> Any:
+    if element.is_nil:
+        return None
+    if element.children:
+        return _collected([(child.name, _untyped(child)) for child in element.children])
+    return _scalar(element.text, _NET_TYPES.get(element.namespace, str))
+
+
+def _scalar(text: str, kind: Any) -> Any:
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return text.strip()
+    return _SCALARS.get(kind, _same)(text)
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _stripped(text: str) -> str:
+    return text.strip()
+
+
+def _bool(text: str) -> Any:
+    return _BOOLS.get(text.strip(), text)
+
+
+def _integer(text: str) -> Any:
+    return int(text) if _INTEGER.fullmatch(text.strip()) else text
+
+
+def _float(text: str) -> Any:
+    return _NO_NUMBERS.get(text.strip()) or _number(text)
+
+
+def _number(text: str) -> Any:
+    try:
+        number = Decimal(text.strip())
+    except InvalidOperation:
+        return text
+    # A signaling NaN raises in comparisons, and no NaN is a number of a body.
+    return text if number.is_nan() else number
+
+
+def _duration(text: str) -> str:
+    try:
+        return format_timespan(parse_iso_duration(text))
+    except ValueError:
+        return text
+
+
+_SCALARS: Final[dict[Any, Callable[[str], Any]]] = {
+    str: _same,
+    bytes: _stripped,
+    bool: _bool,
+    int: _integer,
+    float: _float,
+    Decimal: _number,
+    timedelta: _duration,
+    datetime: _stripped,
+    date: _stripped,
+    time: _stripped,
+    UUID: _stripped,
+}
+
+
+# --- xml writer -------------------------------------------------------------------------------------------------------
+# Messages as XML in the form of the XML serializer of NServiceBus 6 and later, to the letter (docs/internals/wire.md#bodies).
+#
+# A reader of .NET finds members by their exact names: message types for it are written with `names="pascal"`.
+
+
+_NAMESPACE: Final = "http://tempuri.net/"
+_XSD: Final = "http://www.w3.org/2001/XMLSchema"
+# Where an element has neither content nor attributes, NServiceBus writes a line break.
+_NOTHING: Final = "\n"
+_INT32: Final = range(-(2**31), 2**31)
+_NAME: Final = re.compile(r"[^\W\d][\w.\-]*")
+# What no XML 1.0 document holds, not even escaped.
+_NO_CHARACTER: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
+
+
+def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
+    """The document of a message; `types` are the full names of its type and its base types, `names` spells members of classes.
+
+    Raises Misfit for what XML or .NET could not hold. May raise RecursionError of values nested without end.
+    """
+    if not types:
+        raise Misfit("XML names the type of the message, and there is none: send a registered class, or a type name and a body")
+    space, _, full = types[0].rpartition(".")
+    root = full.rpartition("+")[2]
+    _check_name(root)
+    bases = "".join(f' xmlns:baseType{index or ""}="{_attribute(base)}"' for index, base in enumerate(types[1:]))
+    start = f'<{root} xmlns:xsi="{XSI}" xmlns:xsd="{_XSD}"{bases} xmlns="{_NAMESPACE}{_attribute(space)}">'
+    out: list[str] = ['<?xml version="1.0"?>', start]
+    _Writer(names == PASCAL, out).members(value)
+    out.append(f"</{root}>")
+    return "".join(out)
+
+
+class _Writer:
+    def __init__(self, as_pascal: bool, out: list[str]) -> None:
+        self._as_pascal = as_pascal
+        self._out = out
+
+    def members(self, value: Any, alias: Any = None) -> bool:
+        """Write the members of a message or of an object in it; whether there were any. `alias` says more of a generic class."""
+        kind: type = type(value)
+        if isinstance(value, Mapping):
+            return self._all((_key(name), f"[{name!r}]", item, Any) for name, item in value.items())
+        if not is_mappable(kind):
+            raise Misfit(f"{kind.__name__} cannot be written as XML ({value!r:.200}); make it a dataclass, a dict or text")
+        members = members_of(alias or kind)
+        return self._all(
+            (pascal(member.name) if self._as_pascal else member.name, f".{member.name}", getattr(value, member.name), member.hint)
+            for member in members
+            if member.kept
+        )
+
+    def _all(self, entries: Iterable[tuple[str, str, Any, Any]]) -> bool:
+        seen: set[str] = set()
+        before = len(self._out)
+        for name, step, item, hint in entries:
+            if name in seen:
+                raise Misfit(f"two members would both be written as {name!r}; rename one of them")
+            seen.add(name)
+            try:
+                self._entry(name, item, hint)
+            except Misfit as misfit:
+                misfit.path.append(step)
+                raise
+        return len(self._out) > before
+
+    def _entry(self, name: str, value: Any, hint: Any) -> None:
+        if value is None:
+            # What is null is said of a value, and left out of a reference.
+            if is_optional(bare(hint)) and all(map(is_value_type, alternatives(bare(hint)))):
+                self._out.append(f'<{name} xsi:nil="true"></{name}>')
+        else:
+            self._element(name, value, hint)
+
+    def _element(self, name: str, value: Any, hint: Any) -> None:
+        _check_name(name)
+        text = _text_of(value)
+        if text is not None:
+            self._out.append(f"<{name}>{text}</{name}>")
+            return
+        self._out.append(f"<{name}>")
+        written = self._content(value, bare(hint))
+        self._out.append(f"</{name}>" if written else f"{_NOTHING}</{name}>")
+
+    def _content(self, value: Any, hint: Any) -> bool:
+        kinds = alternatives(hint)
+        own: type = type(value)
+        if is_mappable(own):  # a named tuple, too
+            return self.members(value, next((kind for kind in kinds if typing.get_origin(kind) is own), None))
+        if isinstance(value, Mapping):
+            pair = next(filter(None, map(mapping_items, kinds)), None)
+            return self.members(value) if pair is None else self._pairs(value, *pair)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._items(value, next(filter(None, map(array_items, kinds)), [Any]))
+        return self.members(value)
+
+    def _items(self, values: Iterable[Any], hints: list[Any]) -> bool:
+        index = -1
+        for index, item in enumerate(values):
+            hint = bare(hints[min(index, len(hints) - 1)])
+            name = _type_name(item if item is not None else next(iter(alternatives(hint))))
+            try:
+                # As .NET has it: the word null in the place of a value, an element without content in that of an object.
+                if item is None:
+                    self._out.append(f"<{name}>{'null' if all(map(is_value_type, alternatives(hint))) else _NOTHING}</{name}>")
+                else:
+                    self._element(name, item, hint)
+            except Misfit as misfit:
+                misfit.path.append(f"[{index}]")
+                raise
+        return index >= 0
+
+    def _pairs(self, values: Mapping[Any, Any], key_hint: Any, item_hint: Any) -> bool:
+        entry = f"KeyValuePairOf{_type_name(bare(key_hint))}And{_type_name(alternatives(bare(item_hint))[0])}"
+        for key, item in values.items():
+            self._out.append(f"<{entry}>")
+            try:
+                self._element("Key", key, key_hint)
+                self._entry("Value", item, item_hint)
+            except Misfit as misfit:
+                misfit.path.append(f"[{key!r}]")
+                raise
+            self._out.append(f"</{entry}>")
+        return bool(values)
+
+
+def _text_of(value: Any) -> str | None:
+    """The text of a single value, escaped; None for what has parts."""
+    if isinstance(value, Enum):
+        # .NET knows the members of an enum by name; one of texts is no enum there.
+        return _escaped(value.value if isinstance(value.value, str) else (value.name or str(value.value)).replace("|", ", "))
+    write = _WRITTEN_SCALARS.get(type(value)) or next(
+        (write for kind, write in _WRITTEN_SCALARS.items() if isinstance(value, kind)), None
+    )
+    return None if write is None else write(value)
+
+
+def _escaped(text: str) -> str:
+    if (found := _NO_CHARACTER.search(text)) is not None:
+        raise Misfit(f"XML cannot hold the character {found.group()!r}; send it as bytes, or as JSON")
+    return str(text).translate(_ESCAPES)
+
+
+def _attribute(text: str) -> str:
+    return _escaped(text).replace('"', "&quot;")
+
+
+def _duration_text(value: timedelta) -> str:
+    try:
+        return format_iso_duration(value)
+    except ValueError as error:
+        raise Misfit(str(error)) from None
+
+
+def _key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise Misfit(f"the key {key!r} is {type(key).__name__}; expected str: it becomes the name of an element")
+    return key
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise Misfit(f"{name!r} cannot be the name of an XML element; expected letters, digits, '_', '.' and '-'")
+
+
+def _type_name(found: Any) -> str:
+    """The name that .NET has for the type of a value, or for a type."""
+    if type(found) is int:
+        return "Int32" if found in _INT32 else "Int64"
+    kind = found if isinstance(found, type) else typing.get_origin(found) or type(found)
+    for base, name in _TYPE_NAMES.items():
+        if issubclass(kind, base) and not issubclass(kind, Enum):
+            return name
+    return kind.__name__ if _NAME.fullmatch(kind.__name__) else "Item"
+
+
+_WRITTEN_SCALARS: Final[dict[type, Callable[[Any], str]]] = {
+    str: _escaped,
+    bool: bool_text,
+    int: integer_text,
+    float: float_text,
+    Decimal: decimal_text,
+    datetime: datetime_text,
+    date: date_text,
+    time: time_text,
+    timedelta: _duration_text,
+    UUID: str,
+    bytes: bytes_text,
+    bytearray: bytes_text,
+    memoryview: bytes_text,
+}
+_TYPE_NAMES: Final[dict[type, str]] = {
+    str: "String",
+    bool: "Boolean",
+    int: "Int32",
+    float: "Double",
+    Decimal: "Decimal",
+    datetime: "DateTime",
+    date: "DateOnly",
+    time: "TimeOnly",
+    timedelta: "TimeSpan",
+    UUID: "Guid",
+    bytes: "ArrayOfByte",
+    list: "List",
+    dict: "Dictionary",
+}

@@ -1,0 +1,321 @@
+"""Models of a running cluster: processes, claims, samples, schedules, two-phase commit, handled messages, task results."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from sqlqueue_app.models.fields import JsonTextField, UtcInstantField
+
+
+class Instance(models.Model):
+    """A running process of an endpoint, and the callback queue that it leases.
+
+    A process inserts its row when it starts, renews `heartbeat_at`, and deletes the row when it ends. A `callback_queue` is unique:
+    the loser of a race gets an IntegrityError and tries the next queue.
+    """
+
+    endpoint = models.CharField("endpoint", max_length=255)
+    name = models.CharField("instance", max_length=255, help_text="INSTANCE of the settings, else the name of the machine")
+    host = models.CharField("machine", max_length=255)
+    pid = models.PositiveBigIntegerField("process id")
+    callback_queue = models.CharField(  # noqa: DJ001 - several rows without a queue must not collide in the constraint
+        "callback queue", max_length=255, null=True, blank=True, help_text="literal name of the leased table"
+    )
+    started_at = models.DateTimeField("started at")
+    heartbeat_at = models.DateTimeField("last heartbeat")
+    threads = models.JSONField("threads", default=dict, blank=True, help_text="live polling threads of each queue")
+    # Nullable or with a default of the database: a worker of before the migration writes rows without it.
+    busy = models.JSONField("busy threads", default=dict, null=True, blank=True, help_text="threads of each queue at a message")
+    concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
+    paused = models.BooleanField("paused", default=False, db_default=False, help_text="asked to receive nothing but replies")
+    paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process has followed")
+    asked_at = models.DateTimeField("asked at", null=True, blank=True, help_text="when an operator last asked for something")
+    version = models.CharField("version", max_length=50, blank=True, default="")
+
+    class Meta:
+        verbose_name = _("instance")
+        verbose_name_plural = _("instances")
+        ordering: ClassVar = ["endpoint", "name", "pid"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["callback_queue"],
+                condition=models.Q(callback_queue__isnull=False),
+                name="sqlqueue_callback_queue_once",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} on {self.host} ({self.pid})"
+
+
+class Claim(models.Model):
+    """Until when a task that one process does for the whole cluster is done or in progress.
+
+    The process whose conditional UPDATE moves `until` forward does the task for that time; the others skip it.
+    """
+
+    name = models.CharField("name", max_length=100, unique=True)
+    until = UtcInstantField("until")
+
+    class Meta:
+        verbose_name = "claim"
+        verbose_name_plural = "claims"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class QueueSample(models.Model):
+    """The length of a queue at a time, for charts: counted every 10 seconds, or rolled up to longer times.
+
+    `waiting`, `expired` and `overdue` are rounded means of `samples` counts; `most_waiting` and `head_age_seconds` are maxima. For
+    a table of delayed messages `waiting` counts all messages and `overdue` those that should have left.
+    """
+
+    queue = models.CharField("queue", max_length=400)
+    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
+    samples = models.PositiveIntegerField("samples", default=1)
+    waiting = models.PositiveBigIntegerField("waiting")
+    most_waiting = models.PositiveBigIntegerField("most waiting")
+    expired = models.PositiveBigIntegerField("expired", default=0)
+    overdue = models.PositiveBigIntegerField("overdue", default=0)
+    head_age_seconds = models.FloatField("age of the first message", null=True, blank=True)
+    exact = models.BooleanField("exact", default=True, help_text="False where a long queue was estimated")
+    written = models.BigIntegerField(
+        "written", null=True, blank=True, help_text="rows ever written into the table, as the database counts them"
+    )
+
+    class Meta:
+        verbose_name = "queue sample"
+        verbose_name_plural = "queue samples"
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["queue", "seconds", "taken_at"], name="sqlqueue_sample_once"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["seconds", "taken_at"], name="sqlqueue_sample_time")]
+
+    def __str__(self) -> str:
+        return f"{self.queue} at {self.taken_at:%Y-%m-%d %H:%M:%S}"
+
+
+class EndpointCounts(models.Model):
+    """Counters of an instance of an endpoint, shared by samples and totals."""
+
+    endpoint = models.CharField("endpoint", max_length=255)
+    instance = models.CharField("instance", max_length=255)
+    handled = models.PositiveBigIntegerField("handled", default=0)
+    failures = models.PositiveBigIntegerField("failed attempts", default=0)
+    immediate_retries = models.PositiveBigIntegerField("immediate retries", default=0)
+    delayed_retries = models.PositiveBigIntegerField("delayed retries", default=0)
+    moved_to_error = models.PositiveBigIntegerField("moved to the error queue", default=0)
+    processing_seconds = models.FloatField("processing time", default=0)
+
+    class Meta:
+        abstract = True
+
+
+class EndpointSample(EndpointCounts):
+    """What an instance of an endpoint did over a time with messages of one type; rows of the same time add up.
+
+    Times are sums over handled messages in seconds; divide by the number for a mean. The critical time is negative if a sender's
+    clock is ahead, and unknown for messages without a time in their headers.
+    """
+
+    message_type = models.CharField("message type", max_length=255, blank=True, default="")
+    taken_at = UtcInstantField("taken at", help_text="the begin of its time, by the clock of the database")
+    seconds = models.PositiveIntegerField("seconds", help_text="the length of its time")
+    processing_max = models.FloatField("longest processing time", default=0)
+    critical_measured = models.PositiveBigIntegerField("handled with a critical time", default=0)
+    critical_seconds = models.FloatField("critical time", default=0)
+    critical_max = models.FloatField("longest critical time", null=True, blank=True)
+
+    class Meta:
+        verbose_name = "endpoint sample"
+        verbose_name_plural = "endpoint samples"
+        indexes: ClassVar = [
+            models.Index(fields=["seconds", "taken_at"], name="sqlqueue_measure_time"),
+            models.Index(fields=["endpoint", "seconds", "taken_at"], name="sqlqueue_measure_endpoint"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}: {self.message_type} at {self.taken_at:%Y-%m-%d %H:%M:%S}"
+
+
+class EndpointTotal(EndpointCounts):
+    """Monotonic counters of an instance of an endpoint: the sum of all its samples.
+
+    Written in the transaction of the samples, so that both agree.
+    """
+
+    class Meta:
+        verbose_name = "total of an endpoint"
+        verbose_name_plural = "totals of endpoints"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["endpoint", "instance"], name="sqlqueue_total_once")]
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} on {self.instance}: {self.handled}"
+
+
+class EndpointExpectation(models.Model):
+    """The minimum of live instances of an endpoint; without a row nothing is expected."""
+
+    endpoint = models.CharField("endpoint", max_length=255, unique=True)
+    minimum = models.PositiveIntegerField("minimum of live instances")
+    changed_by = models.CharField("changed by", max_length=255, blank=True, default="")
+    changed_at = UtcInstantField("changed at")
+
+    class Meta:
+        verbose_name = "minimum of instances"
+        verbose_name_plural = "minimums of instances"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}: {self.minimum}"
+
+
+class ScheduleTick(models.Model):
+    """A tick of a schedule whose message was sent. A tick is unique: the loser of a race sends nothing.
+
+    The first row of a schedule has no `message_id`: a worker has seen the schedule, and earlier ticks are not made up for.
+    """
+
+    # Several projects on one database may each have a "nightly" of their own.
+    schedule = models.CharField("schedule", max_length=255)
+    message_type = models.CharField("message type", max_length=255)
+    tick = UtcInstantField("tick")
+    sent_at = UtcInstantField("sent at")
+    message_id = models.CharField("message id", max_length=255, blank=True, default="")
+    endpoint = models.CharField("sent as", max_length=255, blank=True, default="")
+
+    class Meta:
+        verbose_name = "tick of a schedule"
+        verbose_name_plural = "ticks of schedules"
+        constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "message_type", "tick"], name="sqlqueue_tick_once")]
+
+    def __str__(self) -> str:
+        return f"{self.schedule} at {self.tick:%Y-%m-%d %H:%M}"
+
+
+class Schedule(models.Model):
+    """The state of an entry of SCHEDULES; without a row it is enabled and has no errors.
+
+    `run_requested_at` is set by a request to run now, and cleared in the transaction that sends the message, which sets `ran_at`
+    and the following fields. `changed_at` is when it was last enabled or disabled, NULL for never; earlier ticks are not made up
+    for. `failed_at` and `error` describe the last tick or run while it cannot be sent.
+    """
+
+    name = models.CharField("schedule", max_length=255)
+    message_type = models.CharField("message type", max_length=255)
+    enabled = models.BooleanField("enabled", default=True)
+    changed_by = models.CharField("changed by", max_length=255, blank=True, default="")
+    changed_at = UtcInstantField("changed at", null=True, blank=True)
+    run_requested_at = UtcInstantField("run requested at", null=True, blank=True)
+    ran_at = UtcInstantField("run by hand at", null=True, blank=True)
+    ran_message_id = models.CharField("message id of that run", max_length=255, blank=True, default="")
+    ran_endpoint = models.CharField("run as", max_length=255, blank=True, default="")
+    failed_at = UtcInstantField("failed at", null=True, blank=True)
+    error = models.TextField("error", blank=True, default="", help_text="why its message could not be sent")
+
+    class Meta:
+        verbose_name = _("recurring message")
+        verbose_name_plural = _("recurring messages")
+        default_permissions = ()
+        constraints: ClassVar = [models.UniqueConstraint(fields=["name", "message_type"], name="sqlqueue_schedule_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# --- Two-phase commit -------------------------------------------------------------------------------------------------
+
+
+class TwoPhaseCoordinator(models.Model):
+    """The single row that identifies this database in branch ids on other servers."""
+
+    number = models.PositiveSmallIntegerField("number", primary_key=True)
+    id = models.UUIDField("id")
+
+    class Meta:
+        verbose_name = "coordinator"
+        verbose_name_plural = "coordinators"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class DistributedTransaction(models.Model):
+    """The log of two-phase commit: a receive transaction with branches in other databases. Present only once it is committed.
+
+    Written in the receive transaction before the first branch is prepared; deleted when every branch has ended.
+    """
+
+    id = models.UUIDField("id", primary_key=True)
+    queue = models.CharField("queue", max_length=255)
+    branches = JsonTextField("branches", help_text="the aliases of its branches, in the order of their numbers")
+    decided_at = UtcInstantField("decided at", help_text="by the clock of the database, before its commit")
+
+    class Meta:
+        verbose_name = "distributed transaction"
+        verbose_name_plural = "distributed transactions"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+# --- Handled messages -------------------------------------------------------------------------------------------------
+
+
+class HandledMessage(models.Model):
+    """A handled message, remembered so that a second copy is dropped (DEDUPLICATE_FOR).
+
+    Written in the receive transaction, so the table is in the database of the queues. The key is a digest of queue and message id.
+    """
+
+    id = models.UUIDField("key", primary_key=True)
+    queue = models.CharField("queue", max_length=255)
+    handled_at = UtcInstantField("handled at", help_text="by the clock of the database")
+
+    class Meta:
+        verbose_name = "handled message"
+        verbose_name_plural = "handled messages"
+        indexes: ClassVar = [models.Index(fields=["queue", "handled_at"], name="sqlqueue_handled_age")]
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.id}"
+
+
+class TaskResult(models.Model):
+    """A task of Django's Tasks framework and its outcome.
+
+    Written in the transactions that send and receive its message, whose id is `id`. Times are those of the processes, as in the
+    framework. Arguments and results are text, because `jsonb` refuses parts of JSON.
+    """
+
+    id = models.CharField("id", max_length=64, primary_key=True)
+    backend = models.CharField("backend", max_length=255, help_text="its alias in TASKS")
+    task = models.TextField("task", help_text="dotted path of its function")
+    queue_name = models.CharField("queue", max_length=255, help_text="as the task names it")
+    run_after = models.DateTimeField("run after", null=True, blank=True)
+    args = JsonTextField("positional arguments")
+    kwargs = JsonTextField("keyword arguments")
+    status = models.CharField("status", max_length=16)
+    enqueued_at = models.DateTimeField("enqueued at")
+    started_at = models.DateTimeField("started at", null=True, blank=True)
+    last_attempted_at = models.DateTimeField("last attempted at", null=True, blank=True)
+    finished_at = models.DateTimeField("finished at", null=True, blank=True)
+    errors = JsonTextField("errors", help_text="class path and traceback of each attempt that failed")
+    worker_ids = JsonTextField("workers", help_text="one for each attempt")
+    return_value = JsonTextField("return value", null=True, blank=True)
+
+    class Meta:
+        verbose_name = "result of a task"
+        verbose_name_plural = "results of tasks"
+        indexes: ClassVar = [models.Index(fields=["backend", "finished_at"], name="sqlqueue_task_finished")]
+
+    def __str__(self) -> str:
+        return f"{self.task} ({self.id})"

@@ -1,0 +1,86 @@
+"""Model fields: an instant stored as a wall clock in UTC without a zone, and JSON kept as ASCII text."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+if TYPE_CHECKING:
+    _DateTimeField = models.DateTimeField[Any, datetime | None]
+else:
+    _DateTimeField = models.DateTimeField
+
+
+class UtcInstantField(_DateTimeField):
+    """An aware instant in Python; naive UTC in the column, whatever the connection's time zone and `USE_TZ`.
+
+    A naive value is in the current time zone, as for Django's own field. SQLite stores text with milliseconds.
+    """
+
+    # Django converts values of its own DateTimeField by the connection's time zone; this name keeps it from doing so.
+    def get_internal_type(self) -> str:
+        """A type name that no database backend converts."""
+        return "SqlQueueUtcInstantField"
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str:
+        """The type of the column, for casts; the installer creates the tables."""
+        return "timestamp without time zone" if connection.vendor == "postgresql" else "datetime"
+
+    def get_prep_value(self, value: Any) -> Any:
+        """The instant as naive UTC."""
+        value = self.to_python(value)
+        if value is None:
+            return None
+        if timezone.is_naive(value):
+            value = timezone.make_aware(value)
+        return value.astimezone(UTC).replace(tzinfo=None)
+
+    def get_db_prep_value(self, value: Any, connection: BaseDatabaseWrapper, prepared: bool = False) -> Any:
+        """The value for the driver: text on SQLite, in the format that the statements compare."""
+        if not prepared:
+            value = self.get_prep_value(value)
+        if isinstance(value, datetime) and connection.vendor == "sqlite":
+            return value.isoformat(" ", "milliseconds")
+        return value
+
+    def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> datetime | None:
+        """Aware UTC; None for text that is not an instant, which SQLite allows."""
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                return None
+        if value is None:
+            return None
+        instant: datetime = value
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
+
+
+if TYPE_CHECKING:
+    _TextField = models.TextField[Any, Any]
+else:
+    _TextField = models.TextField
+
+
+class JsonTextField(_TextField):
+    """A JSON value stored as ASCII text, with NULL for None.
+
+    Unlike `jsonb` it accepts all of JSON and the NaN of Python: U+0000 and lone surrogates too.
+    """
+
+    if TYPE_CHECKING:
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: Any
+
+    def get_prep_value(self, value: Any) -> Any:
+        """The text. TypeError or ValueError for a value that is not JSON."""
+        return None if value is None else json.dumps(value)
+
+    def from_db_value(self, value: Any, expression: object, connection: BaseDatabaseWrapper) -> Any:
+        """The value; ValueError for invalid text."""
+        return None if value is None else json.loads(value)

@@ -1,0 +1,439 @@
+"""The results of checks: the jobs that run them, a project's own among them, what they said last, and muting them."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final
+
+from django.db import connections, transaction
+from django.db.models import Q
+from django.utils.module_loading import autodiscover_modules
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.health_checks import HealthCheck, registry
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.models import CheckResult, Claim
+from sqlqueue_app.monitoring.checks import BUILT_IN, SELDOM, SOON, USUAL, Check, ProcessChecks, Reader, Report, run
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
+from sqlqueue_app.status.events import EventKind, Happening, fitting_subject, record_events
+from sqlqueue_app.status.in_doubt import InDoubt
+from sqlqueue_app.status.queues import utc_now
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
+
+# --- results ----------------------------------------------------------------------------------------------------------
+# What checks last found, in the table of results: written by one process at a time, with an event where something has changed.
+#
+# A failing subject has a row, and so has one that passes again, for a day. Where nothing fails, a check of ours has one row without
+# a subject. While nothing changes, a run is one SELECT and one UPDATE, however many checks report.
+
+
+_LOCK: Final = "results of checks are written"
+# A subject that no process has reported for so long does not exist any more: another project on this database would report it.
+UNSEEN: Final = timedelta(minutes=15)
+# A result that passes again stays visible for a while.
+PASSED_KEPT: Final = timedelta(days=1)
+# Checks of which no worker knows any more.
+UNKNOWN_KEPT: Final = timedelta(days=1)
+
+_COUNTED: Final = 100
+_READ: Final = 1_000
+
+
+def write_reports(alias: str, reports: Sequence[Report], now: datetime) -> None:
+    """Write what checks have found, and the events of what has changed, in one transaction. Raises the database's errors.
+
+    Each change is one event, however many processes report it at the same time. `now` is an instant of the database's clock.
+    """
+    reports = [_fitting(each) for each in reports]
+    if not reports:
+        return
+    changes = [_Change(each, rows, now) for each, rows in _with_rows(alias, reports)]
+    same = [pk for each in changes if not each.is_any for pk in each.seen_rows]
+    with transaction.atomic(using=alias):
+        if changing := [each.report for each in changes if each.is_any]:
+            one_at_a_time(alias, _LOCK, now)
+            for report, rows in _with_rows(alias, changing):
+                _Change(report, rows, now).write(alias)
+        CheckResult.objects.using(alias).filter(pk__in=same).update(checked_at=now)
+
+
+def forget_unknown(alias: str, now: datetime) -> None:
+    """Delete the results of checks that nobody has run for a day and four intervals: they are not in the project any more."""
+    results = CheckResult.objects.using(alias)
+    old = results.filter(checked_at__lt=now - UNKNOWN_KEPT)
+    gone = [each.pk for each in old if _silent(each, now) > UNKNOWN_KEPT + timedelta(seconds=4 * each.every_seconds)]
+    if gone:
+        results.filter(pk__in=gone).delete()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The results that fail and count, by check and subject, and the check and subject of those that are muted."""
+
+    failing: Sequence[CheckResult] = ()
+    muted: frozenset[tuple[str, str]] = frozenset()
+
+
+def read_results(alias: str, now: datetime) -> Results:
+    """What counts, a hundred results at most, and what is muted. One statement. Raises the errors of the database."""
+    wanted = Q(failing=True) | Q(muted_until__isnull=False, muted_until__gt=now)
+    found = list(CheckResult.objects.using(alias).filter(wanted).order_by("name", "subject")[:_READ])
+    muted = frozenset((each.name, each.subject) for each in found if is_muted(each, now))
+    return Results([each for each in found if not is_muted(each, now)][:_COUNTED], muted)
+
+
+def is_stale(row: CheckResult, now: datetime) -> bool:
+    """Whether the check was not run for three of its intervals: no worker is alive, or something keeps it from running."""
+    return _silent(row, now) > timedelta(seconds=3 * row.every_seconds + SOON)
+
+
+def is_muted(row: CheckResult, now: datetime) -> bool:
+    """Whether somebody has muted it, and the time is not over."""
+    return row.muted_until is not None and row.muted_until > now
+
+
+def _silent(row: CheckResult, now: datetime) -> timedelta:
+    """How long ago it was run."""
+    checked: datetime = row.checked_at  # type: ignore[assignment]  # never NULL
+    return now - checked
+
+
+def _fitting(report: Report) -> Report:
+    failing = {fitting_subject(subject): details for subject, details in report.failing.items()}
+    return replace(report, failing=failing, passing=frozenset(map(fitting_subject, report.passing)) - failing.keys())
+
+
+def _with_rows(alias: str, reports: Sequence[Report]) -> list[tuple[Report, dict[str, CheckResult]]]:
+    found: defaultdict[str, dict[str, CheckResult]] = defaultdict(dict)
+    for row in CheckResult.objects.using(alias).filter(name__in=[each.name for each in reports]).order_by("pk"):
+        found[row.name][row.subject] = row
+    return [(each, found[each.name]) for each in reports]
+
+
+class _Change:
+    """What a report changes at the rows of its check, by subject."""
+
+    def __init__(self, report: Report, known: Mapping[str, CheckResult], now: datetime) -> None:
+        self.report = report
+        self._known = known
+        self._now = now
+        self._check = report.check
+        failing = {subject for subject, row in known.items() if row.failing}
+        self._failed = sorted(report.failing.keys() - failing)
+        self._changed = [each for each in sorted(report.failing.keys() & failing) if known[each].details != report.failing[each]]
+        self._passed = sorted(report.passing & failing)
+        gone = {subject for subject, row in known.items() if subject and self._is_gone(row)}
+        # One of our own has a row without a subject while nothing fails.
+        is_well = self._check is not None and not report.failing and not failing - report.passing - gone
+        self._gone = sorted(gone | (known.keys() & {""} if self._check is not None and not is_well else set()))
+        new = {""} if is_well else report.passing if self._check is None else set()
+        self._new = sorted(new - known.keys())
+        self._seen = {*report.failing, *report.passing, *([""] if is_well else [])} - set(self._gone)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is anything but the time of the run."""
+        seen = [row for subject, row in self._known.items() if subject in self._seen]
+        is_other = any(row.every_seconds != self.report.every_seconds for row in seen)
+        return bool(self._failed or self._changed or self._passed or self._new or self._gone or is_other)
+
+    @property
+    def seen_rows(self) -> list[int]:
+        """The keys of the rows of which the report says that they are as they were."""
+        return [row.pk for subject, row in self._known.items() if subject in self._seen]
+
+    def write(self, alias: str) -> None:
+        """Write it, and its events."""
+        results = CheckResult.objects.using(alias)
+        common = {"checked_at": self._now, "every_seconds": self.report.every_seconds}
+        mine = results.filter(name=self.report.name)
+        mine.filter(subject__in=self._gone).delete()
+        mine.filter(subject__in=self._seen).update(**common)
+        for subject in (*self._failed, *self._changed):
+            begun = {"failing": True, "since": self._now} if subject in self._failed else {}
+            values = {"details": dict(self.report.failing[subject]), **begun}
+            if subject in self._known:
+                mine.filter(subject=subject).update(**values)
+            else:
+                results.create(name=self.report.name, subject=subject, **values, **common)
+        mine.filter(subject__in=self._passed).update(failing=False, since=self._now, details={})
+        for subject in self._new:
+            results.create(name=self.report.name, subject=subject, since=self._now, **common)
+        record_events(self._happenings(), now=self._now)
+
+    def _happenings(self) -> list[Happening]:
+        failed, passed, gone = EventKind.CHECK_FAILED, EventKind.CHECK_PASSED, None
+        if self._check is not None:
+            failed, passed, gone = self._check.failed, self._check.passed, self._check.gone
+        found = [self._happening(failed, subject, self.report.failing[subject]) for subject in self._failed]
+        found += [self._happening(passed, subject, self._known[subject].details) for subject in self._passed]
+        if gone is not None:
+            lost = [subject for subject in self._gone if self._known[subject].failing]
+            found += [self._happening(gone, subject, self._known[subject].details) for subject in lost]
+        return found
+
+    def _happening(self, kind: EventKind, subject: str, details: object) -> Happening:
+        return Happening(kind, subject, {**(details if isinstance(details, dict) else {}), "check": self.report.name})
+
+    def _is_gone(self, row: CheckResult) -> bool:
+        """Whether there is no such subject any more, or it has passed for long."""
+        since: datetime = row.since  # type: ignore[assignment]  # never NULL
+        if row.subject in self.report.failing:
+            return False
+        if row.subject in self.report.passing:
+            has_passed = not row.failing and self._now - since > PASSED_KEPT and not is_muted(row, self._now)
+            return self._check is not None and has_passed
+        return (self._check is not None and self._check.covers_all) or _silent(row, self._now) > max(
+            UNSEEN, timedelta(seconds=4 * row.every_seconds)
+        )
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+# The background jobs that run checks, each check by one process for the whole cluster.
+
+
+logger = logging.getLogger("sqlqueue.background")
+
+
+class _Runner:
+    """Runs checks whose time has come. One object serves one thread at a time; others may compete with it.
+
+    `now` is the clock of the managed tables' database unless another is handed in.
+    """
+
+    def __init__(self, now: Callable[[], datetime] | None = None) -> None:
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
+
+    def run_due(self) -> list[str]:
+        """Run the checks whose time has come, unless another process has; returns their names. Raises DatabaseError."""
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        try:
+            self.run_due()
+        except TransientError:
+            # The database is unavailable, or (SQLite) written to by somebody who takes long: the job runs again.
+            return
+
+    def _errors(self, doing: str) -> AbstractContextManager[None]:
+        return database_errors(dialect_of_connection(connection_of(self._alias)), doing)
+
+
+def _begin(now: datetime, seconds: float) -> datetime:
+    return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
+
+
+# --- own checks -------------------------------------------------------------------------------------------------------
+
+
+# A run that comes so late skips the processes: by the next one they have renewed their heartbeats, every ten seconds.
+AWAY: Final = timedelta(seconds=1.5 * SOON)
+CLAIM_PREFIX: Final = "checks every "
+
+
+class CheckRunner(_Runner):
+    """Runs the checks that sqlqueue brings. `local` is the clock of the machine.
+
+    While nothing is due, a run is one transaction with two statements, and another one in the process that runs the checks.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        own: ProcessChecks,
+        in_doubt: InDoubt,
+        *,
+        now: Callable[[], datetime] | None = None,
+        local: Callable[[], datetime] = utc_now,
+    ) -> None:
+        super().__init__(now)
+        self._settings = settings
+        self._own = own
+        self._in_doubt = in_doubt
+        self._local = local
+        self._ran_at: datetime | None = None
+        # Another project on this database has queues and a claim of its own.
+        names = "\n".join([*sorted(settings.senders), *sorted(settings.schedules)])
+        self._hash = hashlib.sha256(names.encode()).hexdigest()[:16]
+
+    def job(self) -> BackgroundJob:
+        """`run_due` as a background job."""
+        return BackgroundJob("checks", SOON, self._run)
+
+    def run_due(self) -> list[str]:
+        """As of all runners. A check that cannot be run is logged, and reports nothing until it can."""
+        with self._errors("run checks"):
+            with self._together():
+                now = self._now()
+                claims = {claims_begin(seconds) + self._hash: seconds for seconds in (SOON, USUAL, SELDOM)}
+                taken = due(self._alias, {name: _begin(now, seconds) for name, seconds in claims.items()})
+            intervals = {claims[name] for name in taken}
+            if self._was_away(now):
+                intervals.discard(SOON)
+            checks = [each for each in BUILT_IN.values() if Reader.WORKER in each.read_by and each.every_seconds in intervals]
+            own = self._own.reports(self._alias, now, self._local())
+            if not checks and not own:
+                return []
+            with self._together():
+                snapshot = Snapshot(self._settings, now, in_doubt=self._in_doubt)
+                found = [report for check in checks if (report := self._run_one(check, snapshot)) is not None]
+                found += _where_nothing_is_reported(own, intervals)
+                write_reports(self._alias, [*found, *own], now)
+                if SELDOM in intervals:
+                    forget_unknown(self._alias, now)
+        return [each.name for each in checks]
+
+    def _was_away(self, now: datetime) -> bool:
+        """Whether this process could not run for a while: a database that was unavailable took no heartbeats either."""
+        last, self._ran_at = self._ran_at, now
+        return last is not None and now - last > AWAY
+
+    def _run_one(self, check: Check, snapshot: Snapshot) -> Report | None:
+        try:
+            with guarded_read(self._alias, f"run the check {check.name}"):
+                return run(check, snapshot)
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001 - settings that one check cannot use are no reason to run none
+            logger.warning("the check %s could not be run: %s", check.name, error, extra={"event": "check_not_run"})
+            return None
+
+    def _together(self) -> AbstractContextManager[object]:
+        """One transaction; none on SQLite, where it would keep others from writing."""
+        if connection_of(self._alias).vendor == "sqlite":
+            return nullcontext()
+        return transaction.atomic(using=self._alias)
+
+
+def claims_begin(seconds: int) -> str:
+    """The prefix of the claims of checks that are run every so many seconds: one claim for each project on the database."""
+    return f"{CLAIM_PREFIX}{seconds} s "
+
+
+def _where_nothing_is_reported(own: Sequence[Report], intervals: set[int]) -> list[Report]:
+    """What processes check of themselves is well where none has reported anything."""
+    names = {each.name for each in own}
+    checks = [each for each in BUILT_IN.values() if Reader.PROCESS in each.read_by and each.every_seconds in intervals]
+    return [Report(each.name, each.every_seconds) for each in checks if each.name not in names]
+
+
+# --- checks of the project --------------------------------------------------------------------------------------------
+# Each has its own interval; what goes wrong in one is its result.
+
+
+# The name of the modules that are imported from the installed apps.
+MODULE: Final = "health_checks"
+RUN_SECONDS: Final = 10.0
+LONGEST_TEXT: Final = 2_000
+
+
+def registered_checks() -> list[HealthCheck]:
+    """The checks of the project: imports the modules `health_checks` of the installed apps. Raises what these raise."""
+    autodiscover_modules(MODULE)
+    return registry.all()
+
+
+def claim_of_custom(name: str) -> str:
+    """The claim of a check."""
+    return f"check {hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:32]}"
+
+
+def custom_check_jobs() -> list[BackgroundJob]:
+    """The background job that runs the checks of the project; none where there are none."""
+    checks = registered_checks()
+    return [ProjectChecks(checks).job()] if checks else []
+
+
+class ProjectChecks(_Runner):
+    """Runs checks of the project."""
+
+    def __init__(self, checks: Sequence[HealthCheck], *, now: Callable[[], datetime] | None = None) -> None:
+        super().__init__(now)
+        self._checks = {claim_of_custom(each.name): each for each in checks}
+
+    def job(self) -> BackgroundJob:
+        """`run_due` as a background job of its own: a check that hangs must not stop those that sqlqueue brings."""
+        return BackgroundJob("checks of the project", RUN_SECONDS, self._run)
+
+    def run_due(self) -> list[str]:
+        """As of all runners. A check that is killed with its process is run again when its next time comes."""
+        with self._errors("find the checks that are due"):
+            now = self._now()
+            claims = {name: _begin(now, each.every_seconds) for name, each in self._checks.items()}
+            taken = [self._checks[name] for name in due(self._alias, claims)]
+        for each in taken:
+            keep_result(each, run_check(each), now=self._now)
+        return [each.name for each in taken]
+
+
+def run_check(check: HealthCheck, extra: Mapping[str, str] | None = None) -> str:
+    """Call the function: what is not well, in words, or an empty text. A check that wants to end the program does not.
+
+    An exception is logged as `check_raised`, or with what is `extra`.
+    """
+    try:
+        found = check.function()
+    except (Exception, SystemExit) as error:
+        known = {"event": "check_raised", "check": check.name} if extra is None else dict(extra)
+        logger.exception("the check %s failed by an exception", check.name, extra=known)
+        # What it has left of its connections may be of no use.
+        connections.close_all()
+        return f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
+    if found is None or (isinstance(found, str) and not found.strip()):
+        return ""
+    if not isinstance(found, str):
+        if inspect.iscoroutine(found):
+            found.close()  # Python would warn of one that nobody awaits
+        text = f"{check.path} has returned {found!r}: expected None when all is well, else a text that says what is not"
+        return text[:LONGEST_TEXT]
+    return found[:LONGEST_TEXT]
+
+
+def keep_result(check: HealthCheck, text: str, subject: str = "", *, now: Callable[[], datetime] | None = None) -> None:
+    """Write what a check of the project found of a subject; an empty text: all is well. Raises DatabaseError."""
+    alias = managed_alias()
+    failing = {subject: {"text": text}} if text else {}
+    report = Report(check.name, max(1, round(check.every_seconds)), failing, frozenset({subject}))
+    with database_errors(dialect_of_connection(connection_of(alias)), "write the result of a check"):
+        write_reports(alias, [report], database_now(alias) if now is None else now())
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+# What operators request: that a result does not count for a while, that it counts again, that a check is run now.
+
+
+_LONGEST_NAME = 255
+
+
+def mute(alias: str, key: int, until: datetime | None, by: str) -> bool:
+    """Mute a result until an instant of the database's clock, or unmute it (None); False if its row is gone.
+
+    A muted check is still run, and a change is still an event.
+    """
+    values = {"muted_until": until, "muted_by": "" if until is None else by[:_LONGEST_NAME]}
+    return CheckResult.objects.using(alias).filter(pk=key).update(**values) == 1
+
+
+def can_be_run_now(name: str) -> bool:
+    """Whether a worker can be asked to run it: not what each process reports of itself."""
+    return name not in BUILT_IN or Reader.WORKER in BUILT_IN[name].read_by
+
+
+def ask_to_run(alias: str, name: str) -> None:
+    """Have a worker run the check within 20 seconds, with the checks that are run together with it."""
+    claims = Claim.objects.using(alias)
+    if name in BUILT_IN:
+        claims.filter(name__startswith=claims_begin(BUILT_IN[name].every_seconds)).delete()
+    else:
+        claims.filter(name=claim_of_custom(name)).delete()

@@ -1,0 +1,537 @@
+"""The checks that sqlqueue brings: one list, with the words, the severity and the probe of each.
+
+`sqlqueue_health` and the overview answer them from what is there now. One worker of the cluster answers them again and again, and
+keeps the results. What only a process knows of itself, it reports.
+"""
+
+from __future__ import annotations
+
+import enum
+import platform
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db import connections
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.dialects.schema import TableKind
+from sqlqueue_app.health_checks import OWN_PREFIX
+from sqlqueue_app.installation import planned_tables
+from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.monitoring.snapshot import MINUTES, RECENT, Snapshot
+from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS
+from sqlqueue_app.status.events import EventKind
+from sqlqueue_app.status.instances import is_received
+from sqlqueue_app.status.queues import INSTALL_COMMAND, MIGRATE_COMMAND, ProblemKind, QueueProblem, table_key
+from sqlqueue_app.status.texts import Words
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
+from sqlqueue_app.tables.installation import FindingKind, findings_of_layout, inspect_tables
+from sqlqueue_app.tables.listing import current_catalog, list_tables
+
+Details = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a probe found of one subject: the `details` of what is wrong, None where nothing is.
+
+    `details` go to the table of results and stay the same while nothing changes. `now` holds what does not, for the texts of the
+    moment. The subject belongs to the `queue` or the `endpoint`; `code` and `severity` replace those of the check.
+    """
+
+    subject: str
+    details: Details | None = None
+    now: Details = field(default_factory=dict)
+    queue: str = ""
+    endpoint: str = ""
+    code: str = ""
+    severity: Severity | None = None
+
+
+Probe = Callable[[Snapshot], Iterator[Outcome]]
+
+
+class Reader(enum.Flag):
+    """Who answers a check: whoever reads the status now, one worker for all of them, each process for itself."""
+
+    STATUS = enum.auto()
+    WORKER = enum.auto()
+    PROCESS = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check that sqlqueue brings. Texts have placeholders for the `subject` and the details of a result.
+
+    `finding` is what a kept result says, `now` what the overview says of the moment, with `state` as its word for the queue, and
+    `line` what `sqlqueue_health` says under the id `code`; `finding` stands in for both.
+    `failed`, `passed` and `gone` are the events of its subjects; `gone` is that of a failing subject that does not exist any more,
+    None: no event. `covers_all`: one probe sees every subject that any process sees.
+    """
+
+    name: str
+    every_seconds: int
+    label: Promise
+    finding: Promise | str
+    advice: Promise | str
+    probe: Probe | None = None
+    read_by: Reader = Reader.STATUS | Reader.WORKER
+    severity: Severity = Severity.WARNING
+    code: str = "check"
+    line: str = ""
+    now: Promise | str = ""
+    state: Promise | str = ""
+    failed: EventKind = EventKind.CHECK_FAILED
+    passed: EventKind = EventKind.CHECK_PASSED
+    gone: EventKind | None = None
+    covers_all: bool = False
+
+
+# --- probes -----------------------------------------------------------------------------------------------------------
+# Few statements each where a worker runs them, and none that reads a queue table.
+
+
+EXPIRED_LIMIT: Final = 1_000
+# A purge that is late by two of its intervals; workers purge every five minutes unless the settings say otherwise.
+PURGES_MISSED: Final = 3
+LEAST_TIME: Final = timedelta(minutes=15)
+# The tick of a schedule is sent within seconds by a worker that lives, and later where the database was unavailable.
+TICK_GRACE: Final = timedelta(minutes=2)
+
+
+def _registry(snapshot: Snapshot) -> Iterator[Outcome]:
+    problem = snapshot.registry_problem
+    yield Outcome("instances", None if problem is None else {"text": problem.text})
+
+
+def _instances(snapshot: Snapshot) -> Iterator[Outcome]:
+    for each in snapshot.instances:
+        # Not how long ago it was: that would be another row every time.
+        silent = {"endpoint": each.endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
+        age = {"age": each.heartbeat_age, "silent": f"{each.heartbeat_age.total_seconds():.0f}"}
+        now = {"name": each.name, "host": each.host, "pid": each.pid, **age}
+        yield Outcome(f"{each.endpoint} on {each.host} ({each.pid})", None if each.alive else silent, now, endpoint=each.endpoint)
+
+
+def _minimums(snapshot: Snapshot) -> Iterator[Outcome]:
+    if snapshot.registry_problem:
+        return
+    for endpoint, minimum in sorted(snapshot.minimums.items()):
+        if minimum > 0:
+            alive = snapshot.workers(endpoint)
+            below = {"alive": alive, "minimum": minimum} if alive < minimum else None
+            yield Outcome(endpoint, below, endpoint=endpoint)
+
+
+def _tables(snapshot: Snapshot) -> Iterator[Outcome]:
+    status = snapshot.status
+    if status is None:
+        yield from _planned_tables(snapshot.settings)
+        return
+    for each in status.queues:
+        outcome = Outcome(each.table, now={"of": each.name, "where": f"queue {each.name}"}, queue=each.name)
+        yield _with_problem(outcome, each.problem)
+    for table in snapshot.delayed:
+        outcome = Outcome(table.table, now={"of": table.endpoint, "where": table.endpoint}, endpoint=table.endpoint)
+        its_table = f"its table of delayed messages {table.table}"
+        problem = None
+        if table.exists is False:
+            problem = QueueProblem(ProblemKind.MISSING, f"{its_table} is missing: run {INSTALL_COMMAND}")
+        elif table.overdue is None:
+            problem = QueueProblem(ProblemKind.UNREADABLE, f"{its_table} cannot be read")
+        yield _with_problem(outcome, problem)
+
+
+def _with_problem(outcome: Outcome, problem: QueueProblem | None) -> Outcome:
+    if problem is None or problem.kind is ProblemKind.NON_UNICODE_HEADERS:
+        return outcome
+    severity = Severity.ERROR if problem.stops_work else Severity.WARNING
+    return replace(outcome, details={"text": problem.text, "sql": problem.sql}, code=problem.kind.value, severity=severity)
+
+
+def _planned_tables(settings: Settings) -> Iterator[Outcome]:
+    """What `sqlqueue_install --check` finds, except for callback queues: only their machine knows whose they are."""
+    alias, layout = settings.database, settings.table_layout
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    listed = {table_key(each.address): each for each in list_tables(alias)}
+    for table in planned_tables(settings, dialect.name, current_catalog(connection), instance_names=()):
+        found = listed.get(table_key(table.address))
+        if found is not None and table.kind is TableKind.QUEUE and found.layout is not None:
+            findings = findings_of_layout(dialect, table, found.layout, layout)
+        elif found is not None and table.kind is TableKind.DELAYED and found.is_delayed:
+            findings = []
+        else:
+            findings = inspect_tables(alias, [table], layout=layout)
+        wrong = next((each for each in findings if each.kind is not FindingKind.NON_UNICODE_HEADERS), None)
+        yield Outcome(dialect.qualified(table.address), None if wrong is None else {"text": wrong.text, "sql": wrong.sql})
+
+
+def _receivers(snapshot: Snapshot) -> Iterator[Outcome]:
+    if snapshot.registry_problem:
+        return
+    for queue, waiting in snapshot.waiting.items():
+        lacks = waiting > 0 and not is_received(queue, snapshot.instances)
+        yield Outcome(queue.name, {"waiting": waiting} if lacks else None, {"count": waiting}, queue=queue.name)
+
+
+def _replies(snapshot: Snapshot) -> Iterator[Outcome]:
+    for queue, waiting in snapshot.replies:
+        yield Outcome(queue.name, {"waiting": waiting} if waiting else None, {"count": waiting}, queue=queue.name)
+
+
+def _failures(snapshot: Snapshot) -> Iterator[Outcome]:
+    if snapshot.status is not None and snapshot.status.error_queue_owner != "sqlqueue":
+        return  # ServiceControl is about to fetch them
+    for queue, failed in snapshot.failed:
+        now = {"count": failed, "about": "" if queue.depth is None or queue.depth.exact else "about "}
+        yield Outcome(queue.name, {"failed": failed} if failed else None, now, queue=queue.name)
+
+
+def _mover(snapshot: Snapshot) -> Iterator[Outcome]:
+    for endpoint, overdue in snapshot.overdue.items():
+        now = {"count": overdue, "endpoint": endpoint}
+        yield Outcome(endpoint, {"overdue": overdue} if overdue else None, now, endpoint=endpoint)
+
+
+def _purging(snapshot: Snapshot) -> Iterator[Outcome]:
+    settings = snapshot.settings.endpoints
+    periods: defaultdict[timedelta, list[str]] = defaultdict(list)
+    for queue in snapshot.known_queues:
+        every = [each.purge_expired_every_seconds for name, each in settings.items() if name in queue.endpoints]
+        if snapshot.is_run_by_workers(queue) and min(every):
+            periods[max(timedelta(seconds=PURGES_MISSED * min(every)), LEAST_TIME)].append(queue.name)
+    for period, queues in periods.items():
+        if period >= MINUTES.kept:
+            continue
+        minutes = round(period.total_seconds() / MINUTES.seconds)
+        for name, samples, expired in snapshot.expired(queues, period):
+            # The last minute is not rolled up yet, and one may be missing where a worker has taken over from another.
+            is_late = expired > EXPIRED_LIMIT and samples >= minutes - 3
+            yield Outcome(name, {"limit": EXPIRED_LIMIT, "minutes": minutes} if is_late else None, queue=name)
+
+
+def _schedules(snapshot: Snapshot) -> Iterator[Outcome]:
+    for each in snapshot.schedules:
+        since = each.late_since
+        if since is not None and since > snapshot.now - TICK_GRACE:
+            since = None
+        if each.error and each.state is not None:
+            since = since or each.state.failed_at
+        if not each.is_seen and since is None:
+            continue
+        at = None if since is None else f"{since.astimezone(snapshot.zone):%Y-%m-%d %H:%M %Z}"
+        yield Outcome(each.name, None if at is None else {"tick": at, "error": each.error})
+
+
+def _branches(snapshot: Snapshot) -> Iterator[Outcome]:
+    """Branches that outlive the attempts of the workers, which end what is in doubt every few seconds."""
+    for each in snapshot.branches:
+        at = each.prepared_at.astimezone(snapshot.zone)
+        is_old = each.prepared_at < snapshot.now - RECENT
+        yield Outcome(str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None)
+
+
+# --- the list ---------------------------------------------------------------------------------------------------------
+
+
+# What must be noticed soon; the rest changes slowly, or has been so for minutes before it is reported.
+SOON: Final = 20
+USUAL: Final = 60
+SELDOM: Final = 300
+# Of a queue: its state in a word, how many messages, how old the first one is.
+_OF_A_QUEUE: Final = gettext_lazy("Queue %(queue)s: %(state)s; messages: %(count)s%(age)s.")
+
+REGISTRY: Final = Check(
+    f"{OWN_PREFIX}registry",
+    SOON,
+    gettext_lazy("Processes"),
+    "%(text)s",
+    MIGRATE_COMMAND,
+    _registry,
+    read_by=Reader.STATUS,
+    severity=Severity.ERROR,
+    code="instances",
+)
+INSTANCES: Final = Check(
+    f"{OWN_PREFIX}instances",
+    SOON,
+    gettext_lazy("Processes"),
+    gettext_lazy("Nothing was heard of the process %(subject)s for %(seconds)s seconds."),
+    gettext_lazy("Start it again; if it shall not come back, remove it on the page of its endpoint."),
+    _instances,
+    code="dead_instances",
+    line="the process %(pid)s of %(endpoint)s on %(host)s is dead: nothing was heard of it for %(silent)s s",
+    now=gettext_lazy("The process of %(endpoint)s on %(name)s is dead: nothing was heard of it for %(age)s."),
+    failed=EventKind.INSTANCE_LOST,
+    passed=EventKind.INSTANCE_BACK,
+    gone=EventKind.INSTANCE_GONE,
+    covers_all=True,
+)
+MINIMUMS: Final = Check(
+    f"{OWN_PREFIX}minimums",
+    SOON,
+    gettext_lazy("Live instances"),
+    gettext_lazy("Live instances of %(subject)s: %(alive)s, expected at least %(minimum)s."),
+    gettext_lazy("Start workers of the endpoint, or change its minimum."),
+    _minimums,
+    code="instances",
+    line="%(subject)s: %(alive)s live instances, at least %(minimum)s are expected",
+    now=gettext_lazy("%(endpoint)s is below its minimum: %(alive)s of %(minimum)s expected processes are alive."),
+    failed=EventKind.ENDPOINT_BELOW,
+    passed=EventKind.ENDPOINT_ENOUGH,
+    covers_all=True,
+    severity=Severity.ERROR,
+)
+RECEIVERS: Final = Check(
+    f"{OWN_PREFIX}receivers",
+    USUAL,
+    gettext_lazy("Receivers"),
+    gettext_lazy("Messages that wait in %(subject)s: %(waiting)s, and no live process has received from it for a minute."),
+    gettext_lazy("Start a worker of the endpoint: python manage.py run_sqlqueue_worker"),
+    _receivers,
+    code="no_live_instance",
+    line="queue %(subject)s: %(waiting)s messages are waiting, and no live instance receives from it",
+    now=_OF_A_QUEUE,
+    state=gettext_lazy("No live worker"),
+    severity=Severity.ERROR,
+)
+REPLIES: Final = Check(
+    f"{OWN_PREFIX}replies",
+    USUAL,
+    gettext_lazy("Callback queues"),
+    _OF_A_QUEUE,
+    "",
+    _replies,
+    read_by=Reader.STATUS,
+    code="no_live_instance",
+    line="queue %(subject)s: %(waiting)s replies are waiting, and no live process holds it",
+    state=gettext_lazy("Nobody receives"),
+)
+FAILURES: Final = Check(
+    f"{OWN_PREFIX}failures",
+    USUAL,
+    gettext_lazy("Failed messages"),
+    _OF_A_QUEUE,
+    "",
+    _failures,
+    read_by=Reader.STATUS,
+    code="failed",
+    line="%(subject)s: %(about)s%(failed)s failed messages",
+    state=gettext_lazy("Failed messages"),
+)
+MOVER: Final = Check(
+    f"{OWN_PREFIX}mover",
+    USUAL,
+    gettext_lazy("Delayed messages"),
+    gettext_lazy("Delayed messages of %(subject)s that are due and were not moved for a minute: %(overdue)s."),
+    gettext_lazy("Every worker moves them: see in the logs of the workers why none does."),
+    _mover,
+    code="overdue",
+    line="%(subject)s: %(overdue)s delayed messages are overdue: no worker moves them",
+    now=gettext_lazy("%(count)s delayed messages of %(endpoint)s are overdue: no worker moves them."),
+)
+PURGING: Final = Check(
+    f"{OWN_PREFIX}purging",
+    USUAL,
+    gettext_lazy("Purge of expired messages"),
+    gettext_lazy("More than %(limit)s expired messages have been lying in %(subject)s for %(minutes)s minutes."),
+    gettext_lazy("See in the logs of the workers why they do not purge, or purge them on the page of the queue."),
+    _purging,
+    read_by=Reader.WORKER,
+)
+SCHEDULES: Final = Check(
+    f"{OWN_PREFIX}schedules",
+    USUAL,
+    gettext_lazy("Recurring messages"),
+    gettext_lazy("The recurring message %(subject)s that was due at %(tick)s was not sent. %(error)s"),
+    gettext_lazy("The logs of the workers say why, as schedule_failed; often its type has no route."),
+    _schedules,
+    failed=EventKind.SCHEDULE_FAILED,
+    passed=EventKind.SCHEDULE_SENDS,
+    severity=Severity.ERROR,
+)
+TABLES: Final = Check(
+    f"{OWN_PREFIX}tables",
+    SELDOM,
+    gettext_lazy("Tables"),
+    "%(text)s",
+    gettext_lazy("python manage.py sqlqueue_install --check lists what is missing, with the SQL that adds it."),
+    _tables,
+    line="%(where)s: %(text)s",
+    now="%(of)s: %(text)s",
+)
+CLOCKS: Final = Check(
+    f"{OWN_PREFIX}clocks",
+    USUAL,
+    gettext_lazy("Clocks"),
+    gettext_lazy("The clock of the machine %(subject)s differs from that of the database by %(seconds)s seconds."),
+    gettext_lazy("Set both by NTP: times in the headers of messages are wrong meanwhile."),
+    read_by=Reader.PROCESS,
+)
+POOLS: Final = Check(
+    f"{OWN_PREFIX}pools",
+    SELDOM,
+    gettext_lazy("Connection pools"),
+    gettext_lazy("The connection pool of %(subject)s has at most %(most)s connections, and the worker needs %(needed)s."),
+    gettext_lazy('Raise "max_size" of "pool" in the OPTIONS of the database %(alias)s, or receive with fewer threads.'),
+    read_by=Reader.PROCESS,
+)
+
+BRANCHES: Final = Check(
+    f"{OWN_PREFIX}branches",
+    USUAL,
+    gettext_lazy("Branches in doubt"),
+    gettext_lazy("A transaction has been prepared in the database %(alias)s since %(prepared)s and keeps its locks: %(subject)s."),
+    gettext_lazy("Workers commit it or roll it back as the log says: see in their logs why they cannot, as branch_in_doubt."),
+    _branches,
+    read_by=Reader.WORKER,
+    covers_all=True,
+    severity=Severity.ERROR,
+)
+
+
+# Issues of one severity are shown in this order.
+_IN_ORDER: Final = (
+    *(REGISTRY, INSTANCES, MINIMUMS, TABLES, RECEIVERS, REPLIES, FAILURES, MOVER, PURGING, SCHEDULES, CLOCKS, POOLS, BRANCHES),
+)
+CHECKS: Final[Mapping[str, Check]] = {each.name: each for each in _IN_ORDER}
+# Those with results: of the others nothing is kept.
+BUILT_IN: Final[Mapping[str, Check]] = {name: each for name, each in CHECKS.items() if each.read_by & ~Reader.STATUS}
+
+
+def label_of(name: str) -> str:
+    """What a check is called: its name, if it is one of the project's."""
+    return str(BUILT_IN[name].label) if name in BUILT_IN else name
+
+
+def finding_in_words(name: str, subject: str, details: object) -> str:
+    """What a failing check says, in the language of the reader. Never raises, whatever stands in the row."""
+    words = Words(subject, details)
+    return (str(CHECKS[name].finding) % words).strip() if name in CHECKS else words["text"]
+
+
+def advice_in_words(name: str, subject: str, details: object) -> str:
+    """What to do about it."""
+    if name in BUILT_IN:
+        return str(BUILT_IN[name].advice) % Words(subject, details)
+    return _("It is a check of this project: who has written it knows what to do.")
+
+
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check has found: the failing subjects with their details, and those that pass."""
+
+    name: str
+    every_seconds: int
+    failing: Mapping[str, Details] = field(default_factory=dict)
+    passing: frozenset[str] = frozenset()
+
+    @property
+    def check(self) -> Check | None:
+        """The check, if it is one that sqlqueue brings."""
+        return BUILT_IN.get(self.name)
+
+
+def run(check: Check, snapshot: Snapshot) -> Report:
+    """Run a check. Raises the errors of the database."""
+    found = {} if check.probe is None else {each.subject: each.details for each in check.probe(snapshot)}
+    failing = {subject: details for subject, details in found.items() if details is not None}
+    return Report(check.name, check.every_seconds, failing, frozenset(found.keys() - failing.keys()))
+
+
+# --- own --------------------------------------------------------------------------------------------------------------
+# What each process knows of itself: the clock of its machine, the size of its connection pools.
+#
+# A process that finds nothing writes nothing, unless something stands in the results of its machine.
+
+
+# The database tells whole seconds, and the answer takes its way; delays and times to be received are reckoned in seconds.
+DRIFT_SECONDS: Final = 5
+# As psycopg_pool does.
+_POOL_DEFAULT: Final = 4
+# Heartbeats, samples and the like, which share four threads, and the mover of delayed messages.
+BACKGROUND_CONNECTIONS: Final = 5
+
+
+@dataclass(slots=True)
+class ProcessChecks:
+    """What one process reports of itself. `connections_needed`: how many connections of the alias its threads have, at most."""
+
+    alias: str
+    connections_needed: int = 0
+    host: str = field(default_factory=lambda: platform.node() or "unknown")
+    _last: dict[str, tuple[datetime, bool]] = field(default_factory=dict)
+
+    def reports(self, managed: str, now: datetime, local: datetime) -> list[Report]:
+        """What is to be written: what fails, as often as the check is run, and what passes again. A statement at the first time.
+
+        `now` is the clock of the managed tables' database, `local` that of the machine.
+        """
+        found = {CLOCKS: self._clock(managed, now, local), POOLS: self._pool()}
+        if not self._last:
+            mine = CheckResult.objects.using(managed).filter(
+                subject=self.host, failing=True, name__in=[each.name for each in found]
+            )
+            self._last = dict.fromkeys(mine.values_list("name", flat=True), (now, True))
+            self._last.setdefault("", (now, False))
+            due = {check for check, details in found.items() if details is not None or check.name in self._last}
+        else:
+            due = {check for check, details in found.items() if self._is_due(check, details, now)}
+        for check in due:
+            self._last[check.name] = (now, found[check] is not None)
+        return [_report(check, self.host, found[check]) for check in found if check in due]
+
+    def _is_due(self, check: Check, details: Details | None, now: datetime) -> bool:
+        told = self._last.get(check.name)
+        if told is None:
+            return details is not None
+        at, failed = told
+        if (details is not None) != failed:
+            return True
+        return details is not None and (now - at).total_seconds() >= check.every_seconds
+
+    def _clock(self, managed: str, now: datetime, local: datetime) -> Details | None:
+        drift = round((local - now).total_seconds())
+        if connections[managed].vendor == "sqlite" or abs(drift) <= DRIFT_SECONDS:
+            return None
+        return {"seconds": drift}
+
+    def _pool(self) -> Details | None:
+        most = pool_size(connections.settings[self.alias])
+        if most is None or most >= self.connections_needed:
+            return None
+        return {"most": most, "needed": self.connections_needed, "alias": self.alias}
+
+
+def _report(check: Check, host: str, details: Details | None) -> Report:
+    if details is None:
+        return Report(check.name, check.every_seconds, {}, frozenset({host}))
+    return Report(check.name, check.every_seconds, {host: details})
+
+
+def pool_size(entry: Mapping[str, Any]) -> int | None:
+    """How many connections the pool of an entry of DATABASES has at most; None without a pool, or where that cannot be read."""
+    pool = entry.get("OPTIONS", {}).get("pool")
+    if not pool or entry.get("ENGINE") != "django.db.backends.postgresql":
+        return None
+    options = pool if isinstance(pool, dict) else {}
+    size = options.get("max_size") or options.get("min_size", _POOL_DEFAULT)
+    return size if isinstance(size, int) else None
+
+
+def connections_needed(threads: Iterable[tuple[int, bool]]) -> int:
+    """How many connections a worker has at most: those of its receive threads and its background work.
+
+    Each pair is a number of threads, and whether each of them sends on a second connection.
+    """
+    return sum(number * (2 if second else 1) for number, second in threads) + BACKGROUND_CONNECTIONS

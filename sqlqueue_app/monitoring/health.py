@@ -1,0 +1,280 @@
+"""Health as values, for `sqlqueue_health`: the current issues, and measures that are held against limits.
+
+A limit takes the place of the check of the same thing; all other checks stay.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.conf.validation import meant
+from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
+from sqlqueue_app.models import Severity
+from sqlqueue_app.monitoring.check_results import Results, read_results
+from sqlqueue_app.monitoring.checks import FAILURES, MINIMUMS, MOVER, RECEIVERS, REGISTRY
+from sqlqueue_app.monitoring.issues import Issue, current_issues
+from sqlqueue_app.monitoring.snapshot import RECEIVED, Snapshot
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.endpoints import read_minimums
+from sqlqueue_app.status.overview import Status, read_status
+from sqlqueue_app.status.queues import QueueKind, QueueStatus
+from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
+
+
+class Level(enum.IntEnum):
+    """The state; the numbers are the exit codes of monitoring plugins, and the greatest one counts."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Beyond which a number is a warning, and critical; None: never. With `least` a number must not be below, else not above."""
+
+    warning: float | None = None
+    critical: float | None = None
+    least: bool = False
+
+    def level(self, value: float) -> Level:
+        """How good a value is."""
+        if self._is_beyond(value, self.critical):
+            return Level.CRITICAL
+        return Level.WARNING if self._is_beyond(value, self.warning) else Level.OK
+
+    def _is_beyond(self, value: float, bound: float | None) -> bool:
+        if bound is None:
+            return False
+        return value < bound if self.least else value > bound
+
+
+_NO_BOUNDS = Bounds()
+_NONE_IS_FINE = Bounds(warning=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits that the caller sets. Ages are seconds."""
+
+    length: Bounds | None = None
+    age: Bounds | None = None
+    failed: Bounds | None = None
+    expired: Bounds | None = None
+    overdue: Bounds | None = None
+    instances: Bounds | None = None
+
+    @property
+    def counted_to(self) -> int:
+        """How many messages to count at least to see whether a limit is exceeded."""
+        bounds = [each for each in (self.length, self.failed, self.expired, self.overdue) if each is not None]
+        numbers = [number for each in bounds for number in (each.warning, each.critical) if number is not None]
+        return max([EXACT_COUNT_LIMIT, *(int(number) + 1 for number in numbers)])
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number of a queue or an endpoint, with the bounds that it was held against. `exact`: False for an estimate."""
+
+    subject: str
+    name: str
+    value: float
+    bounds: Bounds = _NO_BOUNDS
+    unit: str = ""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
+    """Something that is wrong: which check found it, at what, in words."""
+
+    level: Level
+    check: str
+    subject: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The findings, the worst first, and everything that was measured."""
+
+    findings: tuple[HealthFinding, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    taken_at: datetime | None = None
+
+    @property
+    def level(self) -> Level:
+        """That of the worst finding; CRITICAL goes before UNKNOWN, for what is known to be bad is no question."""
+        levels = {each.level for each in self.findings}
+        return Level.CRITICAL if Level.CRITICAL in levels else max(levels, default=Level.OK)
+
+
+_LEVELS = {Severity.ERROR: Level.CRITICAL, Severity.WARNING: Level.WARNING, Severity.INFO: Level.OK}
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The queues and endpoints that are checked; `named` are the queues that the caller names, `is_all`: the caller names none."""
+
+    queues: tuple[QueueStatus, ...]
+    endpoints: tuple[str, ...]
+    named: frozenset[str] = frozenset()
+    is_all: bool = True
+
+    def covers(self, issue: Issue) -> bool:
+        """Whether the issue belongs to what is checked."""
+        queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
+        if queue:
+            return queue in {each.name for each in self.queues}
+        return self.is_all or issue.name == REGISTRY.name or endpoint in self.endpoints
+
+
+def read_health(
+    settings: Settings | None = None,
+    limits: Limits | None = None,
+    *,
+    queues: Sequence[str] = (),
+    endpoints: Sequence[str] = (),
+) -> Health:
+    """Check all queues and endpoints of the settings, or the named ones. Takes nothing, writes nothing, locks nothing.
+
+    As many statements as `read_status`, one for the minimums of instances, two for the results of checks, and one where messages
+    are in error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for settings without endpoints, and for an
+    unknown name.
+    """
+    settings = settings or get_settings()
+    limits = limits or Limits()
+    if not settings.senders:
+        raise ConfigurationError('SQLQUEUE["ENDPOINTS"] names no endpoint: there is nothing to check')
+    for name in endpoints:
+        if name not in settings.senders:
+            settings.endpoint(name)  # raises, with the nearest name
+    status = read_status(settings, limit=limits.counted_to, others=bool(queues))
+    scope = _scope(settings, status, queues, endpoints)
+    snapshot = Snapshot(settings, status.managed_now or status.taken_at, status=status, minimums=read_minimums())
+    # What is held against a limit is not checked besides.
+    limited = {
+        *([FAILURES.name] if limits.failed else ()),
+        *([MOVER.name] if limits.overdue else ()),
+        *([MINIMUMS.name, RECEIVERS.name] if limits.instances else ()),
+    }
+    issues = [each for each in current_issues(snapshot, _results()) if each.name not in limited and scope.covers(each)]
+    found = [*_of_queues(scope, limits), *_of_failures(snapshot, scope, limits), *_of_endpoints(snapshot, scope, limits)]
+    findings = [*map(_finding, issues), *(each for each in found if isinstance(each, HealthFinding))]
+    measures = tuple(each for each in found if isinstance(each, Measure))
+    return Health(tuple(sorted(findings, key=lambda each: -each.level)), measures, status.taken_at)
+
+
+def _finding(issue: Issue) -> HealthFinding:
+    found = issue.outcome
+    subject = issue.name if issue.check is None else found.queue or found.endpoint or found.subject
+    return HealthFinding(_LEVELS[issue.severity], issue.code, subject, issue.line)
+
+
+def _results() -> Results:
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the results of checks"):
+            return read_results(alias, database_now(alias))
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return Results()  # before `migrate` there is no table of results
+
+
+def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints: Sequence[str]) -> _Scope:
+    known = {each.name: each for each in status.queues}
+    for name in queues:
+        if name not in known:
+            near = meant(name, known) or ": sqlqueue_status lists those that there are"
+            raise ConfigurationError(f"there is no queue {name!r} in database {status.database!r}{near}")
+    watched = tuple(each for each in status.queues if is_watched(each, status))
+    if not queues and not endpoints:
+        return _Scope(watched, tuple(settings.senders))
+    of_endpoints = {each.name for each in watched if set(each.queue.endpoints) & set(endpoints)}
+    chosen = tuple(each for each in status.queues if each.name in queues or each.name in of_endpoints)
+    received = [each for each in chosen if each.name in queues and each.queue.kind in RECEIVED]
+    owners = {*endpoints, *(name for each in received for name in each.queue.endpoints)}
+    return _Scope(chosen, tuple(name for name in settings.senders if name in owners), frozenset(queues), is_all=False)
+
+
+def is_watched(queue: QueueStatus, status: Status) -> bool:
+    """Callback queues only while a live process holds them: a host that watches may have none of its own."""
+    if queue.queue.kind is QueueKind.OTHER:
+        return False
+    if queue.queue.kind is not QueueKind.CALLBACK:
+        return True
+    return any(each.alive and each.callback_queue == queue.queue.address.table for each in status.instances)
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+
+_Found = Iterator[HealthFinding | Measure]
+
+
+def _held(measure: Measure, limit: Bounds | None, words: str) -> _Found:
+    """The measure, and a finding where it is beyond the limit that the caller sets."""
+    yield measure
+    level = Level.OK if limit is None else limit.level(measure.value)
+    if level is not Level.OK:
+        number = f"{measure.value:g}" if measure.unit else f"{measure.value:.0f}"
+        text = f"{measure.subject}: {'' if measure.exact else 'about '}{number} {words}"
+        yield HealthFinding(level, measure.name, measure.subject, text)
+
+
+def _of_queues(scope: _Scope, limits: Limits) -> _Found:
+    for each in scope.queues:
+        depth = each.depth
+        if depth is None:
+            continue
+        # Error and audit queues are not received from: their length and age are no backlog, unless the caller names them.
+        is_backlog = each.queue.kind not in (QueueKind.ERROR, QueueKind.AUDIT) or each.name in scope.named
+        limit = limits.length if is_backlog else None
+        length = Measure(each.name, "length", depth.waiting, limit or _NO_BOUNDS, exact=depth.exact)
+        yield from _held(length, limit, "messages are waiting")
+        yield from _of_age(each, limits.age if is_backlog else None)
+        expired = Measure(each.name, "expired", depth.expired, limits.expired or _NO_BOUNDS, exact=each.expiry_exact)
+        yield from _held(expired, limits.expired, "messages are expired and not purged")
+
+
+def _of_age(queue: QueueStatus, limit: Bounds | None) -> _Found:
+    age = queue.head_age
+    if age is not None and age.age is not None:
+        measure = Measure(queue.name, "age", round(age.age.total_seconds(), 3), limit or _NO_BOUNDS, "s")
+        yield from _held(measure, limit, "s is the age of the first message")
+    elif age is not None and limit is not None:
+        text = f"queue {queue.name}: the age of the first message is not known: {age.unknown}"
+        yield HealthFinding(Level.UNKNOWN, "age", queue.name, text)
+
+
+def _of_failures(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
+    names = {each.name for each in scope.queues}
+    is_ours = snapshot.settings.error_queue_owner == "sqlqueue"
+    bounds = limits.failed or (_NONE_IS_FINE if is_ours else _NO_BOUNDS)
+    for queue, failed in snapshot.failed:
+        if queue.name in names:
+            exact = queue.depth is None or queue.depth.exact
+            yield from _held(Measure(queue.name, "failed", failed, bounds, exact=exact), limits.failed, "failed messages")
+
+
+def _of_endpoints(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
+    for name, overdue in snapshot.overdue.items():
+        if name in scope.endpoints:
+            measure = Measure(name, "overdue", overdue, limits.overdue or _NONE_IS_FINE)
+            yield from _held(measure, limits.overdue, "delayed messages are overdue: no worker moves them")
+    if snapshot.registry_problem:
+        return
+    minimums = {name: least for name, least in snapshot.minimums.items() if scope.is_all or name in scope.endpoints}
+    for name in dict.fromkeys((*scope.endpoints, *minimums)):
+        # An endpoint of SEND_AS without an entry is run by no worker.
+        if name in snapshot.settings.endpoints or name in minimums:
+            default = Bounds(critical=minimums[name], least=True) if minimums.get(name) else _NO_BOUNDS
+            measure = Measure(name, "instances", snapshot.workers(name), limits.instances or default)
+            yield from _held(measure, limits.instances, "live instances")

@@ -1,0 +1,454 @@
+"""Sending notifications: what they say, by mail and webhook, each by one process at a time, at least once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import UUID
+
+from django.conf import settings as django_settings
+from django.core import mail
+from django.db import DatabaseError, connections, transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.utils import translation
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
+from sqlqueue_app.monitoring.checks import finding_in_words, label_of
+from sqlqueue_app.monitoring.rules import EVERY_SECONDS, GONE, NEW, RAISED, RESOLVED, Change, Evaluator
+from sqlqueue_app.monitoring.webhooks import SendFailed, host_is_allowed, post, signed_headers
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.status.events import EventKind, record_event
+from sqlqueue_app.status.texts import path_of
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+# Sending what waits to be sent: each notification by one process at a time, at least once, and tried again for an hour.
+#
+# Who sends has moved the time of the next attempt to the end of his lease before, in a statement of its own: no transaction is open
+# meanwhile, and what somebody was sending who was killed is sent again once his lease has run out.
+
+
+logger = logging.getLogger("sqlqueue.notifications")
+
+TIMEOUT_SECONDS: Final = 10.0
+# Longer than any attempt takes.
+LEASE: Final = timedelta(minutes=2)
+# After each attempt but the last.
+DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1_800))
+MOST_ATTEMPTS: Final = len(DELAYS) + 1
+_AT_ONCE: Final = 20
+_KEPT_CHARACTERS: Final = 500
+
+
+class Sender:
+    """Sends what is due. One object serves one thread; others, in this process and elsewhere, may compete with it.
+
+    `now` is the clock of the managed tables' database unless another is handed in; `timeout` is in seconds.
+    """
+
+    def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._settings = settings
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
+        self._timeout = timeout
+        self._links = Links(settings)
+
+    def send_due(self, stop: StopSignal) -> int:
+        """Try everything that is due once, what was never tried first, until the stop; how many attempts. Raises DatabaseError."""
+        tried = 0
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "send notifications"):
+            while not stop.is_set():
+                due = self._waiting().filter(next_attempt_at__lte=self._now()).order_by("attempts", "next_attempt_at")
+                found = list(due.values_list("pk", "next_attempt_at")[:_AT_ONCE])
+                for pk, seen in found:
+                    if stop.is_set():
+                        break
+                    delivery = self._take(pk, seen)
+                    if delivery is not None:
+                        self._try(delivery)
+                        tried += 1
+                if len(found) < _AT_ONCE:
+                    break
+        return tried
+
+    def _waiting(self) -> QuerySet[NotificationDelivery]:
+        return NotificationDelivery.objects.using(self._alias).filter(state=DeliveryState.WAITING)
+
+    def _take(self, pk: UUID, seen: datetime | None) -> NotificationDelivery | None:
+        """The delivery, which is ours until the lease ends; None if another process has it."""
+        mine = self._waiting().filter(pk=pk, next_attempt_at=seen)
+        if mine.update(next_attempt_at=self._now() + LEASE, attempts=F("attempts") + 1) != 1:
+            return None
+        return NotificationDelivery.objects.using(self._alias).select_related("rule").get(pk=pk)
+
+    def _try(self, delivery: NotificationDelivery) -> None:
+        extra = {"event": "notification_sent"}
+        where = f"{delivery.channel} {shown_target(delivery.channel, delivery.target)}"
+        try:
+            if delivery.attempts > MOST_ATTEMPTS:
+                raise SendFailed("whoever tried to send it has not come back, each time", is_final=True)
+            self._send(delivery)
+        except SendFailed as error:
+            self._failed(delivery, error, where)
+            return
+        except (TransientError, DatabaseError):
+            raise  # of our own statements: the lease runs out
+        except Exception as error:  # noqa: BLE001 - what cannot be put into words must not be tried for ever
+            self._failed(delivery, SendFailed(f"{type(error).__name__}: {error}"), where)
+            return
+        # Whoever has it now, since the lease may have run out: it is sent.
+        self._waiting().filter(pk=delivery.pk).update(
+            state=DeliveryState.SENT, finished_at=self._now(), next_attempt_at=None, error=""
+        )
+        logger.info("notification %r is sent to %s (%s)", delivery.rule_name, where, delivery.pk, extra=extra)
+
+    def _failed(self, delivery: NotificationDelivery, error: SendFailed, where: str) -> None:
+        text = str(error).replace("\x00", "")[:_KEPT_CHARACTERS]
+        mine = self._waiting().filter(pk=delivery.pk, attempts=delivery.attempts)
+        now = self._now()
+        if error.is_final or delivery.attempts >= MOST_ATTEMPTS:
+            with transaction.atomic(using=self._alias):
+                if mine.update(state=DeliveryState.FAILED, finished_at=now, next_attempt_at=None, error=text):
+                    record_event(EventKind.NOTIFICATION_FAILED, delivery.rule_name, {"error": text}, now=now)
+            line = "notification %r cannot be sent to %s, given up after %s attempts: %s (%s)"
+            extra = {"event": "notification_failed"}
+            logger.error(line, delivery.rule_name, where, delivery.attempts, text, delivery.pk, extra=extra)
+            return
+        delay = DELAYS[delivery.attempts - 1]
+        mine.update(next_attempt_at=now + delay, error=text)
+        extra_of_delay = {"event": "notification_delayed", "delay_seconds": delay.total_seconds()}
+        line = "notification %r cannot be sent to %s, tried again in %g s: %s (%s)"
+        logger.warning(line, delivery.rule_name, where, delay.total_seconds(), text, delivery.pk, extra=extra_of_delay)
+
+    def _send(self, delivery: NotificationDelivery) -> None:
+        """One attempt; raises SendFailed."""
+        rule = delivery.rule
+        if rule is None:
+            raise SendFailed("the rule was deleted", is_final=True)
+        links = self._links
+        with translation.override(django_settings.LANGUAGE_CODE):
+            rule_link = links.of_rule(rule.pk)
+            if delivery.channel == NotificationChannel.MAIL:
+                text = "\n".join(lines_of(delivery, links.of_change, rule_link)) + "\n"
+                send_mail(delivery.pk, delivery.target.split(), title_of(delivery), text, timeout=self._timeout)
+                return
+            body = json.dumps(document_of(delivery, links.of_change, rule_link)).encode()
+        if not host_is_allowed(delivery.target, self._settings.webhook_hosts):
+            raise SendFailed("WEBHOOK_HOSTS does not allow the host", is_final=True)
+        try:
+            headers = signed_headers(rule.secret, str(delivery.pk), self._now(), body)
+        except ValueError as error:
+            raise SendFailed("the rule has no secret that can sign", is_final=True) from error
+        post(delivery.target, body, headers, timeout=self._timeout)
+
+
+def shown_target(channel: str, target: str) -> str:
+    """Where a notification goes, for everybody to see: of a webhook its host alone, since its path may be a secret."""
+    if channel != NotificationChannel.WEBHOOK:
+        return ", ".join(target.split())
+    scheme, _colon, rest = target.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/…"
+
+
+# --- job --------------------------------------------------------------------------------------------------------------
+# Notifications in a worker: a job that evaluates the rules every ten seconds, and a thread that sends, for a receiver may be slow.
+
+
+# An attempt ends by its timeout; a server of mail may take that for each step of the talk, and is not waited for longer.
+_END_SECONDS: Final = TIMEOUT_SECONDS + 1.0
+
+
+class Notifications:
+    """Evaluates the rules and sends what is due, in one worker. `now` is the clock of the managed tables' database."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        stop: StopSignal,
+        *,
+        now: Callable[[], datetime] | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> None:
+        self._alias = managed_alias()
+        self._evaluator = Evaluator(settings, now=now)
+        self._sender = Sender(settings, now=now, timeout=timeout)
+        self._stop = stop
+        self._wake = threading.Event()
+        self._leaves_out = False
+        stop.subscribe(self._wake.set)
+
+    def job(self) -> BackgroundJob:
+        """`evaluate` as a background job."""
+        return BackgroundJob("notifications", EVERY_SECONDS, self._run)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While open, a thread sends what `evaluate` has found. It ends with the stop signal, which must be set on leaving."""
+        thread = threading.Thread(target=self._send, name="sqlqueue-notifications", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join(_END_SECONDS)
+
+    def evaluate(self) -> bool:
+        """Evaluate the rules, and have the thread send what waits; whether anything does. Raises DatabaseError.
+
+        One statement where no rule is enabled and nothing waits, at every second call.
+        """
+        if self._leaves_out:
+            self._leaves_out = False
+            return False
+        waiting = NotificationDelivery.objects.using(self._alias).filter(rule=OuterRef("pk"), state=DeliveryState.WAITING)
+        rules = NotificationRule.objects.using(self._alias).annotate(has_waiting=Exists(waiting))
+        found = list(rules.filter(Q(enabled=True) | Q(has_waiting=True)).values_list("enabled", "has_waiting"))
+        self._leaves_out = not found
+        made = self._evaluator.evaluate() if any(enabled for enabled, _waiting in found) else 0
+        is_waiting = made > 0 or any(has_waiting for _enabled, has_waiting in found)
+        if is_waiting:
+            self._wake.set()
+        return is_waiting
+
+    def _run(self) -> None:
+        try:
+            self.evaluate()
+        except TransientError:
+            return  # the database is unavailable, or (SQLite) written to by somebody who takes long: the job runs again
+
+    def _send(self) -> None:
+        """What the thread does."""
+        # Else nobody would be notified any more.
+        with self._stop.failing_with(logger, "the thread that sends notifications died"):
+            while not self._stop.is_set():
+                self._wake.wait()
+                self._wake.clear()
+                self._send_once()
+
+    def _send_once(self) -> None:
+        try:
+            self._sender.send_due(self._stop)
+        except TransientError:
+            return  # the next evaluation wakes it
+        except Exception:
+            extra = {"event": "background_job_failed", "job": "notifications"}
+            logger.exception("sending notifications failed", extra=extra)
+        finally:
+            connections.close_all()
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+# The addresses of admin pages in notifications: those who send have no request from which to know them, so `ADMIN_URL` says.
+
+
+# What Django leaves as it is when it makes the address of a page.
+_PLAIN = "!$&'()*+,;=/~:@"
+
+
+class Links:
+    """Makes addresses below `ADMIN_URL`; empty ones without it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._base = "" if settings.admin_url is None else f"{settings.admin_url.rstrip('/')}/sqlqueue_app/"
+
+    def of_change(self, kind: str, change: Change) -> str:
+        """The page about what has changed."""
+        subject = str(change.get("subject", ""))
+        if kind == NotificationKind.NEW_GROUP:
+            return self._page(f"failedmessage/group/{change['group']}/") if change.get("group") else ""
+        if kind == NotificationKind.FAILURES_ABOVE:
+            return self._page("failedmessage/messages/")
+        if kind == NotificationKind.INSTANCES_BELOW:
+            return self._page(f"endpoint/{_segment(subject)}/")
+        if kind in (NotificationKind.QUEUE_LONGER, NotificationKind.QUEUE_OLDER):
+            return self._page(f"queue/{_segment(subject)}/")
+        return self._page("checkresult/") if kind == NotificationKind.CHECK_FAILED else ""
+
+    def of_rule(self, rule_id: int) -> str:
+        """The rule, with what it has sent."""
+        return self._page(f"notificationrule/{rule_id}/")
+
+    def _page(self, path: str) -> str:
+        return f"{self._base}{path}" if self._base else ""
+
+
+def _segment(name: str) -> str:
+    return quote(path_of(name), safe=_PLAIN)
+
+
+# --- mailing ----------------------------------------------------------------------------------------------------------
+# Notifications by mail, with the mail framework of Django: its backend, DEFAULT_FROM_EMAIL and EMAIL_SUBJECT_PREFIX.
+
+
+def send_mail(delivery_id: UUID, addresses: Sequence[str], title: str, text: str, *, timeout: float) -> None:
+    """Send one mail to all addresses. SendFailed with what the backend or the server says.
+
+    `timeout`, in seconds, is that of each step of the talk with the server; EMAIL_TIMEOUT goes before it. A mail that is sent again
+    has the same Message-ID.
+    """
+    message = mail.EmailMessage(
+        " ".join(f"{django_settings.EMAIL_SUBJECT_PREFIX}{title}".split()),
+        text,
+        to=list(addresses),
+        headers={"Message-ID": f"<{delivery_id}@{mail.DNS_NAME}>", "Auto-Submitted": "auto-generated"},
+    )
+    try:
+        sent = _backend(timeout).send_messages([message])
+    except Exception as error:
+        # Whatever a backend of anybody's raises.
+        raise SendFailed(f"{type(error).__name__}: {error}") from error
+    if not sent:
+        raise SendFailed("the mail backend has sent nothing")
+
+
+def _backend(timeout: float) -> Any:
+    # Django 6.1 has mailers; what makes a connection elsewhere is deprecated there.
+    mailers = getattr(mail, "mailers", None)
+    backend: Any = mail.get_connection() if mailers is None else mailers.default
+    if getattr(backend, "timeout", timeout) is None:
+        backend.timeout = timeout
+    return backend
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+# What a notification says: sentences in the language that is active, and a document for programs.
+
+
+LONGEST_SUBJECT: Final = 200
+_RAISED: Final = {
+    NotificationKind.FAILURES_ABOVE: gettext_lazy("%(value)s failed messages; the limit is %(threshold)s"),
+    NotificationKind.INSTANCES_BELOW: gettext_lazy("%(value)s live instances; there should be at least %(threshold)s"),
+    NotificationKind.QUEUE_LONGER: gettext_lazy("%(value)s messages are waiting; the limit is %(threshold)s"),
+    NotificationKind.QUEUE_OLDER: gettext_lazy("the first message has been waiting for %(value)s s; the limit is %(threshold)s s"),
+    NotificationKind.CHECK_FAILED: gettext_lazy("the check fails"),
+}
+_RESOLVED: Final = {
+    NotificationKind.FAILURES_ABOVE: gettext_lazy("it is over; %(value)s failed messages"),
+    NotificationKind.INSTANCES_BELOW: gettext_lazy("it is over; %(value)s live instances"),
+    NotificationKind.QUEUE_LONGER: gettext_lazy("it is over; %(value)s messages are waiting"),
+    NotificationKind.QUEUE_OLDER: gettext_lazy("it is over; the first message has been waiting for %(value)s s"),
+    NotificationKind.CHECK_FAILED: gettext_lazy("the check passes"),
+}
+LinkOf = Callable[[str, Change], str]
+
+
+def title_of(delivery: NotificationDelivery) -> str:
+    """One line: the rule and what it has to tell, or how much."""
+    line = " ".join(f"{delivery.rule_name}: {news_of(delivery)}".split())
+    return line if len(line) <= LONGEST_SUBJECT else f"{line[: LONGEST_SUBJECT - 1]}…"
+
+
+def news_of(delivery: NotificationDelivery) -> str:
+    """What a notification has to tell, or how much that is."""
+    changes, more = _changes(delivery)
+    if delivery.is_test:
+        return _("a test")
+    if len(changes) == 1 and not more:
+        return sentence(str(delivery.payload.get("kind")), changes[0])
+    count = len(changes) + more
+    return ngettext("%(count)s change", "%(count)s changes", count) % {"count": count}
+
+
+def sentences_of(delivery: NotificationDelivery) -> list[str]:
+    """Each change in words, and how many more there were."""
+    changes, more = _changes(delivery)
+    return [*(sentence(str(delivery.payload.get("kind")), each) for each in changes), *_and_more(more)]
+
+
+def lines_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) -> Iterator[str]:
+    """The text of a notification, line by line. Links are left out where they are empty."""
+    kind = str(delivery.payload.get("kind"))
+    changes, more = _changes(delivery)
+    if delivery.is_test:
+        yield _("This is a test of the notification “%(rule)s”. Nothing has happened.") % {"rule": delivery.rule_name}
+    for each in changes:
+        yield f"- {sentence(kind, each)} ({str(each.get('at'))[:19].replace('T', ' ')} UTC)"
+        if link := link_of(kind, each):
+            yield f"  {link}"
+    yield from _and_more(more)
+    raised = delivery.payload.get("raised") or []
+    if raised:
+        yield ""
+        yield _("Not over yet: %(subjects)s") % {"subjects": ", ".join(name_of(kind, each) for each in raised)}
+    if rule_link:
+        yield ""
+        yield _("The rule of this notification: %(link)s") % {"link": rule_link}
+
+
+def sentence(kind: str, change: Change) -> str:
+    """A change in words."""
+    what, name = change.get("change"), name_of(kind, str(change.get("subject", "")))
+    if what == NEW:
+        return _("new group of failures: %(group)s") % {"group": name}
+    if what == GONE:
+        return _("%(subject)s: nothing is known of it any more") % {"subject": name}
+    if change.get("check"):
+        check, of = str(change["check"]), str(change.get("check_of", ""))
+        name = label_of(check) if what == RAISED or not of else f"{label_of(check)}, {of}"
+        found = finding_in_words(check, of, change.get("details")) if what == RAISED else ""
+        if found:
+            return _("%(subject)s: %(text)s") % {"subject": name, "text": found}
+    texts = {RAISED: _RAISED, RESOLVED: _RESOLVED}.get(str(what), {})
+    words = {"value": number_in_words(change.get("value")), "threshold": number_in_words(change.get("threshold"))}
+    text = str(texts[NotificationKind(kind)]) % words if kind in texts else str(what)
+    return _("%(subject)s: %(text)s") % {"subject": name, "text": text}
+
+
+def name_of(kind: str, subject: str) -> str:
+    """What is spoken of; everything has no name of its own."""
+    if not subject and kind == NotificationKind.FAILURES_ABOVE:
+        return _("all endpoints")
+    return subject
+
+
+def document_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) -> dict[str, Any]:
+    """What a webhook is told: `type`, `timestamp` and `data`, as the Standard Webhooks convention asks."""
+    kind = str(delivery.payload.get("kind"))
+    changes, more = _changes(delivery)
+    created = delivery.created_at
+    return {
+        "type": "sqlqueue.test" if delivery.is_test else f"sqlqueue.{kind}",
+        "timestamp": created.isoformat().replace("+00:00", "Z") if created is not None else None,
+        "data": {
+            "rule": delivery.rule_name,
+            "kind": kind,
+            "title": title_of(delivery),
+            "text": "\n".join(lines_of(delivery, link_of, rule_link)),
+            "of": delivery.payload.get("of", ""),
+            "threshold": delivery.payload.get("threshold"),
+            "changes": [{**each, "url": link_of(kind, each) or None} for each in changes],
+            "more": more,
+            "raised": delivery.payload.get("raised") or [],
+            "raised_count": delivery.payload.get("raised_count", 0),
+            "url": rule_link or None,
+        },
+    }
+
+
+def _and_more(count: int) -> list[str]:
+    return [ngettext("… and %(count)s more", "… and %(count)s more", count) % {"count": count}] if count else []
+
+
+def _changes(delivery: NotificationDelivery) -> tuple[list[Change], int]:
+    return list(delivery.payload.get("changes") or ()), int(delivery.payload.get("more") or 0)
+
+
+def number_in_words(value: object) -> str:
+    """A number as people write it, with one digit after the point where it is not whole."""
+    if not isinstance(value, int | float):
+        return "0"
+    return str(number_format(round(value, 1) if value % 1 else int(value), force_grouping=True))

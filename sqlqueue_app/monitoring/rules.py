@@ -1,0 +1,659 @@
+"""Rules of notifications: what they watch, when they fire, and making, changing and removing them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property, partial
+from typing import Any, Final
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.errors import SqlQueueError
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
+from sqlqueue_app.models import (
+    CheckResult,
+    DeliveryState,
+    FailedMessage,
+    FailureGroup,
+    FailureStatus,
+    NotificationChannel,
+    NotificationDelivery,
+    NotificationKind,
+    NotificationRule,
+    QueueSample,
+)
+from sqlqueue_app.monitoring.check_results import is_muted
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.monitoring.webhooks import LEAST_SECRET_BYTES, MOST_SECRET_BYTES, UrlFault, host_is_allowed, key_of, url_fault
+from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_alias
+from sqlqueue_app.status.queues import QueueKind
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.installation import DELAYED_SUFFIX
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+# Making, changing and removing rules of notifications, and asking for a notification to be sent: what operators do.
+
+
+Clock = Callable[[], datetime] | None
+
+
+class RuleRefused(SqlQueueError):
+    """What is asked for cannot be done to the rule, or to what it has sent; the message says why."""
+
+
+def make_rule(values: RuleValues, secret: str = "", *, by: str = "", now: Clock = None) -> NotificationRule:
+    """Make a rule that is watched from now on. RuleRefused if there is a rule of the name."""
+    alias = managed_alias()
+    at = _now(alias, now)
+    rule = NotificationRule(**values.columns(), secret=secret, watched_from=at, changed_at=at, changed_by=by[:255])
+    try:
+        with transaction.atomic(using=alias):
+            rule.save(using=alias, force_insert=True)
+    except IntegrityError as error:
+        raise _name_is_taken(values.name) from error
+    return rule
+
+
+def change_rule(rule_id: int, values: RuleValues, secret: str = "", *, by: str = "", now: Clock = None) -> None:
+    """Change what a rule watches, or whom it notifies; an empty secret keeps the present one. RuleRefused, also if it is gone.
+
+    A rule that watches something else notifies of all that is over its threshold. What waits to be sent goes to the new target.
+    """
+    alias = managed_alias()
+    try:
+        with transaction.atomic(using=alias):
+            rule = _locked(alias, rule_id)
+            watched = (rule.kind, rule.subject, rule.threshold)
+            for name, value in values.columns().items():
+                setattr(rule, name, value)
+            rule.secret = secret or rule.secret
+            rule.changed_by, rule.changed_at = by[:255], _now(alias, now)
+            if (rule.kind, rule.subject, rule.threshold) != watched:
+                _begin_again(rule)
+            rule.save(using=alias)
+            _waiting(alias, rule).update(channel=rule.channel, target=rule.target)
+    except IntegrityError as error:
+        raise _name_is_taken(values.name) from error
+
+
+def renew_secret(rule_id: int, secret: str, *, by: str = "", now: Clock = None) -> None:
+    """Sign with another secret from now on. RuleRefused if the rule is gone."""
+    alias = managed_alias()
+    with transaction.atomic(using=alias):
+        rule = _locked(alias, rule_id)
+        rule.secret, rule.changed_by, rule.changed_at = secret, by[:255], _now(alias, now)
+        rule.save(using=alias, update_fields=["secret", "changed_by", "changed_at"])
+
+
+def set_enabled(rule_id: int, enabled: bool, *, by: str = "", now: Clock = None) -> None:
+    """Enable or disable a rule. One that is enabled notifies of all that is over its threshold. RuleRefused if it is gone."""
+    alias = managed_alias()
+    with transaction.atomic(using=alias):
+        rule = _locked(alias, rule_id)
+        if rule.enabled != enabled:
+            rule.enabled, rule.changed_by, rule.changed_at = enabled, by[:255], _now(alias, now)
+            _begin_again(rule)
+            rule.save(using=alias)
+
+
+def remove_rule(rule_id: int, *, now: Clock = None) -> bool:
+    """Delete a rule; what it has sent stays in the log, what waits to be sent is not sent. False if it was gone already."""
+    alias = managed_alias()
+    with transaction.atomic(using=alias):
+        rule = NotificationRule.objects.using(alias).filter(pk=rule_id).select_for_update().first()
+        if rule is None:
+            return False
+        given_up = {"state": DeliveryState.FAILED, "error": "the rule was deleted", "next_attempt_at": None}
+        _waiting(alias, rule).update(finished_at=_now(alias, now), **given_up)
+        rule.delete(using=alias)
+    return True
+
+
+def request_test(rule_id: int, *, now: Clock = None) -> UUID:
+    """Have a worker send a test to the target of a rule, enabled or not; the id of it. RuleRefused if the rule is gone."""
+    alias = managed_alias()
+    with transaction.atomic(using=alias):
+        delivery = new_delivery(_locked(alias, rule_id), {}, _now(alias, now), is_test=True)
+        delivery.save(using=alias, force_insert=True)
+    return delivery.pk
+
+
+def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
+    """Have a worker try what was given up once more, to the target that the rule has now, under the same id. RuleRefused."""
+    alias = managed_alias()
+    with transaction.atomic(using=alias):
+        failed = NotificationDelivery.objects.using(alias).filter(pk=delivery_id, state=DeliveryState.FAILED)
+        rule_id = failed.values_list("rule", flat=True).first()
+        # The rule before what it has sent, as everybody locks them.
+        rule = None if rule_id is None else _locked(alias, rule_id)
+        delivery = failed.select_for_update().first()
+        if delivery is None:
+            raise RuleRefused(_("It was not given up: only what was is sent again."))
+        if rule is None:
+            raise RuleRefused(_("Its rule was deleted: there is nobody to send it to."))
+        delivery.state, delivery.attempts, delivery.error = DeliveryState.WAITING, 0, ""
+        delivery.channel, delivery.target = rule.channel, rule.target
+        delivery.next_attempt_at, delivery.finished_at = _now(alias, now), None
+        delivery.save(using=alias)
+
+
+def _begin_again(rule: NotificationRule) -> None:
+    """Forget of what the rule has notified."""
+    rule.raised, rule.pending, rule.seen, rule.watched_from = {}, {}, {}, rule.changed_at
+
+
+def _locked(alias: str, rule_id: int) -> NotificationRule:
+    rule = NotificationRule.objects.using(alias).filter(pk=rule_id).select_for_update().first()
+    if rule is None:
+        raise RuleRefused(_("The rule has been deleted meanwhile."))
+    return rule
+
+
+def _waiting(alias: str, rule: NotificationRule) -> QuerySet[NotificationDelivery]:
+    return NotificationDelivery.objects.using(alias).filter(rule=rule, state=DeliveryState.WAITING)
+
+
+def _name_is_taken(name: str) -> RuleRefused:
+    return RuleRefused(_("There is a rule named “%(name)s” already: choose another name.") % {"name": name})
+
+
+def _now(alias: str, now: Clock) -> datetime:
+    return now() if now is not None else database_now(alias)
+
+
+# --- conditions -------------------------------------------------------------------------------------------------------
+# How much there is of what a rule watches, and whether that is too much: from the snapshot, the results of checks and the failures.
+
+
+# Failures are counted so far; further only where the threshold is higher.
+COUNTED_AT_MOST: Final = 10_000
+GROUPED_BY: Final = CLASSIFIERS["exception"]
+# What lies in these is no backlog, unless a rule names them (as in sqlqueue_health).
+_NO_BACKLOG: Final = (QueueKind.ERROR, QueueKind.AUDIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was found of a subject, whether the rule fires for it, and what it was compared with; `more` for the notification."""
+
+    is_over: bool
+    value: float | None = None
+    threshold: float | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What a rule watches, by subject. A subject without a reading is well if they are complete, else nothing is known of it.
+
+    Of the `muted` subjects nobody is notified.
+    """
+
+    by_subject: Mapping[str, Reading]
+    is_complete: bool = False
+    muted: frozenset[str] = frozenset()
+
+
+class Conditions:
+    """The conditions of one evaluation. What several rules watch is read once. Raises the database's errors."""
+
+    def __init__(self, snapshot: Snapshot, alias: str) -> None:
+        self._snapshot = snapshot
+        self._alias = alias
+        self._of_kind: dict[str, Callable[[NotificationRule], Readings]] = {
+            NotificationKind.FAILURES_ABOVE: self._failures,
+            NotificationKind.INSTANCES_BELOW: self._instances,
+            NotificationKind.QUEUE_LONGER: self._longer,
+            NotificationKind.QUEUE_OLDER: self._older,
+            NotificationKind.CHECK_FAILED: self._checks,
+        }
+
+    def read(self, rule: NotificationRule) -> Readings:
+        """What the rule watches; nothing for a kind that this version does not know. Not for new groups: see `new_groups`."""
+        of_kind = self._of_kind.get(rule.kind)
+        return Readings({}) if of_kind is None else of_kind(rule)
+
+    def new_groups(self, rule: NotificationRule, since: datetime) -> dict[UUID, datetime]:
+        """The groups by exception and place that were first seen since then, of the rule's endpoint if it names one."""
+        groups = FailureGroup.objects.using(self._alias).filter(classifier=GROUPED_BY.name, first_seen_at__gte=since)
+        found = {key: at for key, at in groups.values_list("pk", "first_seen_at") if at is not None}
+        if rule.subject and found:
+            members = FailedMessage.objects.using(self._alias).filter(
+                _of(rule.subject), **{"status__in": FailureStatus.values, f"{GROUPED_BY.field}__in": list(found)}
+            )
+            of_subject = set(members.values_list(GROUPED_BY.field, flat=True).distinct())
+            found = {key: at for key, at in found.items() if key in of_subject}
+        return found
+
+    def titles(self, groups: list[UUID]) -> dict[UUID, str]:
+        """What the groups have in common."""
+        return dict(FailureGroup.objects.using(self._alias).filter(pk__in=groups).values_list("pk", "title"))
+
+    def _failures(self, rule: NotificationRule) -> Readings:
+        threshold = rule.threshold or 0.0
+        found = FailedMessage.objects.using(self._alias).filter(status=FailureStatus.UNRESOLVED)
+        if rule.subject:
+            found = found.filter(_of(rule.subject))
+        count = found.order_by()[: max(int(threshold) + 1, COUNTED_AT_MOST)].count()
+        return Readings({rule.subject: Reading(count > threshold, count, threshold)})
+
+    def _instances(self, rule: NotificationRule) -> Readings:
+        snapshot = self._snapshot
+        if snapshot.registry_problem is not None:
+            return Readings({})
+        minimums: Mapping[str, float] = snapshot.minimums
+        if rule.threshold is not None:
+            known = {*snapshot.settings.endpoints, *(each.endpoint for each in snapshot.instances), *minimums}
+            minimums = dict.fromkeys({rule.subject} if rule.subject else known, rule.threshold)
+        elif rule.subject:
+            minimums = {name: minimum for name, minimum in minimums.items() if name == rule.subject}
+        counts = ((name, snapshot.workers(name), minimum) for name, minimum in minimums.items())
+        # Without a threshold, an endpoint of which no minimum is expected any more is well.
+        is_complete = rule.threshold is None
+        return Readings({name: Reading(live < least, live, least) for name, live, least in counts}, is_complete)
+
+    def _longer(self, rule: NotificationRule) -> Readings:
+        threshold = rule.threshold or 0.0
+        found = self._samples(rule)
+        return Readings({name: Reading(each.waiting > threshold, each.waiting, threshold) for name, each in found.items()})
+
+    def _older(self, rule: NotificationRule) -> Readings:
+        threshold = rule.threshold or 0.0
+        ages = {name: each.head_age_seconds for name, each in self._samples(rule).items()}
+        return Readings({name: Reading((age or 0.0) > threshold, age, threshold) for name, age in ages.items()})
+
+    def _checks(self, rule: NotificationRule) -> Readings:
+        found = {subject_of_check(each): each for each in self._failing if not rule.subject or each.name == rule.subject}
+        muted = frozenset(subject for subject, each in found.items() if is_muted(each, self._snapshot.now))
+        readings = {
+            subject: Reading(is_over=True, more={"check": each.name, "check_of": each.subject, "details": each.details})
+            for subject, each in found.items()
+            if subject not in muted
+        }
+        return Readings(readings, is_complete=True, muted=muted)
+
+    def _samples(self, rule: NotificationRule) -> Mapping[str, QueueSample]:
+        """The newest samples: of the rule's queue, else of all queues with a backlog."""
+        found = self._snapshot.newest_samples
+        if rule.subject:
+            return {name: each for name, each in found.items() if name == rule.subject}
+        quiet = {each.name for each in self._snapshot.known_queues if each.kind in _NO_BACKLOG}
+        return {name: each for name, each in found.items() if name not in quiet and not name.endswith(DELAYED_SUFFIX)}
+
+    @cached_property
+    def _failing(self) -> list[CheckResult]:
+        return list(CheckResult.objects.using(self._alias).filter(failing=True))
+
+
+def _of(subject: str) -> Q:
+    """Failures of an endpoint, of a queue that it failed in, or in an error queue."""
+    return Q(endpoint=subject) | Q(failed_q=subject) | Q(queue=subject)
+
+
+def subject_of_check(check: CheckResult) -> str:
+    """What a check is called in notifications."""
+    return f"{check.name}: {check.subject}" if check.subject else check.name
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+# One process of the cluster evaluates all rules: what has changed, and whether it is time to notify.
+#
+# The claim, what is remembered of each rule, and the notifications to send are one transaction: a process that is killed leaves
+# nothing half done, and nobody is notified twice.
+
+
+logger = logging.getLogger("sqlqueue.notifications")
+
+EVERY_SECONDS: Final = 10.0
+# A notification lists so many changes, and the number of the rest.
+LISTED_AT_MOST: Final = 100
+# A subject of which nothing is known any more, such as a queue that was dropped, is given up after this.
+MISSING_AT_MOST: Final = timedelta(hours=1)
+# A group may be committed after one that was seen later: groups that are so much older than the last one are read again.
+LATE_AT_MOST: Final = timedelta(minutes=10)
+# Instances come and go with each deployment: they have so long to come back, as one that is silent has.
+HELD: Final[Mapping[str, timedelta]] = {NotificationKind.INSTANCES_BELOW: timedelta(seconds=DEAD_AFTER_SECONDS)}
+RAISED, RESOLVED, GONE, NEW = "raised", "resolved", "gone", "new"
+# What is known of a subject by more than its name.
+_NAMED: Final = ("check", "check_of")
+
+Change = dict[str, Any]
+
+
+class Evaluator:
+    """Evaluates the enabled rules. `now` is the clock of the managed tables' database unless another is handed in."""
+
+    def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None) -> None:
+        self._settings = settings
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
+
+    def evaluate(self) -> int:
+        """Evaluate every enabled rule, unless another process has in these ten seconds; how many notifications are to be sent.
+
+        Raises DatabaseError. A rule that cannot be evaluated is logged, and the others are evaluated.
+        """
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "evaluate the rules of notifications"):
+            now = self._now()
+            begin = datetime.fromtimestamp(now.timestamp() // EVERY_SECONDS * EVERY_SECONDS, UTC)
+            with transaction.atomic(using=self._alias):
+                if not claim(self._alias, "notifications", begin):
+                    return 0
+                rules = NotificationRule.objects.using(self._alias).filter(enabled=True).order_by("pk")
+                conditions = Conditions(Snapshot(self._settings, now), self._alias)
+                return sum(self._evaluate(rule, conditions, now) for rule in rules.select_for_update())
+
+    def _evaluate(self, rule: NotificationRule, conditions: Conditions, now: datetime) -> int:
+        try:
+            with transaction.atomic(using=self._alias):
+                before = _kept(rule)
+                _add(rule, _changes(rule, conditions, now))
+                notification = _notification(rule, now)
+                if notification is not None:
+                    notification.save(using=self._alias, force_insert=True)
+                if _kept(rule) != before:
+                    rule.save(using=self._alias, update_fields=list(_KEPT))
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            extra = {"event": "notification_rule_failed"}
+            logger.exception("the notification rule %r could not be evaluated", rule.name, extra=extra)
+            return 0
+        return int(notification is not None)
+
+
+_KEPT: Final = ("raised", "pending", "seen", "notified_at")
+
+
+def _kept(rule: NotificationRule) -> tuple[Any, ...]:
+    return tuple(getattr(rule, name) for name in _KEPT)
+
+
+def _changes(rule: NotificationRule, conditions: Conditions, now: datetime) -> Iterable[Change]:
+    """What has changed since the last evaluation, and note it in the rule."""
+    if rule.kind == NotificationKind.NEW_GROUP:
+        return _new_groups(rule, conditions)
+    raised: dict[str, Any] = {name: dict(entry) for name, entry in rule.raised.items()}
+    readings = conditions.read(rule)
+    held = {name: at for name, at in rule.seen.get("held", {}).items() if name in readings.by_subject}
+    over = dict(_held(readings, held, now, HELD.get(rule.kind, timedelta())))
+    changes = [*_risen(raised, over, now), *_fallen(raised, readings, now)]
+    rule.raised, rule.seen = raised, {"held": held} if held else {}
+    return changes
+
+
+def _held(readings: Readings, held: dict[str, str], now: datetime, hold: timedelta) -> Iterator[tuple[str, Reading]]:
+    """What has been over its threshold for long enough; `held` notes since when the rest is."""
+    for subject, reading in sorted(readings.by_subject.items()):
+        if not reading.is_over:
+            held.pop(subject, None)
+        elif now - datetime.fromisoformat(held.setdefault(subject, now.isoformat())) >= hold:
+            del held[subject]
+            yield subject, reading
+
+
+def _risen(raised: dict[str, Any], over: dict[str, Reading], now: datetime) -> Iterator[Change]:
+    at = now.isoformat()
+    for subject, reading in over.items():
+        if subject not in raised:
+            raised[subject] = {"since": at, **{name: reading.more[name] for name in _NAMED if name in reading.more}}
+            numbers = {"value": reading.value, "threshold": reading.threshold}
+            yield {"change": RAISED, "subject": subject, "at": at, **numbers, **reading.more}
+
+
+def _fallen(raised: dict[str, Any], readings: Readings, now: datetime) -> Iterator[Change]:
+    at = now.isoformat()
+    for subject in sorted(raised):
+        reading = readings.by_subject.get(subject)
+        if reading is not None and reading.is_over:
+            raised[subject].pop("missing_since", None)
+        elif subject in readings.muted:
+            del raised[subject]
+        elif reading is not None or readings.is_complete:
+            named = {name: value for name, value in raised.pop(subject).items() if name in _NAMED}
+            yield {"change": RESOLVED, "subject": subject, "at": at, "value": reading.value if reading else None, **named}
+        elif now - datetime.fromisoformat(raised[subject].setdefault("missing_since", at)) >= MISSING_AT_MOST:
+            del raised[subject]
+            yield {"change": GONE, "subject": subject, "at": at}
+
+
+def _new_groups(rule: NotificationRule, conditions: Conditions) -> list[Change]:
+    known: dict[str, str] = rule.seen.get("groups", {})
+    last = max(map(datetime.fromisoformat, known.values()), default=None)
+    begin = _instant(rule.watched_from or rule.changed_at)
+    since = begin if last is None else max(begin, last - LATE_AT_MOST)
+    found = conditions.new_groups(rule, since)
+    new = sorted((at, key) for key, at in found.items() if str(key) not in known)
+    if not new:
+        return []
+    newest = new[-1][0] if last is None else max(last, new[-1][0])
+    seen = {**known, **{str(key): at.isoformat() for at, key in new}}
+    rule.seen = {"groups": {key: at for key, at in seen.items() if datetime.fromisoformat(at) >= newest - LATE_AT_MOST}}
+    titles = conditions.titles([key for _at, key in new[:LISTED_AT_MOST]])
+    return [{"change": NEW, "subject": titles.get(key, ""), "group": str(key), "at": at.isoformat()} for at, key in new]
+
+
+def _add(rule: NotificationRule, changes: Iterable[Change]) -> None:
+    """Note what the next notification is to contain."""
+    new = list(changes)
+    if new:
+        waiting = [*rule.pending.get("changes", ()), *new]
+        rule.pending = {
+            "changes": waiting[:LISTED_AT_MOST],
+            "more": rule.pending.get("more", 0) + max(0, len(waiting) - LISTED_AT_MOST),
+        }
+
+
+def _notification(rule: NotificationRule, now: datetime) -> NotificationDelivery | None:
+    """The notification of all changes that are noted, unless the last one was too short a time ago."""
+    if not rule.pending.get("changes"):
+        return None
+    # A clock that was put back must not keep anybody waiting.
+    if rule.notified_at is not None and timedelta() <= now - rule.notified_at < timedelta(seconds=rule.throttle_seconds):
+        return None
+    raised = sorted(rule.raised)
+    payload = {**rule.pending, "raised": raised[:LISTED_AT_MOST], "raised_count": len(raised)}
+    rule.pending, rule.notified_at = {}, now
+    return new_delivery(rule, payload, now)
+
+
+def new_delivery(rule: NotificationRule, payload: dict[str, Any], now: datetime, *, is_test: bool = False) -> NotificationDelivery:
+    """A notification of the rule that waits to be sent, not saved yet."""
+    return NotificationDelivery(
+        pk=uuid.uuid4(),
+        rule=rule,
+        rule_name=rule.name,
+        channel=rule.channel,
+        target=rule.target,
+        is_test=is_test,
+        payload={"kind": rule.kind, "of": rule.subject, "threshold": rule.threshold, **payload},
+        created_at=now,
+        next_attempt_at=now,
+    )
+
+
+def _instant(value: datetime | None) -> datetime:
+    instant: datetime = value  # type: ignore[assignment]  # of columns that are never NULL
+    return instant
+
+
+# --- rule form --------------------------------------------------------------------------------------------------------
+# Reading what somebody has typed into the form of a rule: the values of its columns, and what is wrong with them, in words.
+
+
+MOST_ADDRESSES: Final = 20
+LONGEST_NAME: Final = 100
+MOST_THROTTLE_SECONDS: Final = 7 * 86_400
+DEFAULT_THROTTLE_SECONDS: Final = 300
+_FAULTS: Final = {
+    UrlFault.UNREADABLE: gettext_lazy("an address that can be read, such as https://hooks.example.com/sqlqueue"),
+    UrlFault.NO_WEB_ADDRESS: gettext_lazy("an address that begins with https:// or http:// and a host"),
+    UrlFault.HAS_USER: gettext_lazy("an address without a user and a password"),
+    UrlFault.TOO_LONG: gettext_lazy("at most 2,000 characters"),
+    UrlFault.NOT_PLAIN: gettext_lazy("an address in ASCII without blanks: write other characters percent-encoded"),
+}
+_SEPARATORS: Final = re.compile(r"[\s,;]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Threshold:
+    """What the threshold of a kind may be: from least to most, whole or not; `words` say so."""
+
+    least: float
+    most: float
+    words: Any
+    is_whole: bool = True
+    is_required: bool = True
+
+
+# The most that is counted, or makes sense.
+_THRESHOLDS: Final = {
+    NotificationKind.FAILURES_ABOVE: _Threshold(0, 1_000_000, gettext_lazy("a whole number from 0 to 1,000,000")),
+    NotificationKind.INSTANCES_BELOW: _Threshold(
+        1, 10_000, gettext_lazy("a whole number from 1 to 10,000, or nothing for the minimum of each endpoint"), is_required=False
+    ),
+    NotificationKind.QUEUE_LONGER: _Threshold(0, 10**12, gettext_lazy("a whole number from 0 on")),
+    NotificationKind.QUEUE_OLDER: _Threshold(
+        1, 366 * 86_400, gettext_lazy("a number of seconds from 1 to 31,622,400"), is_whole=False
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RuleValues:
+    """What a rule tells of, and whom; without its secret."""
+
+    name: str = ""
+    kind: str = ""
+    subject: str = ""
+    threshold: float | None = None
+    channel: str = ""
+    target: str = ""
+    throttle_seconds: int = DEFAULT_THROTTLE_SECONDS
+
+    def columns(self) -> dict[str, Any]:
+        """As columns of NotificationRule."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(slots=True)
+class RuleForm:
+    """Texts by the names of the columns; `problems` are whole sentences. Read once."""
+
+    texts: Mapping[str, str]
+    settings: Settings
+    problems: list[str] = field(default_factory=list)
+
+    def read(self) -> RuleValues:
+        """The values; where there are problems, only some of them."""
+        name, subject = self._line("name", LONGEST_NAME), self._line("subject", 400)
+        if not name:
+            self._expect(_("Name"), "", _("a name of at most 100 characters"))
+        kind = self._choice("kind", _("When there is"), NotificationKind.values)
+        channel = self._choice("channel", _("By"), NotificationChannel.values)
+        target = self._addresses() if channel == NotificationChannel.MAIL else self._url() if channel else ""
+        return RuleValues(name, kind, subject, self._threshold(kind), channel, target, self._throttle())
+
+    def secret(self, *, is_required: bool) -> str:
+        """The secret of a webhook, which no problem shows; empty for mail, and where it may be left out."""
+        text = self._text("secret")
+        if self._text("channel") != NotificationChannel.WEBHOOK or (not text and not is_required):
+            return ""
+        return checked_secret(text, self.problems)
+
+    def _text(self, name: str) -> str:
+        return self.texts.get(name, "").strip()
+
+    def _line(self, name: str, longest: int) -> str:
+        text = self._text(name)
+        if len(text) > longest or not text.isprintable():
+            labels = {"name": _("Name"), "subject": _("Of")}
+            words = _("one line of at most %(count)s characters") % {"count": longest}
+            self._expect(labels[name], text, words)
+        return text
+
+    def _choice(self, name: str, label: str, values: list[str]) -> str:
+        text = self._text(name)
+        if text in values:
+            return text
+        self._expect(label, text, _("one of: %(values)s") % {"values": ", ".join(values)})
+        return ""
+
+    def _threshold(self, kind: str) -> float | None:
+        takes = _THRESHOLDS.get(NotificationKind(kind)) if kind else None
+        text = self._text("threshold")
+        if takes is None or (not text and not takes.is_required):
+            return None  # of some kinds there is nothing to count
+        value = _number(text)
+        if value is None or not takes.least <= value <= takes.most or (takes.is_whole and value % 1):
+            self._expect(_("Threshold"), text, str(takes.words))
+            return None
+        return value
+
+    def _throttle(self) -> int:
+        text = self._text("throttle_seconds")
+        value = _number(text)
+        if value is None or not 0 <= value <= MOST_THROTTLE_SECONDS or value % 1:
+            self._expect(_("At most one in"), text, _("a whole number of seconds from 0 to 604,800"))
+            return DEFAULT_THROTTLE_SECONDS
+        return int(value)
+
+    def _addresses(self) -> str:
+        found = list(dict.fromkeys(each for each in _SEPARATORS.split(self._text("target")) if each))
+        if not found or len(found) > MOST_ADDRESSES:
+            words = _("1 to %(count)s addresses of mail, one in a line") % {"count": MOST_ADDRESSES}
+            self._expect(_("To"), str(len(found)) if found else "", words)
+        for each in found:
+            try:
+                validate_email(each)
+            except ValidationError:
+                self._expect(_("To"), each, _("an address of mail such as ops@example.com"))
+        return "\n".join(found)
+
+    def _url(self) -> str:
+        text = self._text("target")
+        fault = url_fault(text)
+        if fault is not None:
+            # A password in it is not shown again.
+            self._expect(_("To"), "…" if fault is UrlFault.HAS_USER else text, str(_FAULTS[fault]))
+        elif not host_is_allowed(text, self.settings.webhook_hosts):
+            allowed = ", ".join(self.settings.webhook_hosts or ())
+            self._expect(_("To"), text, _("a host that the setting WEBHOOK_HOSTS allows: %(hosts)s") % {"hosts": allowed or "–"})
+        return text
+
+    def _expect(self, label: str, text: str, words: str) -> None:
+        shown = text if len(text) <= 200 else f"{text[:200]}…"
+        said = {"label": label, "value": shown, "expected": words}
+        self.problems.append(_("%(label)s: “%(value)s” does not fit, expected %(expected)s.") % said)
+
+
+def checked_secret(text: str, problems: list[str]) -> str:
+    """The secret, or a problem that does not show it."""
+    try:
+        key_of(text)
+    except ValueError:
+        words = {"least": LEAST_SECRET_BYTES, "most": MOST_SECRET_BYTES}
+        problems.append(_("Secret: expected “whsec_” and the base64 of %(least)s to %(most)s bytes.") % words)
+        return ""
+    return text
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

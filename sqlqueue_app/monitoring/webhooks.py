@@ -1,0 +1,193 @@
+"""Notifications to an address of HTTP, signed after the Standard Webhooks convention (https://www.standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import http.client
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from standardwebhooks import Webhook
+
+from sqlqueue_app import __version__
+from sqlqueue_app.messages.errors import SqlQueueError
+
+# --- webhooks ---------------------------------------------------------------------------------------------------------
+
+
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what every secret begins with
+# The convention asks for 24 to 64 bytes.
+LEAST_SECRET_BYTES, MOST_SECRET_BYTES, _SECRET_BYTES = 24, 64, 32
+LONGEST_URL: Final = 2_000
+# Of an answer that is no success so much is kept, for whoever looks for the reason.
+_KEPT_CHARACTERS: Final = 200
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+def new_secret() -> str:
+    """A secret that nobody can guess."""
+    return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
+
+
+def key_of(secret: str) -> bytes:
+    """The key of a secret; ValueError, which does not show it, for a text that is none."""
+    text = secret.removeprefix(SECRET_PREFIX)
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("no base64") from error
+    if not secret.startswith(SECRET_PREFIX) or not LEAST_SECRET_BYTES <= len(key) <= MOST_SECRET_BYTES:
+        raise ValueError("wrong prefix or length")
+    return key
+
+
+def signed_headers(secret: str, message_id: str, at: datetime, body: bytes) -> dict[str, str]:
+    """Return the headers that prove sender, time and identity of a request. ValueError for a bad secret."""
+    # The library takes the digits of a time for UTC, whatever its zone.
+    signature = Webhook(key_of(secret)).sign(message_id, at.astimezone(UTC), body.decode())
+    return {"webhook-id": message_id, "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
+
+
+class UrlFault(enum.Enum):
+    """What can be wrong with the address of a webhook."""
+
+    UNREADABLE = enum.auto()
+    NO_WEB_ADDRESS = enum.auto()
+    HAS_USER = enum.auto()
+    TOO_LONG = enum.auto()
+    NOT_PLAIN = enum.auto()
+
+
+def url_fault(url: str) -> UrlFault | None:
+    """What is wrong with the address of a webhook, if anything is."""
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        return UrlFault.UNREADABLE
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        return UrlFault.NO_WEB_ADDRESS
+    if parts.username is not None or parts.password is not None:
+        return UrlFault.HAS_USER
+    if len(url) > LONGEST_URL:
+        return UrlFault.TOO_LONG
+    return None if url.isascii() and url.isprintable() and " " not in url else UrlFault.NOT_PLAIN
+
+
+def host_is_allowed(url: str, patterns: Sequence[str] | None) -> bool:
+    """Whether WEBHOOK_HOSTS lets the address through; None is any host."""
+    host = (urlsplit(url).hostname or "").lower().rstrip(".")
+    return patterns is None or any(_fits(host, pattern.lower().strip("[]").rstrip(".")) for pattern in patterns)
+
+
+def _fits(host: str, pattern: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float) -> None:
+    """POST once, and follow no redirect. SendFailed for every answer but one of success, and where none comes in `timeout` seconds.
+
+    The time is that of the whole: a receiver that answers a byte at a time does not keep anybody longer. Proxies are not used.
+    """
+    parts = urlsplit(url)
+    end = time.monotonic() + timeout
+    try:
+        with _connected(parts, end) as connection:
+            connection.request("POST", _path(parts), body, {**_COMMON, **headers})
+            response = connection.getresponse()
+            if time.monotonic() >= end:
+                raise TimeoutError  # shut amid the headers: what came of them looks like an answer
+            if 200 <= response.status < 300:
+                return
+            text = _cut(response.read(4 * _KEPT_CHARACTERS))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        late = isinstance(error, TimeoutError) or time.monotonic() >= end
+        raise SendFailed(f"no answer in {timeout:g} s" if late else f"{type(error).__name__}: {error}") from error
+    redirect = " (redirects are not followed)" if 300 <= response.status < 400 else ""
+    raise SendFailed(f"HTTP {response.status} {_cut(response.reason.encode())}{redirect}{': ' if text else ''}{text}")
+
+
+_COMMON: Final = {"Content-Type": "application/json", "User-Agent": f"sqlqueue/{__version__}", "Connection": "close"}
+
+
+def _path(parts: SplitResult) -> str:
+    return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+
+
+@contextmanager
+def _connected(parts: SplitResult, end: float) -> Iterator[http.client.HTTPConnection]:
+    """A connection that is shut at the end, whatever the other side does: each step has a timeout of its own otherwise."""
+    host = parts.hostname or ""
+    port = parts.port or _DEFAULT_PORTS[parts.scheme]
+    sockets = [_socket(host, port, end)]
+
+    def shut() -> None:
+        try:
+            sockets[-1].shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # closed already
+
+    timer = threading.Timer(max(0.0, end - time.monotonic()), shut)
+    timer.name, timer.daemon = "sqlqueue-webhook-timeout", True
+    timer.start()
+    try:
+        connection = http.client.HTTPConnection(host, port)
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            connection = http.client.HTTPSConnection(host, port, context=context)
+            wrapped = context.wrap_socket(sockets[-1], server_hostname=host, do_handshake_on_connect=False)
+            sockets.append(wrapped)
+            wrapped.do_handshake()
+        connection.sock = sockets[-1]
+        yield connection
+    finally:
+        timer.cancel()
+        timer.join()
+        sockets[-1].close()
+
+
+def _socket(host: str, port: int, end: float) -> socket.socket:
+    """A connection to the first address of the host that takes one; all together until the end."""
+    failure: OSError = OSError(f"the host {host!r} has no address")
+    for family, kind, protocol, _name, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        left = end - time.monotonic()
+        if left <= 0:
+            break
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.settimeout(left)
+            found.connect(address)
+        except OSError as error:
+            found.close()
+            failure = error
+        else:
+            return found
+    raise failure
+
+
+def _cut(text: bytes) -> str:
+    """The beginning of a text of somebody else's, in one line of printable characters."""
+    decoded = " ".join(text.decode("utf-8", "replace").split())
+    return "".join(each if each.isprintable() else "�" for each in decoded)[:_KEPT_CHARACTERS]
+
+
+# --- outcome ----------------------------------------------------------------------------------------------------------
+# What can become of an attempt to send a notification.
+
+
+class SendFailed(SqlQueueError):
+    """An attempt has failed; the message says why, without secrets. `is_final`: another one would fail too."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final

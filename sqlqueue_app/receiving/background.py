@@ -1,0 +1,214 @@
+"""What runs beside the receivers of a worker: background jobs on APScheduler, and the worker that starts and stops both."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.base import BaseScheduler
+from django.db import connections
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.tables.connections import KEPT_SECONDS, KeptConnections
+
+if TYPE_CHECKING:
+    from sqlqueue_app.receiving.receiver import Receiver
+
+# --- scheduler --------------------------------------------------------------------------------------------------------
+# Background jobs of a worker, on APScheduler: each in a thread of its own pool; short ones hand on their connections.
+
+
+background_logger = logging.getLogger("sqlqueue.background")
+
+# Less than this is how clocks are kept right; a job that comes so much earlier or later harms nobody.
+JUMP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundJob:
+    """A function that is called at once and then every so many seconds; an exception is logged and the next time comes.
+
+    What `uses_database` may have to wait for it, and share few threads. The rest is never kept waiting by that.
+    """
+
+    name: str
+    every_seconds: float
+    call: Callable[[], None]
+    uses_database: bool = True
+
+
+class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
+    """A scheduler whose jobs keep their distances when the clock of the machine is put forward or back.
+
+    APScheduler keeps the times of jobs by that clock, and would do nothing for an hour after it was put back by one: an instance
+    would be silent for so long and lose its callback queue. Its schedulers cannot know, because they wait inside of their loop.
+    So this one has a loop of its own, as APScheduler's documentation describes it for custom schedulers.
+    """
+
+    def __init__(self, died: Callable[[], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._died = died
+        self._ahead = _ahead_of_monotonic()
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-background", daemon=True)
+
+    def start(self, paused: bool = False) -> None:
+        super().start(paused)
+        self._thread.start()
+
+    def wakeup(self) -> None:
+        self._woken.set()
+
+    def shutdown(self, wait: bool = True) -> None:
+        super().shutdown(wait)
+        self.wakeup()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self.running:
+                self._follow_clock()
+                seconds = self._process_jobs()
+                # If the clock was put meanwhile, the wait was computed with both times.
+                if not self._follow_clock():
+                    self._woken.wait(seconds)
+                self._woken.clear()
+        except BaseException:
+            # A process that beats no more and purges nothing must not look alive.
+            background_logger.critical("the timer of the background jobs died", extra={"event": "thread_died"}, exc_info=True)
+            self._died()
+            raise
+
+    def _follow_clock(self) -> bool:
+        """Shift the times of all jobs as the clock was; whether it was."""
+        now = _ahead_of_monotonic()
+        jump, self._ahead = now - self._ahead, now
+        if abs(jump) < JUMP_SECONDS:
+            return False
+        for job in self.get_jobs():
+            job.modify(next_run_time=job.next_run_time + timedelta(seconds=jump))
+        text = "the clock of this machine was put %s by %.0f s: background jobs go on as they did"
+        background_logger.warning(text, "forward" if jump > 0 else "back", abs(jump), extra={"event": "clock_jumped"})
+        return True
+
+
+def _ahead_of_monotonic() -> float:
+    return datetime.now(UTC).timestamp() - time.monotonic()
+
+
+class BackgroundJobs:
+    """Runs jobs side by side. A job that is still running when its time comes again is left to finish first."""
+
+    def __init__(self, jobs: Sequence[BackgroundJob], *, died: Callable[[], None] = lambda: None) -> None:
+        """`died` is called if the timer itself breaks, and no job is called any more."""
+        self._jobs = list(jobs)
+        self._died = died
+        self._scheduler: _SteadyScheduler | None = None
+        self._kept = KeptConnections()
+
+    def start(self) -> None:
+        """Start the timer thread and call every job for the first time."""
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
+        executors = {"database": ThreadPoolExecutor(max(1, min(4, len(self._jobs)))), "memory": ThreadPoolExecutor(1)}
+        scheduler = _SteadyScheduler(self._died, timezone=UTC, executors=executors)
+        for job in self._jobs:
+            scheduler.add_job(
+                _run,
+                "interval",
+                args=[job, self._kept],
+                executor="database" if job.uses_database else "memory",
+                seconds=job.every_seconds,
+                name=job.name,
+                max_instances=1,
+                coalesce=True,
+                misfire_grace_time=None,
+                next_run_time=datetime.now(UTC),
+            )
+        scheduler.start()
+        self._scheduler = scheduler
+
+    def stop(self) -> None:
+        """Wait for the running jobs and end the threads; may be called without a start."""
+        scheduler, self._scheduler = self._scheduler, None
+        if scheduler is not None:
+            scheduler.shutdown(wait=True)
+            self._kept.close()
+
+
+def _run(job: BackgroundJob, kept: KeptConnections) -> None:
+    # A connection that waits longer for the next time may have been cut meanwhile, and would cost a job that comes seldom its turn.
+    with kept.lent() if job.every_seconds < KEPT_SECONDS else _new_connections():
+        try:
+            job.call()
+        except Exception:
+            background_logger.exception(
+                "background job %s failed", job.name, extra={"event": "background_job_failed", "job": job.name}
+            )
+
+
+@contextmanager
+def _new_connections() -> Iterator[None]:
+    try:
+        yield
+    finally:
+        connections.close_all()
+
+
+# --- worker -----------------------------------------------------------------------------------------------------------
+# A worker: the receivers of one or more endpoints with their background jobs, started and stopped as one.
+#
+# The order of a stop: no new polls, every message that is being handled is finished, background jobs end, connections close.
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+class Worker:
+    """Runs receivers until the stop signal is set, then drains. Started once, in one thread; `stop` may be set from anywhere."""
+
+    def __init__(self, receivers: Sequence[Receiver], jobs: Sequence[BackgroundJob], stop: StopSignal) -> None:
+        self.receivers = list(receivers)
+        self._jobs = list(jobs)
+        self._stop = stop
+
+    def change_concurrency(self, queue: str, maximum: int) -> None:
+        """Have at most `maximum` threads receive from the queue of this literal name, at once and without a restart.
+
+        Safe from any thread, before and while the worker runs; see `Receiver.change_concurrency`. ConfigurationError for a queue
+        that the worker does not receive from, or a number below 1.
+        """
+        for receiver in self.receivers:
+            if receiver.queue == queue:
+                receiver.change_concurrency(maximum)
+                return
+        known = ", ".join(repr(receiver.queue) for receiver in self.receivers)
+        raise ConfigurationError(f"this worker does not receive from {queue!r}; its queues are {known}")
+
+    def run(self, *, on_started: Callable[[], None] = lambda: None) -> None:
+        """Start everything, wait for the stop signal, drain; returns when every thread has ended."""
+        ticks = [
+            BackgroundJob(f"slow messages of {each.queue}", SLOW_TASK_TICK_SECONDS, each.tick, uses_database=False)
+            for each in self.receivers
+        ]
+        background = BackgroundJobs([*ticks, *self._jobs], died=self._stop.fail)
+        try:
+            for receiver in self.receivers:
+                receiver.start()
+            background.start()
+            on_started()
+            self._stop.wait()
+            logger.info("stopping: finishing the messages that are being handled", extra={"event": "worker_draining"})
+        finally:
+            self._stop.set()
+            for receiver in self.receivers:
+                receiver.join()
+            background.stop()

@@ -1,0 +1,343 @@
+"""The three concurrency models: adaptive (transport 2.1), fixed (1.x and 2.0), and the peek monitor (3.0 and later)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.policies.polling import (
+    MONITOR_FAULT_PAUSE_SECONDS,
+    TRIGGERED_PAUSE_SECONDS,
+    BackOff,
+    Batch,
+    FixedThread,
+    RampUpController,
+    SlowTaskMonitor,
+    Step,
+    look,
+)
+from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Poller, Receiver, ReceiverOptions, logger
+from sqlqueue_app.receiving.waiting import Watch
+
+# --- adaptive ---------------------------------------------------------------------------------------------------------
+# The adaptive receiver of transport 2.1: as many polling threads as the ramp-up controller asks for
+# (docs/internals/endpoints.md#ramp-up-controller).
+
+
+class AdaptiveReceiver(Receiver):
+    """Keeps between one and `maximum` polling threads on one queue."""
+
+    def __init__(self, queue: str, options: ReceiverOptions) -> None:
+        super().__init__(queue, options)
+        self._slow_tasks = SlowTaskMonitor()
+
+    def start(self) -> None:
+        """Start the first thread."""
+        self._start_thread("start")
+
+    def tick(self) -> None:
+        """The slow-task monitor's tick: one more thread for each message that keeps a thread busy for long."""
+        with self._lock:
+            extra = self._slow_tasks.tick()
+        for _ in range(extra):
+            self._start_thread("slow message")
+
+    def _work(self, number: int, poller: Poller) -> None:
+        while True:
+            self._poll_until_idle(number, poller)
+            with self._lock:
+                # The last thread stays, with fresh counters: the same as a new one, without a new connection.
+                if self._stop.is_set() or self._budget.live > 1:
+                    self._ended(number)
+                    return
+
+    def _ended(self, number: int) -> None:
+        super()._ended(number)
+        self._slow_tasks.ended(number)
+
+    def _poll_until_idle(self, number: int, poller: Poller) -> None:
+        """The loop of one thread, until its ramp-up controller, a surplus of threads or the stop ends it."""
+        controller = RampUpController()
+        watch = Watch(self.wake_up) if self.wake_up is not None else None
+        outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
+        while not self._stop.is_set():
+            if self._gate.is_closed:
+                self._sit_out(number, poller)
+                continue
+            with self._lock:
+                if self._budget.has_surplus:
+                    return
+                self._slow_tasks.loop_began(number)
+            step = controller.next_step()
+            if step is Step.END:
+                return
+            if step is Step.RAMP_UP_AND_POLL:
+                self._start_thread("ramp-up")
+            mark = self._outage.mark
+            try:
+                succeeded = poller.poll(watch.begin() if watch is not None else None)
+            except DatabaseError as error:
+                self._noticed(error, poller, mark)
+                # One thread stays and tries again, the others end.
+                if self.live_threads > 1:
+                    return
+                self._stop.wait(outage.next_wait())
+                continue
+            self._outage.over(mark)
+            outage.reset()
+            wait = controller.polled(succeeded=succeeded)
+            if watch is not None and watch.saw_nothing and self.live_threads == 1:
+                self._idle_wait_alone(number, wait)
+            elif wait:
+                self._wait(wait)
+
+    def _sit_out(self, number: int, poller: Poller) -> None:
+        with self._lock:
+            # A pause is no slow message.
+            self._slow_tasks.ended(number)
+        super()._sit_out(number, poller)
+
+    def _idle_wait_alone(self, number: int, wait: float) -> None:
+        """What the last thread does at an empty queue; the others wait as usual, so that they end as usual."""
+        with self._lock:
+            # A long idle wait is no slow message.
+            self._slow_tasks.ended(number)
+        self._idle_wait(wait)
+
+
+# --- fixed ------------------------------------------------------------------------------------------------------------
+# The fixed receiver of transports 1.x and 2.0: `maximum` polling threads from start to end
+# (docs/internals/endpoints.md#fixed-threads).
+
+
+class FixedReceiver(Receiver):
+    """Runs exactly `maximum` polling threads; each waits by its own back-off, and for longer after a fault.
+
+    While push is enabled, idle threads wait longer, and one of them polls now and then for all.
+    """
+
+    _is_started = False
+
+    def start(self) -> None:
+        """Start all threads."""
+        self._is_started = True
+        self._fill("start")
+
+    def _concurrency_changed(self) -> None:
+        super()._concurrency_changed()
+        if self._is_started:
+            self._fill("higher concurrency")
+
+    def tick(self) -> None:
+        """Start threads that the system refused before: nothing else would ask for them again."""
+        if self._threads_refused:
+            self._fill("refused before")
+
+    def _fill(self, reason: str) -> None:
+        while self._start_thread(reason):
+            pass
+
+    def _work(self, number: int, poller: Poller) -> None:
+        policy = FixedThread()
+        watch = Watch(self.wake_up) if self.wake_up is not None else None
+        while not self._stop.is_set():
+            if self._ends_as_surplus(number):
+                return
+            if self._gate.is_closed:
+                self._sit_out(number, poller)
+                continue
+            mark = self._outage.mark
+            try:
+                wait = policy.polled(succeeded=poller.poll(watch.begin() if watch is not None else None))
+            except DatabaseError as error:
+                self._noticed(error, poller, mark)
+                self._stop.wait(policy.faulted())
+                continue
+            self._outage.over(mark)
+            if watch is not None and watch.saw_nothing:
+                self._idle_wait(wait)
+            elif wait:
+                self._wait(wait)
+        with self._lock:
+            self._ended(number)
+
+
+# --- monitor ----------------------------------------------------------------------------------------------------------
+# The monitor receiver of transports 3.0 and later: one thread peeks, a pool receives (docs/internals/endpoints.md#peek-monitor).
+#
+# The monitor's own thread is no receive thread: it takes nothing. Pool threads start when there is work for them and end after
+# a while without any; each holds one connection.
+
+
+# A pool thread without work for so long gives its connection back.
+IDLE_SECONDS = 10.0
+SECONDS_BETWEEN_LOOKS_AT_THE_STOP = 1.0
+
+
+class MonitorReceiver(Receiver):
+    """Peeks at the queue and has each waiting message received by a pool of at most `maximum` threads."""
+
+    def __init__(self, queue: str, options: ReceiverOptions, *, peek_delay_seconds: float) -> None:
+        super().__init__(queue, options)
+        self._peek_delay_seconds = peek_delay_seconds
+        self._slots = ResizableSemaphore(options.maximum)
+        # Taking a task and no longer counting as waiting are one step under the lock: else a thread that has just taken one would
+        # be counted on for the next, which would lie there while that thread handles its message.
+        self._tasks: deque[Batch | None] = deque()
+        self._task_came = threading.Condition(self._lock)
+        self._waiting_threads = 0
+        self._settled = threading.Condition(self._lock)
+
+    def start(self) -> None:
+        """Start the monitor; it starts pool threads when there is something to receive."""
+        thread = threading.Thread(target=self._guarded_monitor, name=f"{self._name}-monitor")
+        with self._lock:
+            self._threads.add(thread)
+            thread.start()
+
+    def _concurrency_changed(self) -> None:
+        super()._concurrency_changed()
+        with self._task_came:
+            # Under the lock, so that of two changes at once the later one counts here too.
+            self._slots.resize(self._budget.maximum)
+            # Threads without work end now; a busy one sees after its message that it is too many.
+            self._tasks.extend([None] * (self._budget.live - self._budget.maximum))
+            self._task_came.notify_all()
+
+    def _guarded_monitor(self) -> None:
+        poller = self._new_poller()
+        try:
+            with self._stop.failing_with(logger, "the monitor of %s died", self.queue):
+                self._monitor(poller)
+        finally:
+            # The pool ends with its monitor, whatever ended that.
+            self._stop.set()
+            # No thread starts any more.
+            with self._task_came:
+                self._tasks.extend([None] * self._budget.live)
+                self._task_came.notify_all()
+            poller.close()
+
+    def _monitor(self, poller: Poller) -> None:
+        while not self._stop.is_set():
+            if self._gate.is_closed:
+                # The monitor is no receive thread; those of the pool end for want of work.
+                self._give_back(poller)
+                self._gate.wait()
+                continue
+            mark = self._outage.mark
+            try:
+                decision = look(poller.peek(), self._peek_delay_seconds)
+            except DatabaseError as error:
+                self._noticed(error, poller, mark)
+                self._stop.wait(TRIGGERED_PAUSE_SECONDS if self._outage.is_critical else MONITOR_FAULT_PAUSE_SECONDS)
+                continue
+            if decision.wait_seconds:
+                self._outage.over(mark)
+                self._idle_wait(decision.wait_seconds)
+                continue
+            # While the breaker is triggered, one receive tries whether it works again (4.1 and later).
+            self._run_batch(1 if self._outage.is_critical else decision.receives)
+
+    def _run_batch(self, receives: int) -> None:
+        batch = Batch()
+        for _ in range(receives):
+            # A task that was handed out just when the stop came may have found no thread: its slot never comes free.
+            if self._stop.is_set():
+                break
+            # Every other slot comes free when a message is done: a stop waits for those anyway.
+            self._slots.acquire()
+            with self._lock:
+                may_start = not self._stop.is_set() and not self._gate.is_closed and batch.may_start()
+            if not may_start:
+                self._slots.release()
+                break
+            self._hand_out(batch)
+        with self._settled:
+            # A stop may leave the last task to nobody: then no one will settle it.
+            while not batch.settled and not self._stop.is_set():
+                self._settled.wait(SECONDS_BETWEEN_LOOKS_AT_THE_STOP)
+
+    def _hand_out(self, batch: Batch) -> None:
+        # The task first: a thread that is done with waiting looks for one under this lock, before it gives its place back.
+        with self._task_came:
+            self._tasks.append(batch)
+            idle = self._waiting_threads >= len(self._tasks)
+            self._task_came.notify()
+        if not idle:
+            self._start_thread("waiting message")
+
+    def _work(self, number: int, poller: Poller) -> None:
+        while not self._ends_as_surplus(number):
+            batch = self._next_task()
+            if batch is None:
+                with self._lock:
+                    # A task may have come between the end of the wait and here.
+                    if not self._tasks or self._stop.is_set():
+                        self._ended(number)
+                        return
+                continue
+            self._receive_one(poller, batch)
+
+    def _next_task(self) -> Batch | None:
+        with self._task_came:
+            self._waiting_threads += 1
+            try:
+                self._task_came.wait_for(lambda: bool(self._tasks), IDLE_SECONDS)
+            finally:
+                self._waiting_threads -= 1
+            return self._tasks.popleft() if self._tasks else None
+
+    def _receive_one(self, poller: Poller, batch: Batch) -> None:
+        is_known = False
+
+        def received(found: bool) -> None:
+            nonlocal is_known
+            if is_known:
+                return
+            is_known = True
+            with self._settled:
+                batch.received_one(found=found)
+                self._settled.notify_all()
+
+        mark = self._outage.mark
+        try:
+            poller.poll(received)
+            self._outage.over(mark)
+        except DatabaseError as error:
+            self._noticed(error, poller, mark)
+        finally:
+            received(False)
+            self._slots.release()
+
+
+# --- resizable semaphore ----------------------------------------------------------------------------------------------
+# How many receives may run at once: a semaphore whose size can change while it is held.
+
+
+class ResizableSemaphore:
+    """At most `size` slots are taken; after a `resize` to fewer, none is given out until enough have come back. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._condition = threading.Condition()
+        self._size = size
+        self._taken = 0
+
+    def acquire(self) -> None:
+        """Take a slot; waits until there is one."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._taken < self._size)
+            self._taken += 1
+
+    def release(self) -> None:
+        """Give a slot back."""
+        with self._condition:
+            self._taken -= 1
+            self._condition.notify()
+
+    def resize(self, size: int) -> None:
+        """Change the number of slots; those that are taken stay taken."""
+        with self._condition:
+            self._size = size
+            self._condition.notify_all()

@@ -1,0 +1,447 @@
+"""Delayed messages: the thread of a worker that moves due messages to where they go, and when it looks for them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from django.db import connections, transaction
+
+from sqlqueue_app.conf import EndpointSettings, Settings
+from sqlqueue_app.dialects.schema import wake_up_channel
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.messages.envelope import columns_of
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout, PoisonMessage, QueueNotFound, TransientError
+from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
+from sqlqueue_app.receiving.destinations import Destinations, Unroutable
+from sqlqueue_app.receiving.error_queue import ErrorQueue, Processor, failure_of
+from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
+from sqlqueue_app.sending.composer import sender_identity
+from sqlqueue_app.sending.dispatcher import notified_of_delays
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.delayed import DelayedRow, DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.queue import QueueTable, chunks_by_table, write_chunks
+from sqlqueue_app.tables.rows import NewRow, ReceivedRow
+
+# --- due messages -----------------------------------------------------------------------------------------------------
+# Moving what is due from an endpoint's delayed table straight to where it goes (docs/internals/wire.md#delayed-messages).
+
+
+logger = logging.getLogger("sqlqueue.receive")
+
+# As every version of NServiceBus has it: so many messages in a transaction.
+BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class DueMessage:
+    """A message on its way: its headers without those of the delay, its destination as it is written."""
+
+    headers: Headers
+    body: bytes
+    to: str
+
+    @classmethod
+    def of(cls, headers: str | None, body: bytes, *, main: str) -> DueMessage:
+        """The message of a row of a delayed table, bound for `main` if it names no destination. Raises PoisonMessage."""
+        known = read_headers(headers)
+        to = known.pop(names.FORWARD_DESTINATION, None) or main
+        return cls(known, body, to)
+
+    @property
+    def row_id(self) -> uuid.UUID:
+        """The message id where it can be a row's id, which transports 1.x and 2.x take it from."""
+        try:
+            return uuid.UUID(self.headers.get(names.MESSAGE_ID) or "")
+        except ValueError:
+            return uuid.uuid4()
+
+    def row(self, table: QueueTable) -> NewRow:
+        """The row in the destination. On PostgreSQL its id is a primary key, and a copy of the message may be there."""
+        new_id = uuid.uuid4() if table.dialect.name == "postgresql" else self.row_id
+        return NewRow(str(new_id), write_headers(self.headers), self.body, *columns_of(self.headers))
+
+
+class DueMessages:
+    """Moves what is due out of one delayed table. Several processes may do so side by side; an object serves one thread."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        delayed: DelayedTable,
+        *,
+        main: str,
+        destinations: Destinations,
+        error_queue_of: Callable[[str], ErrorQueue],
+    ) -> None:
+        """`main` is the address text of the endpoint's own queue, where a message goes that names no destination."""
+        self.endpoint = endpoint
+        self.delayed = delayed
+        self._main = main
+        self._destinations = destinations
+        self._error_queue_of = error_queue_of
+
+    def move_batch(self) -> int:
+        """Move at most BATCH due messages, the earliest, in one transaction; returns how many. 0: none, or others are at them.
+
+        What has no destination, and what cannot be read, goes to the error queue. Raises DatabaseError: nothing is moved then.
+        """
+        lost: list[tuple[str, Exception]] = []
+        doing = database_errors(self.delayed.dialect, f"move due messages from {self.delayed.qualified}")
+        with doing, transaction.atomic(using=self.delayed.alias):
+            rows = self.delayed.take_due(BATCH)
+            self._deliver([due for row in rows if (due := self._read(row, lost)) is not None], lost)
+        for message_id, reason in lost:
+            logger.error("a delayed message is moved to the error queue: %s", reason, extra=self._extra(message_id))
+        return len(rows)
+
+    def _read(self, row: DelayedRow, lost: list[tuple[str, Exception]]) -> DueMessage | None:
+        """The message of a row; None for one that cannot be read, which is in the error queue as it is."""
+        try:
+            return DueMessage.of(row.headers, row.body, main=self._main)
+        except PoisonMessage as poison:
+            row_id = uuid.uuid4()
+            self._error_queue_of(self._main).move_poison(ReceivedRow(row_id, None, None, False, row.headers, row.body))
+            lost.append((str(row_id), poison))
+            return None
+
+    def _deliver(self, messages: list[DueMessage], lost: list[tuple[str, Exception]]) -> None:
+        """All with one statement for each destination; if that fails, one by one, so that one bad table holds up no other."""
+        try:
+            with transaction.atomic(using=self.delayed.alias):
+                placed: list[tuple[QueueTable, NewRow]] = []
+                for due in messages:
+                    table = self._destinations.table(due.to)
+                    placed.append((table, due.row(table)))
+                write_chunks(self.delayed.alias, chunks_by_table(placed), begun=True)
+        except TransientError:
+            raise
+        except (Unroutable, DatabaseError):
+            for due in messages:
+                self._deliver_one(due, lost)
+
+    def _deliver_one(self, due: DueMessage, lost: list[tuple[str, Exception]]) -> None:
+        try:
+            with transaction.atomic(using=self.delayed.alias):
+                table = self._destinations.table(due.to)
+                table.send([due.row(table)])
+        except TransientError:
+            raise
+        except (Unroutable, DatabaseError) as error:
+            # NServiceBus, too, gives the destination as the queue that failed: a retry goes there.
+            queue = self._error_queue_of(due.to)
+            row_id = due.row_id
+            queue.move(row_id, due.headers, due.body, failure_of(error, unrecoverable=True))
+            lost.append((due.headers.get(names.MESSAGE_ID) or str(row_id), error))
+
+    def _extra(self, message_id: str) -> dict[str, object]:
+        return {
+            "event": "message_unroutable",
+            "endpoint": self.endpoint,
+            "queue": self.delayed.address.table,
+            "message_id": message_id,
+        }
+
+
+# --- delayed tables ---------------------------------------------------------------------------------------------------
+# The delayed tables of the settings, ready to be moved from: those of all endpoints and of SEND_AS, whoever runs them.
+
+
+def due_messages_of(settings: Settings) -> list[DueMessages]:
+    """One for each endpoint of the settings and for SEND_AS. Reaches no database; the tables need not be there.
+
+    Any worker on the database moves for all of them: a process that sends as SEND_AS runs no worker of its own. ConfigurationError
+    for a name that no address can hold.
+    """
+    connection = connection_of(settings.database)
+    dialect, catalog = dialect_of_connection(connection).name, current_catalog(connection)
+    return [
+        _due_messages(settings, settings.address_book(dialect, catalog, endpoint=config.name), config)
+        for config in settings.senders.values()
+    ]
+
+
+def _due_messages(settings: Settings, book: AddressBook, config: EndpointSettings) -> DueMessages:
+    name = config.name
+    alias = settings.database
+    identity = sender_identity(name, book)
+    destinations = destinations_of_delayed(settings, book, name)
+    return DueMessages(
+        name,
+        DelayedTable(alias, delayed_address(book, name)),
+        main=book.canonical(book.of_queue(name)),
+        destinations=destinations,
+        error_queue_of=partial(_error_queue, alias, book, config.error_queue, Processor(name, identity.machine, identity.host_id)),
+    )
+
+
+def destinations_of_delayed(settings: Settings, book: AddressBook, endpoint: str) -> Destinations:
+    """Finds where the delayed messages of an endpoint go, which need not be one of the settings."""
+    config = settings.senders.get(endpoint)
+    return Destinations(
+        settings.database,
+        book,
+        satellites=frozenset() if config is None else frozenset(config.legacy_satellite_names()),
+        own=endpoint,
+        # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
+        # drained from an old peer's queue was checked then.
+        allowed=None,
+        announces=settings.announces,
+    )
+
+
+def _error_queue(alias: str, book: AddressBook, error_queue: str, processor: Processor, failed_queue: str) -> ErrorQueue:
+    return ErrorQueue(alias, book.parse(error_queue), failed_queue=failed_queue, processor=processor)
+
+
+# --- delayed wake up --------------------------------------------------------------------------------------------------
+# What announcements of new delayed messages do: the thread that moves them looks into their table at once.
+
+
+class DelayedWakeUp:
+    """For one delayed table: whether everything in it is announced, and whether something was. Safe from any thread."""
+
+    def __init__(self, delayed: DelayedTable, wake: Callable[[], None]) -> None:
+        """`wake` ends the wait of the thread that looks."""
+        self.queue = delayed.address.table
+        self.qualified = delayed.qualified
+        self.channel = wake_up_channel(delayed.qualified)
+        self._wake = wake
+        self._push_enabled = False
+        self._announced = False
+
+    @property
+    def push_enabled(self) -> bool:
+        """Whether every new message, whoever stores it, is announced to this process."""
+        return self._push_enabled
+
+    def set_push(self, enabled: bool) -> None:
+        """Every new message is announced from now on, or no longer."""
+        self._push_enabled = enabled
+
+    def wake(self) -> None:
+        """There may be a message that is due earlier than those that are known."""
+        self._announced = True
+        self._wake()
+
+    def wake_all(self) -> None:
+        """Announcements may have been missed, or will be: the same, as one thread looks."""
+        self.wake()
+
+    def take(self) -> bool:
+        """Whether there was an announcement since the last call. Who takes it looks afterwards."""
+        announced, self._announced = self._announced, False
+        return announced
+
+
+# --- delayed mover ----------------------------------------------------------------------------------------------------
+# The one thread of a worker process that moves due messages out of delayed tables, and when it looks.
+#
+# It sleeps until the earliest message that it knows of is due, at most LOOK_SECONDS. A message that this process stores meanwhile
+# and
+# that is due earlier wakes it at its commit; one that another process stores is seen within LOOK_SECONDS. A table with the wake-up
+# trigger announces each message that anybody stores, so that it can be left alone for longer. A look is one statement for each
+# table
+# that reads the first entry of the index on the due times, so that it costs the same however many messages wait. What is due is the
+# database's clock to say; ours only measures how long to sleep.
+
+
+background_logger = logging.getLogger("sqlqueue.background")
+
+# NServiceBus looks every second (3.1 to 6.2), or after 1 to 60 s (8.1); a short delay that a web process stores shall not wait.
+LOOK_SECONDS = 1.0
+# A clock of the database and a timer of ours never agree to the last digit.
+SHORTEST_WAIT_SECONDS = 0.001
+# See docs/internals/endpoints.md#circuit-breakers.
+FAILURE_FIRST_SECONDS = 1.0
+FAILURE_CAP_SECONDS = 10.0
+# A table of an endpoint that runs elsewhere need not be there; it may be made at any time.
+MISSING_SECONDS = 60.0
+
+
+class DelayedMover:
+    """Moves due messages until the stop signal. Run by one thread; `stored` and `anything_due` may be called from any."""
+
+    def __init__(
+        self,
+        tables: Sequence[DueMessages],
+        stop: StopSignal,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        """`clock` measures seconds, `wait` waits so many of them or until it is woken."""
+        self._stop = stop
+        self._wake = threading.Event()
+        self._wait = wait or self._wake.wait
+        self._empty: EmptyQueues | None = None
+        self._tables = [_Watched(each, clock, self._end_wait) for each in tables]
+        stop.subscribe(self._wake.set)
+
+    @property
+    def wake_ups(self) -> list[DelayedWakeUp]:
+        """What a listener notifies of new messages; a listener is optional."""
+        return [table.wake_up for table in self._tables]
+
+    def report_to(self, empty: EmptyQueues) -> None:
+        """Report each move, before and after: a message on its way between two tables is in no queue."""
+        self._empty = empty
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While open, a thread moves what is due. It ends with the stop signal, which must be set when this is left."""
+        if not self._tables:
+            yield
+            return
+        thread = threading.Thread(target=self._run, name="sqlqueue-delayed", daemon=True)
+        with notified_of_delays(self._tables[0].due.delayed.alias, self.stored):
+            thread.start()
+            try:
+                yield
+            finally:
+                self._stop.set()
+                thread.join()
+
+    def stored(self, seconds: float) -> None:
+        """This process has committed a message that is due in so many seconds: look earlier, if need be."""
+        if seconds < LOOK_SECONDS:
+            self._look_at_all()
+
+    def _end_wait(self) -> None:
+        self._wake.set()
+
+    def _look_at_all(self) -> None:
+        for table in self._tables:
+            table.wake_up.wake()
+
+    def anything_due(self) -> bool:
+        """Whether a message waits to be moved, by the calling thread's connection; then it is moved. Raises TransientError."""
+        found = any(table.anything_due() for table in self._tables)
+        if found:
+            self._look_at_all()
+        return found
+
+    def _run(self) -> None:
+        try:
+            # Without it nothing would move what this worker has promised to move.
+            with self._stop.failing_with(background_logger, "the mover of delayed messages died"):
+                while not self._stop.is_set():
+                    self._wake.clear()
+                    seconds = self.look()
+                    if not self._stop.is_set():
+                        self._wait(seconds)
+        finally:
+            connections.close_all()
+
+    def look(self) -> float:
+        """Move what is due in every table, a batch from each in turn; how long to wait until the next look. Never raises."""
+        waits: dict[_Watched, float] = {}
+        while len(waits) < len(self._tables) and not self._stop.is_set():
+            for table in self._tables:
+                if table not in waits and (seconds := table.look(self._empty)) is not None:
+                    waits[table] = seconds
+        return max(SHORTEST_WAIT_SECONDS, min(waits.values(), default=LOOK_SECONDS))
+
+
+class _Watched:
+    """One delayed table as the mover sees it: whether it is there, and how long to leave it alone after an error."""
+
+    def __init__(self, due: DueMessages, clock: Callable[[], float], wake: Callable[[], None]) -> None:
+        self.due = due
+        self.wake_up = DelayedWakeUp(due.delayed, wake)
+        self._clock = clock
+        self._failure = BackOff(FAILURE_FIRST_SECONDS, FAILURE_CAP_SECONDS)
+        self._retry_at: float | None = None
+        self._alone_until: float | None = None
+        self._missing = False
+
+    def anything_due(self) -> bool:
+        try:
+            seconds = self.due.delayed.seconds_until_due()
+        except TransientError:
+            raise
+        except DatabaseError:
+            return False  # what cannot be looked at cannot be moved either
+        return seconds is not None and seconds <= 0
+
+    def look(self, empty: EmptyQueues | None) -> float | None:
+        """Move a batch if one is due; the seconds until the next look, None: at once, there may be more."""
+        if self._retry_at is not None and (wait := self._retry_at - self._clock()) > 0:
+            return wait
+        self._retry_at = None
+        # Cleared before the look: what is announced during it causes another one.
+        announced = self.wake_up.take()
+        if not announced and self._alone_until is not None and (wait := self._alone_until - self._clock()) > 0:
+            return wait
+        self._alone_until = None
+        longest = IDLE_WAIT_SECONDS if self.wake_up.push_enabled else LOOK_SECONDS
+        try:
+            seconds = self.due.delayed.seconds_until_due()
+            moved = self._move(empty) if seconds is not None and seconds <= 0 else -1
+        except LockTimeout as error:
+            # SQLite: a handler holds the write lock for long. Nothing is wrong, and nothing is lost.
+            extra = self._extra("delayed_locked")
+            background_logger.debug("due messages of %s wait for a lock: %s", self.due.delayed.qualified, error, extra=extra)
+            return LOOK_SECONDS
+        except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a table or a row does to it
+            return self._back_off(error)
+        self._failure.reset()
+        self._missing = False
+        if moved > 0:
+            return None
+        # Nothing could be taken of what is due: another process is at it.
+        wait = LOOK_SECONDS if moved == 0 else longest if seconds is None else min(seconds, longest)
+        if self.wake_up.push_enabled:
+            self._alone_until = self._clock() + wait
+        return wait
+
+    def _move(self, empty: EmptyQueues | None) -> int:
+        if empty is None:
+            return self.due.move_batch()
+        empty.message_begins()
+        try:
+            return self.due.move_batch()
+        finally:
+            empty.message_ends()
+
+    def _back_off(self, error: Exception) -> float:
+        if isinstance(error, QueueNotFound) and self._is_missing():
+            if not self._missing:
+                self._missing = True
+                text = "%s does not exist: nothing is moved from there until it does; run sqlqueue_install"
+                background_logger.info(text, self.due.delayed.qualified, extra=self._extra("delayed_table_missing"))
+            wait = MISSING_SECONDS
+        else:
+            wait = self._failure.next_wait()
+            background_logger.warning(
+                "due messages of %s could not be moved, trying again in %g s: %s: %s",
+                self.due.delayed.qualified,
+                wait,
+                type(error).__name__,
+                error,
+                extra=self._extra("delayed_move_failed"),
+                exc_info=None if isinstance(error, DatabaseError) else error,
+            )
+        if isinstance(error, ConnectionLost):
+            connections[self.due.delayed.alias].close()
+        self._retry_at = self._clock() + wait
+        return wait
+
+    def _is_missing(self) -> bool:
+        try:
+            return not self.due.delayed.exists()
+        except DatabaseError:
+            return False
+
+    def _extra(self, event: str) -> dict[str, object]:
+        return {"event": event, "endpoint": self.due.endpoint, "queue": self.due.delayed.address.table}

@@ -1,0 +1,215 @@
+"""Where the headers of a received message may send copies of it: ALLOWED_DESTINATIONS, and the routes of satellite queues."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlqueue_app.conf.settings import LEGACY_RETRIES, LEGACY_TIMEOUTS
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.errors import AddressError, ConfigurationError, QueueNotFound, SqlQueueError, TableMismatch
+from sqlqueue_app.messages.headers import Headers
+from sqlqueue_app.messages.times import LATEST, parse_time
+from sqlqueue_app.tables.announcements import announcing_table
+from sqlqueue_app.tables.installation import check_address
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+
+# --- routes of satellites ---------------------------------------------------------------------------------------------
+# Where the messages in the satellite queues of transports 1.x to 3.x are on their way to (docs/internals/wire.md#timeout-manager).
+#
+# A row of `.Retries` waits for a delayed retry: it goes back to the queue that it failed in.
+# A row of `.Timeouts` waits for a time: it goes to its destination when that has come.
+# A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint, which nobody here can read.
+
+
+class Unroutable(SqlQueueError):
+    """A message that cannot be brought where it was on its way to; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The address text of a destination; `due` is when to be there, aware, None: now."""
+
+    to: str
+    due: datetime | None = None
+
+
+def is_for_retries(queue: str) -> bool:
+    """Whether messages in this satellite wait for a delayed retry."""
+    return queue.endswith(LEGACY_RETRIES)
+
+
+def cancelled_saga(queue: str, headers: Headers) -> str | None:
+    """The id of the saga whose timeouts this message cancels; None for another message."""
+    return headers.get(names.SAGA_ID) if queue.endswith(LEGACY_TIMEOUTS) and headers.get(names.CLEAR_TIMEOUTS) else None
+
+
+def route_of(queue: str, headers: Headers) -> Route:
+    """Where a message of the satellite `queue` goes, by its headers alone. Raises Unroutable."""
+    if is_for_retries(queue):
+        failed = headers.get(names.FAILED_QUEUE)
+        if not failed:
+            raise Unroutable(f"the retry has no header {names.FAILED_QUEUE}, which says where it failed and goes again")
+        return Route(failed)
+    to = headers.get(names.TIMEOUT_ROUTE_TO)
+    if queue.endswith(LEGACY_TIMEOUTS):
+        due = _due(headers)
+        if not to:
+            raise Unroutable(f"the timeout has no header {names.TIMEOUT_ROUTE_TO}, which says where it goes")
+        return Route(to, due)
+    if not to:
+        timeout = headers.get(names.TIMEOUT_ID)
+        raise Unroutable(
+            f"the message names the timeout {timeout!r} in the timeout store of the old endpoint, which cannot be read here: "
+            "let the old endpoint dispatch what it has stored"
+        )
+    return Route(to)
+
+
+def _due(headers: Headers) -> datetime:
+    text = headers.get(names.TIMEOUT_EXPIRE)
+    if not text:
+        clears = headers.get(names.CLEAR_TIMEOUTS)
+        what = "cancels timeouts of a saga, of which none is here," if clears else "has no time"
+        raise Unroutable(f"the message {what}: it has no header {names.TIMEOUT_EXPIRE}")
+    try:
+        # DateTime.MaxValue stands for never; it waits as long as anything can.
+        return min(parse_time(text), LATEST - timedelta(seconds=1))
+    except ValueError as error:
+        raise Unroutable(f"the header {names.TIMEOUT_EXPIRE} is {text!r}: {error}") from error
+
+
+class Destinations:
+    """Finds the tables of destinations, in any form of address that a version has written. May be shared by threads."""
+
+    def __init__(
+        self,
+        alias: str,
+        book: AddressBook,
+        *,
+        satellites: frozenset[str],
+        own: str,
+        allowed: AllowedDestinations | None,
+        what: str = "the message is on its way to",
+        announces: bool = False,
+    ) -> None:
+        self._alias = alias
+        self._table_of = announcing_table if announces else queue_table
+        self._book = book
+        self._satellites = frozenset(map(self._folded, satellites))
+        self._own = own
+        self._allowed = allowed
+        self._what = what
+
+    def table(self, text: str) -> QueueTable:
+        """The queue of an address text; Unroutable if there is none, or no message may go there.
+
+        Transports 1.x and 2.x write `queue@machine`, which reads as a schema in the newer form: what exists decides, unless the
+        endpoint cuts every address. Each table is looked at once in a process.
+        """
+        problem: Exception | None = None
+        for read in (self._book.received, self._cut):
+            try:
+                address = read(text)
+                check_address(address, self._book.dialect)
+                table = self._table_of(self._alias, address)
+                table.layout()
+            except (AddressError, QueueNotFound, TableMismatch) as error:
+                problem = problem or error
+                continue
+            self._check_allowed(address)
+            return table
+        raise Unroutable(f"{self._what} {text!r}: {problem}") from problem
+
+    def _cut(self, text: str) -> QueueAddress:
+        return self._book.resolve(QueueAddress.parse(text, "legacy"))
+
+    def _check_allowed(self, queue: QueueAddress) -> None:
+        if self._folded(queue.table) in self._satellites:
+            raise Unroutable(f"{self._what} {queue.table!r}, which is a satellite queue of this very endpoint")
+        if self._allowed is None or queue == self._book.of_queue(self._own) or self._allowed.has(queue):
+            return
+        raise Unroutable(f"{self._what} {self._allowed.shown(queue)}, which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow")
+
+    def _folded(self, table: str) -> str:
+        """The name as the database may read it: but on PostgreSQL, case makes no difference."""
+        return table if self._book.dialect == "postgresql" else table.rstrip().casefold()
+
+
+# --- allowed ----------------------------------------------------------------------------------------------------------
+# Queues that the headers of a received message may make us send to: the setting ALLOWED_DESTINATIONS.
+
+
+_ANY = "*"
+
+
+def allowed_destinations(patterns: tuple[str, ...] | None, book: AddressBook) -> AllowedDestinations | None:
+    """What the setting allows, in the database of the book; None: any queue."""
+    return None if patterns is None else AllowedDestinations(patterns, book)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedDestinations:
+    """Patterns of queues in one database.
+
+    A plain name, dots and all, is that queue where the settings have it: in the default schema, or the one that SCHEMA_FOR_QUEUE or
+    SCHEMA_FOR_ENDPOINT names. Another schema or catalog is reached only by a pattern that is written as an address and names it:
+    else who sends a message could choose among all queues of that name. `*` stands for any characters, the rest for itself, and its
+    case counts.
+    """
+
+    patterns: tuple[str, ...]
+    book: AddressBook
+
+    def has(self, destination: QueueAddress) -> bool:
+        """Whether messages may go to the queue, an address that the book has resolved."""
+        return any(self._names(each, destination) or self._addresses(each, destination) for each in self.patterns)
+
+    def check(self, destination: QueueAddress, *, message_id: str, what: str) -> None:
+        """ConfigurationError if the setting does not have the queue that the message asks `what` to."""
+        if not self.has(destination):
+            raise ConfigurationError(
+                f"message {message_id!r} asks for {what} to {self.shown(destination)}, "
+                "which SQLQUEUE['ALLOWED_DESTINATIONS'] does not allow"
+            )
+
+    def shown(self, destination: QueueAddress) -> str:
+        """The queue as an entry of the setting would have to name it."""
+        at_home = destination in self._homes(destination.table)
+        return repr(destination.table if at_home else str(destination))
+
+    def _homes(self, table: str) -> tuple[QueueAddress, ...]:
+        return self.book.of_queue(table), self.book.of_endpoint(table)
+
+    def _names(self, pattern: str, destination: QueueAddress) -> bool:
+        return _matches(pattern, destination.table) and destination in self._homes(destination.table)
+
+    def _addresses(self, pattern: str, destination: QueueAddress) -> bool:
+        try:
+            read = QueueAddress.parse(pattern, self.book.dialect)
+        except AddressError:
+            return False
+        if read.schema is None and read.catalog is None:
+            return _matches(read.table, destination.table) and destination in self._homes(destination.table)
+        if read.schema is not None and _ANY in read.schema and _is_bare(pattern, self.book.dialect):
+            return False  # such as *.Billing on PostgreSQL, which means names
+        whole = self.book.resolve(read)
+        # A setting for the queue has settled its schema already, whatever the address said.
+        schema = read.schema or whole.schema
+        return (
+            _matches(read.table, destination.table)
+            and _matches(schema, destination.schema)
+            and _matches(read.catalog or whole.catalog, destination.catalog)
+        )
+
+
+def _is_bare(pattern: str, dialect: str) -> bool:
+    return dialect == "postgresql" and '"' not in pattern
+
+
+def _matches(pattern: str | None, value: str | None) -> bool:
+    if pattern is None or value is None:
+        return pattern is None and value is None
+    return re.fullmatch(".*".join(map(re.escape, pattern.split(_ANY))), value, re.DOTALL) is not None

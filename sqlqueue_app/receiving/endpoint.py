@@ -1,0 +1,430 @@
+"""Putting an endpoint together from the settings: the only place that wires the parts."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import Literal
+
+from django.db import connections, router
+
+from sqlqueue_app.conf import TASK_MESSAGE, ConcurrencyModel, EndpointSettings, Settings
+from sqlqueue_app.conf.kinds import load_callable
+from sqlqueue_app.dialects.postgresql import CAN_PREPARE
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
+from sqlqueue_app.models import DistributedTransaction, HandledMessage, TwoPhaseCoordinator
+from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
+from sqlqueue_app.receiving.auditing import Auditing, Forwarding
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
+from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
+from sqlqueue_app.receiving.destinations import Destinations, allowed_destinations
+from sqlqueue_app.receiving.duplicates import Duplicates
+from sqlqueue_app.receiving.error_queue import ErrorQueue, Processor
+from sqlqueue_app.receiving.handlers import (
+    HandlerTable,
+    SubscriptionMessages,
+    around,
+    handlers_of,
+    load_middleware,
+    takes_tasks,
+    task_handlers,
+)
+from sqlqueue_app.receiving.in_flight import InFlightRegistry
+from sqlqueue_app.receiving.measures import Measures
+from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
+from sqlqueue_app.receiving.receiver import NewProcessor, QueuePoller, Receiver, ReceiverOptions
+from sqlqueue_app.receiving.recovery import RateLimit
+from sqlqueue_app.receiving.satellites import SatelliteProcessor, SatelliteRoutes
+from sqlqueue_app.receiving.slow_handlers import SlowHandlers
+from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
+from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
+from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
+from sqlqueue_app.tables.connections import aliases_beside, connection_of, dialect_of_connection
+from sqlqueue_app.tables.handled import HandledTable, handled_elsewhere
+from sqlqueue_app.tables.installation import FindingKind, delayed_address, inspect_tables
+from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.transaction_log import TransactionLog
+from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
+
+# --- endpoint ---------------------------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingQueue:
+    """One queue that an endpoint receives from, with the most threads it may have.
+
+    `follows_endpoint`: that number is the endpoint's, and changes with it.
+    """
+
+    table: QueueTable
+    maximum: int
+    is_callback_queue: bool = False
+    is_drained: bool = False
+    follows_endpoint: bool = True
+
+    @property
+    def name(self) -> str:
+        """The literal name of the queue."""
+        return self.table.address.table
+
+
+class Endpoint:
+    """An endpoint of the settings, ready to receive. Building it imports the handlers and reaches no database."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        *,
+        max_concurrency: int | None = None,
+        model: ConcurrencyModel | None = None,
+        batch_size: int | Literal["auto"] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.config: EndpointSettings = settings.senders.get(name) or settings.endpoint(name)
+        self.alias = settings.database
+        connection = connection_of(self.alias)
+        self.book: AddressBook = settings.address_book(
+            dialect_of_connection(connection).name, current_catalog(connection), endpoint=name
+        )
+        self.model: ConcurrencyModel = model or self.config.concurrency_model
+        self.concurrency = max_concurrency or self.config.concurrency(os.cpu_count() or 1)
+        self.batch_size = batch_size or self.config.batch_size
+        setting = f"MIDDLEWARE of endpoint {name!r}"
+        middleware = load_middleware(self.config.middleware, setting=setting)
+        found = [*handlers_of(self.config.handlers), *task_handlers(settings, name)]
+        handlers = around(found, middleware, setting=setting)
+        self._allowed = allowed_destinations(settings.allowed_destinations, self.book)
+        self._composer = Composer(settings, self.book, sender_identity(name, self.book))
+        self.subscriptions = self._composer.subscribers.table
+        self.handlers = HandlerTable(
+            handlers,
+            body_names=settings.body_names,
+            serializer=settings.serializer,
+            subscriptions=SubscriptionMessages(self.subscriptions, self.book, own=name, allowed=self._allowed),
+        )
+        self.measures = Measures()
+        self._duplicates: dict[str, Duplicates] = {}
+        self._slow_handlers = SlowHandlers(name, self.config.slow_handler_seconds)
+        self.mode = TransactionMode(self.config.transaction_mode)
+        self._policy: Policy = default_policy
+        if self.config.recoverability is not None:
+            self._policy = load_callable(self.config.recoverability, setting=f"RECOVERABILITY of endpoint {name!r}")
+        # SQLite has one writer: a second connection would wait for the receive forever, so sends commit with it.
+        self._separate: SeparateDispatcher | None = None
+        if connection.vendor != "sqlite":
+            self._separate = SeparateDispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
+        self._log = transaction_log(self.alias)
+        self._joined = Dispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
+        self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name."""
+        return self.config.name
+
+    @property
+    def events(self) -> list[str]:
+        """The types that it handles as events, sorted: all but its commands, those that ROUTES sends here, and tasks."""
+        routes = Routes(self.settings.routes)
+        return [name for name in self.handlers.message_types if name != TASK_MESSAGE and routes.find(name) != self.name]
+
+    def queue_exists(self, name: str) -> bool:
+        """Whether the table of a literal queue name is there."""
+        return queue_table(self.alias, self.book.of_queue(name)).exists()
+
+    def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
+        """The queues to receive from: the main one, the satellites, this process's callback queue."""
+        queues = [ReceivingQueue(self._table(self.name), self.concurrency)]
+        drained = self.config.legacy_satellite_names()
+        queues += [
+            ReceivingQueue(
+                self._table(name),
+                self.config.satellite_concurrency(name, self.concurrency),
+                is_drained=name in drained,
+                follows_endpoint=not self.config.is_set_apart(name),
+            )
+            for name in self.config.receiving_queue_names()[1:]
+        ]
+        if callback_queue is not None:
+            number = self.config.callback_concurrency
+            queues.append(ReceivingQueue(self._table(callback_queue), number, is_callback_queue=True, follows_endpoint=False))
+        return queues
+
+    def receiver(
+        self,
+        queue: ReceivingQueue,
+        stop: StopSignal,
+        *,
+        empty: EmptyQueues | None = None,
+        in_flight: InFlightRegistry | None = None,
+    ) -> Receiver:
+        """The receiver of one queue, not started."""
+        config = self.processor_config(queue, in_flight)
+        processor = self._processor_class(queue)
+
+        def new_poller() -> QueuePoller:
+            return QueuePoller(
+                queue.table,
+                config,
+                stop=stop,
+                empty=empty,
+                # A thread of the monitor's pool may have nothing to do for a while, with the rows it would hold.
+                # Callbacks of requests run after the commit: the next receive must not have begun.
+                receives_ahead=self.model != "monitor" and not queue.is_callback_queue,
+                new_processor=processor,
+            )
+
+        options = ReceiverOptions(
+            maximum=queue.maximum,
+            new_poller=new_poller,
+            stop=stop,
+            name=f"sqlqueue-{self.name}-{queue.name}",
+            circuit_breaker_seconds=self.config.circuit_breaker_seconds,
+            wake_up=self._wake_up(queue, stop, empty),
+        )
+        if self.model == "monitor":
+            return MonitorReceiver(queue.name, options, peek_delay_seconds=self.config.peek_delay_seconds)
+        return (FixedReceiver if self.model == "fixed" else AdaptiveReceiver)(queue.name, options)
+
+    def _processor_class(self, queue: ReceivingQueue) -> NewProcessor | None:
+        """What processes the messages of a queue that is not an ordinary one."""
+        if queue.is_drained:
+            return partial(SatelliteProcessor, routes=self._satellite_routes())
+        return callback_processor(self.mode) if queue.is_callback_queue else None
+
+    def callback_composer(self, queue: str) -> Composer:
+        """Composes requests whose replies go to the callback queue of this literal name."""
+        reply_to = self.book.canonical(self.book.of_queue(queue))
+        return Composer(self.settings, self.book, replace(self._composer.identity, reply_to=reply_to))
+
+    def _wake_up(self, queue: ReceivingQueue, stop: StopSignal, empty: EmptyQueues | None) -> WakeUp | None:
+        """What new messages wake; nothing with --until-empty, which looks at each queue again and again."""
+        if empty is not None:
+            return None
+        listens = self.config.wake_up and queue.table.dialect.name == "postgresql"
+        if queue.is_callback_queue:
+            return CallbackWakeUp(queue.name, queue.table.qualified, stop, listens=listens)
+        if not listens:
+            return None
+        return WakeUp(queue.name, queue.table.qualified, stop)
+
+    def watching_jobs(self) -> list[BackgroundJob]:
+        """Background jobs that look for slow handlers and forget the ids of handled messages, as the settings say."""
+        return [*self._slow_handlers.jobs(), *(each.job() for each in self._duplicates.values())]
+
+    def purge_jobs(self, queues: list[ReceivingQueue]) -> list[BackgroundJob]:
+        """Background jobs that delete expired messages; none where PURGE_EXPIRED_EVERY is 0."""
+        every = self.config.purge_expired_every_seconds
+        if not every:
+            return []
+        return [
+            BackgroundJob(
+                f"purge expired of {queue.name}", every, partial(purge_expired, queue.table, self.config.purge_expired_batch)
+            )
+            for queue in queues
+        ]
+
+    def purge_on_startup(self, queues: list[ReceivingQueue]) -> None:
+        """Delete everything in the queues, if PURGE_ON_STARTUP is set."""
+        if not self.config.purge_on_startup:
+            return
+        for queue in queues:
+            purged = queue.table.purge()
+            logger.info("%s messages purged from %s", purged, queue.name, extra={"event": "queue_purged", "queue": queue.name})
+
+    def check_tables(self, queues: list[ReceivingQueue]) -> None:
+        """Look at the tables before receiving: QueueNotFound names all that are missing; what is merely slow is a warning."""
+        planned = [PlannedTable(TableKind.QUEUE, queue.table.address) for queue in queues]
+        planned.append(PlannedTable(TableKind.QUEUE, self._error_address()))
+        if (audit := self._audit_address()) is not None:
+            planned.append(PlannedTable(TableKind.QUEUE, audit))
+        planned.append(PlannedTable(TableKind.DELAYED, delayed_address(self.book, self.name)))
+        if self.config.subscribe and self.events:
+            planned.append(PlannedTable(TableKind.SUBSCRIPTIONS, self.subscriptions.address))
+        findings = inspect_tables(self.alias, planned, layout=self.settings.table_layout)
+        stopping = [finding for finding in findings if finding.kind in (FindingKind.MISSING, FindingKind.MISMATCH)]
+        for finding in findings:
+            if finding.kind is FindingKind.NON_UNICODE_HEADERS:
+                logger.info("%s; to change it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
+            elif finding not in stopping:
+                logger.warning("%s; to add it: %s", finding.text, finding.sql, extra={"event": "table_inspected"})
+        if self.mode is TransactionMode.TRANSACTION_SCOPE:
+            name_coordinator(self._log)
+        for queue in queues:
+            if (duplicates := self._duplicates_of(queue)) is not None:
+                duplicates.check()
+        if stopping:
+            found = "; ".join(finding.text for finding in stopping)
+            raise QueueNotFound(f"endpoint {self.name!r} cannot receive: {found}; run sqlqueue_install, or start with --install")
+
+    def _table(self, name: str) -> QueueTable:
+        return queue_table(self.alias, self.book.of_queue(name))
+
+    def _error_address(self) -> QueueAddress:
+        return self.book.parse(self.config.error_queue)
+
+    def _duplicates_of(self, queue: ReceivingQueue) -> Duplicates | None:
+        """What is remembered of a queue; None where DEDUPLICATE_FOR is off. ConfigurationError for another database."""
+        seconds = self.config.deduplicate_for_seconds
+        if not seconds or queue.is_drained:
+            return None
+        if queue.name not in self._duplicates:
+            if (alias := router.db_for_write(HandledMessage)) != self.alias:
+                raise ConfigurationError(handled_elsewhere(self.name, alias, self.alias))
+            table = HandledTable(self.alias, HandledMessage._meta.db_table)
+            address = self.book.canonical(queue.table.address)
+            self._duplicates[queue.name] = Duplicates(table, endpoint=self.name, queue=queue.name, address=address, seconds=seconds)
+        return self._duplicates[queue.name]
+
+    def _audit_address(self) -> QueueAddress | None:
+        return None if self.config.audit_queue is None else self.book.parse(self.config.audit_queue)
+
+    def _error_queue_of(self, failed_queue: str) -> ErrorQueue:
+        identity = self._composer.identity
+        processor = Processor(self.name, identity.machine, identity.host_id)
+        return ErrorQueue(self.alias, self._error_address(), failed_queue=failed_queue, processor=processor)
+
+    def _destinations(self) -> Destinations:
+        """Where headers of received messages may send to."""
+        return Destinations(
+            self.alias,
+            self.book,
+            satellites=frozenset(self.config.legacy_satellite_names()),
+            own=self.name,
+            allowed=self._allowed,
+            announces=self.settings.announces,
+        )
+
+    def _satellite_routes(self) -> SatelliteRoutes:
+        return SatelliteRoutes(
+            main=self.book.canonical(self._table(self.name).address),
+            destinations=self._destinations(),
+            delayed=own_delayed_table(self.alias, self.book, self.name),
+            error_queue_of=self._error_queue_of,
+            now=utc_now,
+        )
+
+    def _recoverability(self) -> RecoverabilityConfig:
+        config = self.config
+        retries = (config.immediate_retries, config.delayed_retries) if self.mode is not TransactionMode.NONE else (0, 0)
+        increase = timedelta(seconds=config.delayed_retry_increase_seconds)
+        return RecoverabilityConfig(retries[0], config.error_queue, retries[1], increase)
+
+    def processor_config(self, queue: ReceivingQueue, in_flight: InFlightRegistry | None = None) -> ProcessorConfig:
+        """What processing the messages of the queue needs, for who polls it."""
+        own = queue.table.address
+        own_text = self.book.canonical(own)
+        return ProcessorConfig(
+            endpoint=self.name,
+            queue=queue.name,
+            handlers=self.handlers,
+            composer=self._composer,
+            dispatcher=self._dispatcher,
+            joined_dispatcher=self._joined,
+            error_queue=self._error_queue_of(own_text),
+            auditing=Auditing(
+                self._audit_address(),
+                self._composer,
+                acknowledges=self.config.acknowledge_retries,
+                allowed=self._allowed,
+            ),
+            address=own,
+            forwarding=Forwarding(self.name, own, own_text, self._destinations(), self._error_queue_of),
+            recoverability=self._recoverability(),
+            policy=self._policy,
+            duplicates=self._duplicates_of(queue),
+            slow_handlers=self._slow_handlers,
+            measures=self.measures,
+            rate_limit=RateLimit(queue.name, after) if (after := self.config.rate_limit_after) is not None else None,
+            failures=SharedFailures(),
+            mode=self.mode,
+            batch_size=self.batch_size,
+            immediate_dispatcher=self._separate,
+            discard_failures=self.config.on_failure_without_transaction == "discard",
+            allowed=self._allowed,
+            participants=partial(participants_of, self._log, self.mode, queue.name),
+            in_flight=in_flight,
+        )
+
+
+def endpoints_of(
+    settings: Settings,
+    names: list[str] | None,
+    *,
+    max_concurrency: int | None = None,
+    model: ConcurrencyModel | None = None,
+    batch_size: int | Literal["auto"] | None = None,
+) -> list[Endpoint]:
+    """The endpoints of these names, or all of the settings but one that only sends, unless it is the only one.
+
+    ConfigurationError if there is none. None: as in the settings.
+    """
+    receiving = [name for name in settings.endpoints if not _only_sends(settings, name)]
+    chosen = list(dict.fromkeys(names or receiving or settings.endpoints))
+    if not chosen:
+        raise ConfigurationError(
+            'no endpoint to run: SQLQUEUE["ENDPOINTS"] is empty; add one, such as "ENDPOINTS": {"Sales": {}}, and run migrate'
+        )
+    for name in chosen:
+        settings.endpoint(name)
+    return [Endpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen]
+
+
+def _only_sends(settings: Settings, name: str) -> bool:
+    """Whether an endpoint is only there for processes that send as it, with HANDLERS empty: messages to it are kept."""
+    handles_nothing = settings.endpoints[name].handlers == () and not takes_tasks(settings, name)
+    return name == settings.send_as and handles_nothing
+
+
+# --- distributed ------------------------------------------------------------------------------------------------------
+# Which other databases take part in the receive transactions of an endpoint (docs/internals/decisions.md#two-phase-commit).
+
+
+def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> TwoPhaseParticipants | None:
+    """The participants of one thread's receive transactions beside the alias of the queues, whose log it is; None without any."""
+    aliases: Sequence[str] = aliases_beside(log.alias) if mode is TransactionMode.TRANSACTION_SCOPE else ()
+    return TwoPhaseParticipants(aliases, log, queue) if aliases else None
+
+
+def transaction_log(alias: str) -> TransactionLog:
+    """The log of the queues' database, for one who asks from many threads. Reaches no database."""
+    kept_in = router.db_for_write(DistributedTransaction)
+    return TransactionLog(alias, DistributedTransaction._meta.db_table, TwoPhaseCoordinator._meta.db_table, kept_in=kept_in)
+
+
+def name_coordinator(log: TransactionLog) -> None:
+    """Have the log make its name before the first message, where other databases may take part. DatabaseError if it cannot.
+
+    Where the log is kept elsewhere nothing is made: a check reports that, and so does the first message that needs it.
+    """
+    if log.is_here and any(connections[alias].vendor in CAN_PREPARE for alias in aliases_beside(log.alias)):
+        log.coordinator()
+
+
+# --- purging ----------------------------------------------------------------------------------------------------------
+# Deleting expired messages, in batches that are committed each by itself.
+
+
+def purge_expired(table: QueueTable, batch: int) -> None:
+    """Delete what has expired by now, at most `batch` messages at once. DatabaseError if the database refuses."""
+    purged = 0
+    while True:
+        deleted = table.purge_expired(batch)
+        purged += deleted
+        if deleted < batch:
+            break
+    if purged:
+        name = table.address.table
+        logger.info("%s expired messages purged from %s", purged, name, extra={"event": "expired_purged", "queue": name})

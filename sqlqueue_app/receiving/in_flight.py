@@ -1,0 +1,291 @@
+"""The in-flight registry: which row each thread is handling, so that a message that kills its process is not received forever.
+
+A process cannot count its own crashes, so its supervisor does: it reads from shared memory which rows were being handled. A row
+that was held at `MAX_CRASHES` of them goes to the error queue. Rows that were held at fewer are *poison suspects*: a process
+handles its suspects one at a time, so that the next crash counts for one of them only, and a message that merely ran beside the
+bad one is not taken for it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import tempfile
+import threading
+import zlib
+from collections import deque
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlqueue_app.messages.errors import ProcessDied
+
+# --- registry ---------------------------------------------------------------------------------------------------------
+
+
+MAX_CRASHES = 3
+# How long a suspect waits for another one. Its turn protects innocent messages and must not become a deadlock with database locks
+# that the other one's handler waits for.
+SUSPECT_WAIT_SECONDS = 10.0
+SECONDS_BETWEEN_LOOKS = 0.005
+
+
+class _Thread(threading.local):
+    """What one thread holds."""
+
+    slot: int = -1
+    has_turn: bool = False
+
+    def __init__(self) -> None:
+        self.suspects: list[UUID] = []
+
+
+class InFlightRegistry:
+    """The rows that this process is handling: one slot in the shared memory for each receive thread.
+
+    Every receive thread calls it for itself. Without a supervisor there is none.
+    """
+
+    def __init__(self, memory: InFlightMemory, process: int, *, suspect_wait_seconds: float = SUSPECT_WAIT_SECONDS) -> None:
+        self._memory = memory
+        self._process = process
+        self._free = deque(memory.slots(process))
+        self._thread = _Thread()
+        self._turn = threading.Lock()
+        self._suspect_wait_seconds = suspect_wait_seconds
+
+    def begin(self, row_id: UUID) -> ProcessDied | None:
+        """From now on the calling thread handles this row, and no other; rows before it wait for the same commit.
+
+        Returns an error if too many processes have crashed at the row: it must not be handled, but moved to the error queue.
+        Waits for its turn if a process has crashed at the row before.
+        """
+        thread = self._thread
+        if thread.has_turn:
+            self._end_turn(thread)
+        if self._memory.has_suspects() and self._memory.crashes(row_id) is not None:
+            # Its count is cleared when the transaction is over, and not before: a later row of it may crash the process.
+            thread.suspects.append(row_id)
+            self._release(thread)
+            self._wait_for_the_count(row_id)
+            crashes = self._memory.crashes(row_id)
+            if crashes is not None and crashes.times >= MAX_CRASHES:
+                return _process_died(crashes)
+            thread.has_turn = self._turn.acquire(timeout=self._suspect_wait_seconds)
+        slot = thread.slot
+        if slot < 0:
+            if not self._free:
+                # More threads than slots: this one is not watched.
+                return None
+            slot = thread.slot = self._free.pop()
+        self._memory.hold(slot, row_id.bytes)
+        return None
+
+    def end(self) -> None:
+        """The calling thread has survived the rows that it began, and their transaction is over; a no-op if there are none."""
+        thread = self._thread
+        self._release(thread)
+        if thread.suspects:
+            for row_id in thread.suspects:
+                self._memory.forget(row_id)
+            thread.suspects.clear()
+            if thread.has_turn:
+                self._end_turn(thread)
+
+    def abandon(self) -> None:
+        """The process ends now on purpose: nothing that it holds is to blame."""
+        self._memory.clear(self._process)
+
+    def _wait_for_the_count(self, row_id: UUID) -> None:
+        """Wait while another process claims to handle the row, which this one has received.
+
+        Either that process has just crashed and the supervisor has not counted it yet: to go on would count one crash too many.
+        Or its transaction is over and it is about to release the row. Neither has an event: the memory is all that is shared.
+        """
+        pause = threading.Event()
+        for _ in range(int(self._suspect_wait_seconds / SECONDS_BETWEEN_LOOKS)):
+            if not self._memory.is_held_by_another(row_id.bytes, self._process):
+                return
+            pause.wait(SECONDS_BETWEEN_LOOKS)
+
+    def _release(self, thread: _Thread) -> None:
+        if (slot := thread.slot) >= 0:
+            self._memory.release(slot)
+            thread.slot = -1
+            self._free.append(slot)
+
+    def _end_turn(self, thread: _Thread) -> None:
+        thread.has_turn = False
+        self._turn.release()
+
+
+def way_of_ending(exit_code: int) -> str:
+    """An exit code in words, as subprocess gives it: negative for a signal."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def _process_died(crashes: CrashCount) -> ProcessDied:
+    return ProcessDied(
+        f"the process died {crashes.times} times while it handled this message, the last time by {way_of_ending(crashes.exit_code)}"
+    )
+
+
+# --- shared memory ----------------------------------------------------------------------------------------------------
+# The memory that a supervisor shares with its worker processes: which rows they handle, and which rows crashed ones held.
+#
+# It belongs to the operating system and outlives a process that crashes in any way. Layout:
+#
+#     8 bytes                   number of suspects and the checksum of their ids: changes with every new list
+#     MAX_SUSPECTS × 4 bytes    crash count of each suspect, 0 for a free place, and the exit code of the last one
+#     MAX_SUSPECTS × 16 bytes   row id of each suspect
+#     from a new page on        for each process SLOTS × 32 bytes: the id of a row and 1 while a thread handles it
+#
+# The supervisor writes the suspects; processes write their slots and reset the crash count of a suspect. Nothing waits: what is
+# read while it is written fails the checksum or names a row that does not exist, and both are harmless.
+
+
+# Receive threads of one process that can be watched; 41 is what an endpoint of version 2.0 with all its satellites has at level 10.
+SLOTS = 1024
+# As many rows as NServiceBus remembers failures of (docs/internals/endpoints.md#failure-memory).
+MAX_SUSPECTS = 10_000
+
+_ID_BYTES = 16
+_SLOT_BYTES = 32
+_HELD = b"\1"
+_PAGE = 4096
+_HEADER = struct.Struct("<II")
+_CRASHES = struct.Struct("<hBx")
+_CRASHES_AT = _HEADER.size
+_IDS_AT = _CRASHES_AT + MAX_SUSPECTS * _CRASHES.size
+_SLOTS_AT = -(-(_IDS_AT + MAX_SUSPECTS * _ID_BYTES) // _PAGE) * _PAGE
+_PROCESS_BYTES = SLOTS * _SLOT_BYTES
+
+
+class CrashCount(NamedTuple):
+    """How many processes crashed while they handled a row, and the exit code of the last one (negative: the signal)."""
+
+    times: int
+    exit_code: int
+
+
+class InFlightMemory:
+    """The memory, mapped. `descriptor` is what another process opens it by; processes are numbered from 0.
+
+    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method takes a lock or waits.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._mapped = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        self._seen = bytes(_HEADER.size)
+        self._places: dict[bytes, int] = {}
+
+    @classmethod
+    def create(cls, processes: int) -> InFlightMemory:
+        """New memory for so many processes, all of it free; pages that nobody writes cost nothing."""
+        descriptor = _anonymous_file()
+        os.ftruncate(descriptor, _SLOTS_AT + processes * _PROCESS_BYTES)
+        return cls(descriptor)
+
+    def close(self) -> None:
+        """Unmap it; it is gone when the last process has closed it."""
+        self._mapped.close()
+        os.close(self.descriptor)
+
+    # slots
+
+    def slots(self, process: int) -> range:
+        """The slots of a process."""
+        start = _SLOTS_AT + process * _PROCESS_BYTES
+        return range(start, start + _PROCESS_BYTES, _SLOT_BYTES)
+
+    def hold(self, slot: int, row_id: bytes) -> None:
+        """Mark the slot as handling the row."""
+        self._mapped[slot : slot + _ID_BYTES + 1] = row_id + _HELD
+
+    def release(self, slot: int) -> None:
+        """Mark the slot as free."""
+        self._mapped[slot + _ID_BYTES] = 0
+
+    def clear(self, process: int) -> None:
+        """Release all slots of a process."""
+        start = self.slots(process).start
+        self._mapped[start : start + _PROCESS_BYTES] = bytes(_PROCESS_BYTES)
+
+    def held(self, process: int) -> list[bytes]:
+        """The ids of the rows that a process is handling, or was handling when it crashed."""
+        return [self._mapped[slot : slot + _ID_BYTES] for slot in self.slots(process) if self._mapped[slot + _ID_BYTES] == _HELD[0]]
+
+    def is_held_by_another(self, row_id: bytes, process: int) -> bool:
+        """Whether another process holds the row. Scans all slots, so it is for suspects only."""
+        own = self.slots(process)
+        slot = self._mapped.find(row_id, _SLOTS_AT)
+        while slot >= 0:
+            if self._mapped[slot + _ID_BYTES] == _HELD[0] and slot not in own:
+                return True
+            slot = self._mapped.find(row_id, slot + _ID_BYTES)
+        return False
+
+    # suspects
+
+    def has_suspects(self) -> bool:
+        """Whether any row was held by a process that crashed; costs next to nothing while the answer stays the same."""
+        if self._mapped[: _HEADER.size] != self._seen:
+            self._read_suspects()
+        return bool(self._places)
+
+    def crashes(self, row_id: UUID) -> CrashCount | None:
+        """The crash count of the row in the list that `has_suspects` read last; None if no process crashed at it."""
+        place = self._places.get(row_id.bytes)
+        if place is None:
+            return None
+        found = self.crashes_at(place)
+        return found if found.times else None
+
+    def forget(self, row_id: UUID) -> None:
+        """A process has survived the row: its crash count is 0 from now on, for every process."""
+        place = self._places.get(row_id.bytes)
+        if place is not None:
+            _CRASHES.pack_into(self._mapped, _CRASHES_AT + place * _CRASHES.size, 0, 0)
+
+    def crashes_at(self, place: int) -> CrashCount:
+        """The crash count at a place of the list."""
+        exit_code, times = _CRASHES.unpack_from(self._mapped, _CRASHES_AT + place * _CRASHES.size)
+        return CrashCount(times, exit_code)
+
+    def write_suspect(self, place: int, row_id: bytes, crashes: CrashCount) -> None:
+        """Write a row to a place of the list; `publish` makes it visible."""
+        start = _IDS_AT + place * _ID_BYTES
+        self._mapped[start : start + _ID_BYTES] = row_id
+        _CRASHES.pack_into(self._mapped, _CRASHES_AT + place * _CRASHES.size, crashes.exit_code, min(crashes.times, 255))
+
+    def publish(self, used: int) -> None:
+        """Make the first `used` places of the list visible to every process."""
+        self._mapped[: _HEADER.size] = _HEADER.pack(used, zlib.crc32(self._ids(used)))
+
+    def _read_suspects(self) -> None:
+        header = self._mapped[: _HEADER.size]
+        used, checksum = _HEADER.unpack(header)
+        ids = self._ids(used)
+        if zlib.crc32(ids) != checksum:
+            # Read in the middle of a change: the previous list serves until the next call.
+            return
+        self._places = {ids[place * _ID_BYTES : (place + 1) * _ID_BYTES]: place for place in range(used)}
+        self._seen = header
+
+    def _ids(self, used: int) -> bytes:
+        return self._mapped[_IDS_AT : _IDS_AT + used * _ID_BYTES]
+
+
+def _anonymous_file() -> int:
+    """The descriptor of a file without a name; it is gone with its last descriptor."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("sqlqueue-in-flight")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,385 @@
+"""Instances: the row that says a process of an endpoint is alive, and the lease of its callback queue.
+
+See docs/internals/decisions.md#callback-queues.
+
+A callback queue belongs to one process at a time. Names come from a pool that the installer made; a process takes the first that is
+free, or whose holder has not been heard of for a while, and gives it back when it ends. The database's clock decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, router, transaction
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Now
+
+from sqlqueue_app import __version__
+from sqlqueue_app.conf import EndpointSettings, instance_name
+from sqlqueue_app.messages.errors import CallbackQueuesHeld, ConfigurationError, LockTimeout
+from sqlqueue_app.models import Claim, Instance
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+
+# --- instances --------------------------------------------------------------------------------------------------------
+
+
+# --- instances --------------------------------------------------------------------------------------------------------
+
+
+HEARTBEAT_SECONDS = 10.0
+# Four heartbeats, as ServiceControl counts an endpoint as gone (docs/internals/operations.md#heartbeats).
+DEAD_AFTER_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an operator asks of a process, by its row."""
+
+    concurrency: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLease:
+    """This process as the others see it. `callback_queue` is None where callbacks are off."""
+
+    alias: str
+    row_id: int
+    endpoint: str
+    callback_queue: str | None
+
+    def heartbeat(self, threads: dict[str, int], busy: dict[str, int] | None = None) -> bool:
+        """Say that the process lives; False if its row is gone or taken over, because it was silent for too long."""
+        json = Instance._meta.get_field("threads")
+        return self._own().update(heartbeat_at=Now(), threads=Value(threads, json), busy=Value(busy or {}, json)) == 1
+
+    def asked(self) -> Asked | None:
+        """What the row asks of the process; None if it is gone."""
+        row = self._own().values_list("concurrency", "paused").first()
+        return None if row is None else Asked(*row)
+
+    def concurrency(self) -> int | None:
+        """How many messages may be handled at once, according to the row; None if it is gone."""
+        asked = self.asked()
+        return None if asked is None else asked.concurrency
+
+    def write_concurrency(self, concurrency: int) -> None:
+        """Write how many messages are handled at once, at most."""
+        self._own().update(concurrency=concurrency)
+
+    def write_paused(self, paused: bool) -> None:
+        """Write that the process has paused now, or that it receives."""
+        self._own().update(paused_since=Now() if paused else None)
+
+    def release(self) -> None:
+        """Give the callback queue back: the process ends."""
+        self._own().delete()
+
+    def release_at_the_end(self, logger: logging.Logger) -> None:
+        """As `release`, for the end of a process, which must not fail on it: it is logged, and the lease runs out by itself."""
+        try:
+            self.release()
+        except Exception as error:  # noqa: BLE001 - see above
+            logger.warning("the lease could not be given back: %s", error, extra={"event": "lease_kept", "endpoint": self.endpoint})
+
+    def _own(self) -> QuerySet[Instance]:
+        return Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())
+
+
+def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, exists: Callable[[str], bool]) -> InstanceLease:
+    """Register this process as an instance of the endpoint and lease a callback queue for it, if it has callbacks.
+
+    `exists` says whether a queue's table is there. ConfigurationError if every callback queue is taken or none was installed, and
+    if an explicitly set INSTANCE is held by another host. CallbackQueuesHeld if they are taken, but one of them by a process of
+    this machine that is gone.
+    """
+    name = instance_name(endpoint)
+    _refuse_foreign_holder(endpoint, name, alias)
+    fields = _this_process(endpoint.name, name, concurrency)
+    pool = endpoint.callback_queue_names(name)
+    if not pool:
+        row = Instance.objects.using(alias).create(**fields)
+        return InstanceLease(alias, row.pk, endpoint.name, None)
+    return _lease_from(pool, endpoint, alias, fields, exists)
+
+
+def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str) -> InstanceLease | None:
+    """Lease the callback queue of a dead instance, so that no process takes it while it is removed; None if a live one has it."""
+    row_id = _take(queue, alias, _this_process(endpoint, name, 0))
+    return None if row_id is None else InstanceLease(alias, row_id, endpoint, queue)
+
+
+def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, object]:
+    """The row of this process, which may take the place of that of a process that is gone."""
+    return {
+        "endpoint": endpoint,
+        "name": name,
+        "host": _host(),
+        "pid": os.getpid(),
+        "started_at": Now(),
+        "heartbeat_at": Now(),
+        "threads": {},
+        "busy": {},
+        "concurrency": concurrency,
+        "paused": False,
+        "paused_since": None,
+        "asked_at": None,
+        "version": __version__,
+    }
+
+
+def _lease_from(
+    pool: Sequence[str], endpoint: EndpointSettings, alias: str, fields: dict[str, object], exists: Callable[[str], bool]
+) -> InstanceLease:
+    installed = [queue for queue in pool if exists(queue)]
+    if not installed:
+        raise ConfigurationError(
+            f"endpoint {endpoint.name!r} has no callback queue on this machine: {pool[0]!r} does not exist; run sqlqueue_install, "
+            f"or sqlqueue_install --instance {fields['name']}, set INSTANCE to a name that was installed, or set CALLBACKS to False"
+        )
+    for queue in installed:
+        row_id = _take(queue, alias, fields)
+        if row_id is None:
+            continue
+        lease = InstanceLease(alias, row_id, endpoint.name, queue)
+        if exists(queue):
+            return lease
+        # Removed as a dead instance's in this very moment.
+        lease.release()
+    if held := _held_by_the_dead(installed, alias):
+        raise CallbackQueuesHeld(
+            f"endpoint {endpoint.name!r} has no free callback queue yet: {', '.join(held)} was held by a process of this machine "
+            f"that is gone, and is free {DEAD_AFTER_SECONDS:g} s after its last heartbeat; try again then"
+        )
+    raise ConfigurationError(
+        f"endpoint {endpoint.name!r} has no free callback queue: all of {', '.join(installed)} are leased by live processes; "
+        f"raise CALLBACK_QUEUES above {endpoint.callback_queues} and run sqlqueue_install, or stop a process"
+    )
+
+
+def _held_by_the_dead(queues: Sequence[str], alias: str) -> list[str]:
+    """Those whose holder does not run on this machine any more.
+
+    No process takes them for that: one in another container may bear this machine's name, and its numbers say nothing here.
+    """
+    rows = Instance.objects.using(alias).filter(callback_queue__in=queues, host=_host()).values_list("callback_queue", "pid")
+    return sorted(str(queue) for queue, pid in rows if not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    # elsewhere that signal is none that only asks
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
+    """The row that holds the queue now for this process; None if a live one has it."""
+    try:
+        with transaction.atomic(using=alias):
+            return int(Instance.objects.using(alias).create(callback_queue=queue, **fields).pk)
+    except IntegrityError:
+        pass
+    dead = Instance.objects.using(alias).filter(callback_queue=queue, heartbeat_at__lt=_dead_before())
+    row = dead.first()
+    # Several processes may see the same dead holder: the first update is a heartbeat, and the others find no dead one any more.
+    if row is not None and dead.filter(pk=row.pk).update(**fields) == 1:
+        return int(row.pk)
+    return None
+
+
+def _refuse_foreign_holder(endpoint: EndpointSettings, name: str, alias: str) -> None:
+    if endpoint.instance is None:
+        return
+    foreign = Instance.objects.using(alias).filter(
+        ~Q(host=_host()), endpoint=endpoint.name, name=name, heartbeat_at__gte=_dead_before()
+    )
+    holder = foreign.first()
+    if holder is not None:
+        raise ConfigurationError(
+            f"INSTANCE {name!r} of endpoint {endpoint.name!r} is held by the host {holder.host!r} (process {holder.pid}): "
+            "replies would reach the wrong host; give each host an INSTANCE of its own"
+        )
+
+
+def is_dead(instance: Instance, now: datetime) -> bool:
+    """Whether nothing was heard of the instance for longer than four heartbeats."""
+    return instance.heartbeat_at < now - timedelta(seconds=DEAD_AFTER_SECONDS)
+
+
+def dead_instances(alias: str) -> QuerySet[Instance]:
+    """The rows of processes that were not heard of for longer than four heartbeats, by the clock of the database."""
+    return Instance.objects.using(alias).filter(heartbeat_at__lt=_dead_before())
+
+
+def _dead_before() -> object:
+    return Now() - timedelta(seconds=DEAD_AFTER_SECONDS)
+
+
+def _host() -> str:
+    return platform.node() or "unknown"
+
+
+def managed_alias() -> str:
+    """The alias that holds the managed tables, by the project's routers."""
+    return router.db_for_write(Instance)
+
+
+# --- heartbeat --------------------------------------------------------------------------------------------------------
+# The heartbeat of an instance: reports that the process lives and how many threads it has, and follows what its row asks for.
+#
+# The row's `concurrency` is how many messages are handled at once, at most; its `paused` is whether to receive at all. A change of
+# either, by whatever means, changes the running process at its next heartbeat.
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+class Heartbeat:
+    """The heartbeats of one instance. `receivers` are those of its endpoint; `following` are those whose number is the
+    endpoint's, the main queue's first: callback queues and satellites that were set apart keep their own.
+    `unpaused` are those that go on during a pause: that of the callback queue, because requests wait for its replies.
+    `on_lost` is called at each beat once another process has taken over.
+    """
+
+    def __init__(
+        self,
+        lease: InstanceLease,
+        receivers: Sequence[Receiver],
+        following: Sequence[Receiver],
+        unpaused: Sequence[Receiver] = (),
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._lease = lease
+        self._receivers = receivers
+        self._following = following
+        self._pausing = [receiver for receiver in receivers if receiver not in unpaused]
+        self._written_paused = False
+        self._written = following[0].maximum
+        self._on_lost = on_lost
+
+    def job(self) -> BackgroundJob:
+        """The beat as a background job."""
+        return BackgroundJob(f"heartbeat of {self._lease.endpoint}", HEARTBEAT_SECONDS, self.beat)
+
+    def beat(self) -> None:
+        """Renew the row, then do what it asks. Raises DatabaseError; a lock that was not granted is left to the next beat."""
+        busy = {receiver.queue: receiver.busy_threads for receiver in self._receivers}
+        threads = {receiver.queue: receiver.live_threads for receiver in self._receivers}
+        try:
+            with database_errors(dialect_of_connection(connection_of(self._lease.alias)), "write the heartbeat"):
+                # An idle worker should cost a server few transactions.
+                with transaction.atomic(using=self._lease.alias):
+                    alive = self._lease.heartbeat(threads, busy)
+                    asked = self._lease.asked() if alive else None
+                if asked is not None:
+                    self._follow_pause(asked.paused)
+                    self._follow_concurrency(asked.concurrency)
+        except LockTimeout:
+            # SQLite, and a handler that takes long.
+            return
+        if not alive:
+            logger.error(
+                "the instance of %s was taken over: this process was silent for too long",
+                self._lease.endpoint,
+                extra={"event": "lease_lost", "endpoint": self._lease.endpoint},
+            )
+            self._on_lost()
+
+    def _follow_pause(self, wanted: bool) -> None:
+        for receiver in self._pausing:
+            (receiver.pause if wanted else receiver.resume)()
+        if wanted is not self._written_paused:
+            self._lease.write_paused(wanted)
+            self._written_paused = wanted
+
+    def _follow_concurrency(self, wanted: int) -> None:
+        now = self._following[0].maximum
+        if now != self._written:
+            # The program itself has changed it: the row follows.
+            self._lease.write_concurrency(now)
+            self._written = now
+            return
+        if wanted == self._written:
+            return
+        if wanted < 1:
+            logger.error(
+                "the concurrency of %s cannot be %s: expected at least 1; to receive nothing, stop the worker; it stays %s",
+                self._lease.endpoint,
+                wanted,
+                self._written,
+                extra={"event": "concurrency_refused", "endpoint": self._lease.endpoint},
+            )
+            self._lease.write_concurrency(self._written)
+            return
+        for receiver in self._following:
+            receiver.change_concurrency(wanted)
+        self._written = wanted
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+# Work that one process of a cluster does for all, claimed in the database (docs/internals/decisions.md#background-work).
+
+
+# A claim that is further ahead was made before the clock was put back, and would keep everybody from the work until it comes.
+AHEAD_AT_MOST = timedelta(minutes=15)
+
+
+def claim(alias: str, name: str, until: datetime) -> bool:
+    """Take on the work of this name up to an instant of the database's clock; False if somebody has, or is faster.
+
+    Who is too late has paid one SELECT. Inside of a transaction the claim is given back when that is rolled back, and others
+    who want it wait until then.
+    """
+    claims = Claim.objects.using(alias).filter(name=name)
+    before = claims.values_list("until", flat=True).first()
+    if before is None:
+        try:
+            with transaction.atomic(using=alias):
+                claims.create(name=name, until=until)
+        except IntegrityError:
+            return False
+        return True
+    if _is_claimed(before, until):
+        return False
+    return claims.filter(until=before).update(until=until) == 1
+
+
+def due(alias: str, pieces: Mapping[str, datetime]) -> list[str]:
+    """Of pieces of work, each up to an instant, those that this process takes on: as `claim`, with one SELECT for all."""
+    until = dict(Claim.objects.using(alias).filter(name__in=list(pieces)).values_list("name", "until"))
+    waiting = [name for name, wanted in pieces.items() if not _is_claimed(until.get(name), wanted)]
+    return [name for name in waiting if claim(alias, name, pieces[name])]
+
+
+def one_at_a_time(alias: str, name: str, now: datetime) -> None:
+    """Keep others who call this with the same name waiting until the end of the transaction, which must be open."""
+    claims = Claim.objects.using(alias).filter(name=name)
+    if not claims.update(until=now):
+        try:
+            with transaction.atomic(using=alias):
+                claims.create(name=name, until=now)
+        except IntegrityError:
+            claims.update(until=now)
+
+
+def _is_claimed(before: datetime | None, until: datetime) -> bool:
+    return before is not None and until <= before <= until + AHEAD_AT_MOST
+
+
+def forget_claims(alias: str, before: datetime) -> None:
+    """Delete claims that nobody has moved since: of work that is not done any more, or under another name."""
+    Claim.objects.using(alias).filter(until__lt=before).delete()

@@ -1,0 +1,222 @@
+"""Recoverability: ask the policy what becomes of a failed message, and do it in the receive transaction; the rate limit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
+from sqlqueue_app.messages.errors import AddressError, QueueNotFound, TableMismatch
+from sqlqueue_app.messages.times import deliver_at_header
+from sqlqueue_app.policies.polling import WAIT_SECONDS, ConsecutiveFailures
+from sqlqueue_app.policies.recoverability import (
+    Action,
+    Discard,
+    FailureContext,
+    MoveToError,
+    RecoverabilityConfig,
+    RetryLater,
+    RetryNow,
+    TransactionMode,
+    default_policy,
+)
+from sqlqueue_app.receiving.error_queue import ErrorQueue, Failure, headers_of_copy, last_retry_at, retries_so_far, with_next_retry
+from sqlqueue_app.sending.composer import utc_now
+from sqlqueue_app.tables.queue import queue_table
+
+if TYPE_CHECKING:
+    from sqlqueue_app.receiving.processing import Delivery, ProcessorConfig
+
+# --- recovering -------------------------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger("sqlqueue.receive")
+
+
+class Recovery:
+    """Decides and acts for one queue. Has no state; used in the thread of its processor."""
+
+    def __init__(self, config: ProcessorConfig, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._config = config
+        self._now = now
+
+    def decide(self, delivery: Delivery, failure: Failure, error: BaseException | None = None) -> Action:
+        """What the policy decides about the failed attempt. Never raises: if the policy fails, the default one decides."""
+        incoming = delivery.incoming
+        context = self._context(delivery, failure, error)
+        try:
+            action: Any = self._config.policy(self._config.recoverability, context)
+            if action is RetryNow or action is Discard:
+                # Returned without parentheses: there is nothing to put into them.
+                action = action()
+            _check(action, self._now())
+            return self._possible(action, incoming)
+        except Exception as broken:
+            logger.critical(
+                "the recoverability policy failed (%s: %s), the default policy decides",
+                type(broken).__name__,
+                broken,
+                extra=self._extra("recoverability_failed", incoming.message_id),
+                exc_info=broken,
+            )
+            return self._possible(by_default(self._config.recoverability, context, self._now()), incoming)
+
+    def write(self, action: Action, delivery: Delivery, failure: Failure) -> None:
+        """Write what was decided, on the connection and in the transaction of the caller. DatabaseError if that fails."""
+        row, incoming = delivery.row, delivery.incoming
+        if isinstance(action, RetryLater):
+            self._config.joined_dispatcher.dispatch([self._delayed_copy(action.delay, delivery)], begun=True)
+        elif isinstance(action, MoveToError):
+            queue = self._error_queue(action.queue)
+            queue.move(row.id, incoming.headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
+
+    def report(self, action: Action, delivery: Delivery, failure: Failure) -> None:
+        """Log and count what was decided, once it is final."""
+        what = failure.exception_type, failure.message
+        message_id, attempt = delivery.incoming.message_id, delivery.attempt
+        self._config.measures.decided(delivery.incoming.headers, action)
+        if isinstance(action, RetryNow):
+            extra = self._extra("immediate_retry", message_id, attempt=attempt)
+            logger.info("attempt %s failed, trying again: %s: %s", attempt, *what, extra=extra)
+        elif isinstance(action, RetryLater):
+            extra = self._extra("delayed_retry", message_id, attempt=attempt, delay_seconds=action.delay.total_seconds())
+            text = "attempt %s failed, trying again in %s: %s: %s\n%s"
+            logger.warning(text, attempt, action.delay, *what, failure.stack_trace, extra=extra)
+        elif isinstance(action, Discard):
+            extra = self._extra("message_discarded", message_id)
+            logger.error("message failed and is dropped (%s): %s\n%s", action.reason, what[1], failure.stack_trace, extra=extra)
+        else:
+            extra = self._extra("moved_to_error_queue", message_id)
+            logger.error("message moved to the error queue %s: %s\n%s", action.queue, what[1], failure.stack_trace, extra=extra)
+
+    def _context(self, delivery: Delivery, failure: Failure, error: BaseException | None) -> FailureContext:
+        incoming = delivery.incoming
+        return FailureContext(
+            failed_attempts=delivery.attempt,
+            unrecoverable=failure.unrecoverable,
+            delayed_retries=retries_so_far(incoming.headers),
+            last_delayed_retry_at=last_retry_at(incoming.headers),
+            now=self._now(),
+            endpoint=self._config.endpoint,
+            queue=self._config.queue,
+            message_id=incoming.message_id,
+            message_types=tuple(incoming.message_types),
+            headers=dict(incoming.headers),
+            exception_type=failure.exception_type,
+            exception_message=failure.message,
+            exception=error,
+        )
+
+    def _possible(self, action: Action, incoming: IncomingMessage) -> Action:
+        """The action, or the error queue where no transaction exists that a retry could be part of.
+
+        See docs/internals/endpoints.md#retry-policy.
+        """
+        if self._config.mode is not TransactionMode.NONE or not isinstance(action, (RetryNow, RetryLater)):
+            return action
+        logger.warning(
+            "no retries in transaction mode none: moving the message to the error queue",
+            extra=self._extra("retry_refused", incoming.message_id),
+        )
+        return MoveToError(self._config.recoverability.error_queue)
+
+    def _delayed_copy(self, delay: timedelta, delivery: Delivery) -> OutgoingMessage:
+        headers = with_next_retry(headers_of_copy(delivery.row, delivery.incoming.headers), self._now())
+        return OutgoingMessage(self._config.address, headers, delivery.incoming.body, delay=delay)
+
+    def _error_queue(self, text: str) -> ErrorQueue:
+        configured = self._config.error_queue
+        if text == self._config.recoverability.error_queue:
+            return configured
+        try:
+            address: QueueAddress = self._config.composer.destination(text)
+            queue_table(configured.alias, address).layout()
+        except (AddressError, QueueNotFound, TableMismatch) as error:
+            logger.critical(
+                "the recoverability policy names the error queue %r, which cannot be written (%s); %s takes the message",
+                text,
+                error,
+                configured.address,
+                extra=self._extra("recoverability_failed", ""),
+            )
+            return configured
+        return configured.at(address)
+
+    def _extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
+        return {"event": event, "endpoint": self._config.endpoint, "queue": self._config.queue, "message_id": message_id, **more}
+
+
+def by_default(config: RecoverabilityConfig, context: FailureContext, now: datetime) -> Action:
+    """What the default policy says; the error queue where its delay would end after the last year that there is."""
+    try:
+        action = default_policy(config, context)
+        _check(action, now)
+    except (ArithmeticError, ValueError):
+        # So many delayed retries, each so much later, that time ends before.
+        return MoveToError(config.error_queue)
+    return action
+
+
+def _check(action: object, now: datetime) -> None:
+    """Raise for what no policy may answer, also a delay that ends after the last year that there is."""
+    if isinstance(action, RetryLater):
+        delay: object = action.delay
+        if not isinstance(delay, timedelta) or delay < timedelta(0):
+            raise ValueError(f"RetryLater({delay!r}): expected a timedelta of zero or more")
+        deliver_at_header(delay, None, now)
+    elif not isinstance(action, (RetryNow, MoveToError, Discard)):
+        raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")
+
+
+# --- rate limiting ----------------------------------------------------------------------------------------------------
+# The rate limit of a queue at work: one message at a time, and a pause after each failure, until one is handled.
+
+
+class RateLimit:
+    """Shared by the threads of a queue; `after` so many failures in a row the limit begins. Costs little while nothing fails."""
+
+    def __init__(self, queue: str, after: int) -> None:
+        self._queue = queue
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._count = ConsecutiveFailures(after)
+        self._clean = True
+
+    @property
+    def limited(self) -> bool:
+        """Whether one message at a time is handled now."""
+        return self._count.limited
+
+    @contextmanager
+    def one_at_a_time(self) -> Iterator[None]:
+        """Wait for the turn of the calling thread."""
+        with self._turn:
+            yield
+
+    def failed(self) -> None:
+        """An attempt to handle a message has failed."""
+        with self._lock:
+            self._clean = False
+            begins = self._count.failed()
+        if begins:
+            logger.warning(
+                "too many failures in a row: one message of %s at a time from now on, %g s after each failure",
+                self._queue,
+                WAIT_SECONDS,
+                extra={"event": "rate_limit_begins", "queue": self._queue},
+            )
+
+    def succeeded(self) -> None:
+        """A message was handled."""
+        if self._clean:
+            return
+        with self._lock:
+            self._clean = True
+            ends = self._count.succeeded()
+        if ends:
+            logger.info("a message was handled: no rate limit any more", extra={"event": "rate_limit_ends", "queue": self._queue})

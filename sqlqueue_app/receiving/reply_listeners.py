@@ -1,0 +1,277 @@
+"""Reply listeners: the callback queues that this process receives from, where the replies to its requests can go.
+
+A process that runs no worker leases one at its first `request()` and gives it back at its end. Nothing starts before that,
+so nothing is lost by a fork before it; a child that is forked later starts with none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.signals import setting_changed
+from django.db import connections
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
+from sqlqueue_app.receiving.background import Worker
+from sqlqueue_app.receiving.callbacks import CallbackWakeUp
+from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue
+from sqlqueue_app.receiving.instances import Heartbeat, lease_instance, managed_alias
+from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal, listening
+from sqlqueue_app.sending.composer import Composer
+from sqlqueue_app.sending.dispatcher import Dispatcher
+from sqlqueue_app.sending.replies import pending
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackHome:
+    """A callback queue that is leased and received from."""
+
+    endpoint: str
+    queue: str
+    composer: Composer
+    """Composes messages whose replies come to the queue."""
+    dispatcher: Dispatcher
+    legacy_header: bool
+    """Whether requests name the queue in the header of transport 2.x, too."""
+    hurry: Callable[[], None]
+    """Have the receiver look for a reply soon."""
+
+
+def home_of(endpoint: Endpoint, queue: str, receiver: Receiver) -> CallbackHome:
+    """The home of a callback queue, by its literal name, that the receiver receives from."""
+    hurry = receiver.wake_up.hurry if isinstance(receiver.wake_up, CallbackWakeUp) else _nothing
+    return CallbackHome(
+        endpoint.name,
+        queue,
+        endpoint.callback_composer(queue),
+        Dispatcher(endpoint.alias, endpoint.book, announces=endpoint.settings.announces, endpoint=endpoint.name),
+        endpoint.config.legacy_callback_header,
+        hurry,
+    )
+
+
+class CallbackHomes:
+    """The homes of this process. Safe from any thread; a forked child begins with none."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: this is another process now."""
+        self._lock = threading.Lock()
+        self._homes: list[CallbackHome] = []
+
+    def find(self, endpoint: str) -> CallbackHome | None:
+        """A home of the endpoint."""
+        with self._lock:
+            return next((home for home in self._homes if home.endpoint == endpoint), None)
+
+    def has(self, home: CallbackHome) -> bool:
+        """Whether replies can still come there."""
+        with self._lock:
+            return any(other is home for other in self._homes)
+
+    def only(self) -> str | None:
+        """The endpoint of the homes, if they are all of one."""
+        with self._lock:
+            names = {home.endpoint for home in self._homes}
+        return names.pop() if len(names) == 1 else None
+
+    def add(self, home: CallbackHome) -> None:
+        """Requests may name the queue from now on."""
+        with self._lock:
+            self._homes.append(home)
+
+    def remove(self, home: CallbackHome, why: str) -> None:
+        """No request names the queue any more; those that wait for a reply from it end with ReplyLost. May be called again."""
+        with self._lock:
+            self._homes = [other for other in self._homes if other is not home]
+        pending.lose(home.queue, ReplyLost(f"the reply cannot come any more: {why}"))
+
+
+class WorkerHomes:
+    """The callback queues that a worker receives from: requests of its process may name them while the context is open."""
+
+    def __init__(self, endpoints: Iterable[tuple[Endpoint, Sequence[Receiver], Sequence[ReceivingQueue], PartOfStop]]) -> None:
+        self._homes = {
+            endpoint.name: (home_of(endpoint, queue.name, receiver), part)
+            for endpoint, receivers, queues, part in endpoints
+            for receiver, queue in zip(receivers, queues, strict=True)
+            if queue.is_callback_queue
+        }
+
+    def __enter__(self) -> None:
+        for home, _ in self._homes.values():
+            homes.add(home)
+
+    def __exit__(self, *exception: object) -> None:
+        for home, _ in self._homes.values():
+            homes.remove(home, f"the worker that received from {home.queue!r} has ended")
+
+    def lost(self, endpoint: str) -> None:
+        """Another process has the endpoint's callback queue now: leave its replies alone."""
+        if endpoint in self._homes:
+            home, part = self._homes[endpoint]
+            part.retire()
+            homes.remove(home, f"another process has taken over {home.queue!r}, because this one was silent for too long")
+
+
+def _nothing() -> None:
+    return None
+
+
+homes = CallbackHomes()
+"""The homes of this process."""
+
+os.register_at_fork(after_in_child=homes.reset)
+
+
+# --- processes that run no worker -------------------------------------------------------------------------------------
+
+
+logger = logging.getLogger("sqlqueue.callbacks")
+
+# An orderly end of the process waits so long for a message of the callback queue that is being handled.
+CLOSE_SECONDS = 10.0
+
+
+class CallbackReceiver:
+    """Receives from a callback queue of one endpoint in threads of its own, and keeps its lease. Started once."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._stop = StopSignal()
+        self._thread = threading.Thread(target=self._run, name=f"sqlqueue-callbacks-{endpoint.name}", daemon=True)
+        self._why = "the process ends"
+
+    def start(self) -> CallbackHome:
+        """Lease a queue and start receiving; uses the calling thread's connections for that.
+
+        ConfigurationError if no queue is free or installed, QueueNotFound without an error queue, DatabaseError.
+        """
+        each = self._endpoint
+        with database_errors(dialect_of_connection(connection_of(each.alias)), f"register an instance of {each.name!r}"):
+            self._lease = lease_instance(
+                each.config, alias=managed_alias(), concurrency=each.config.callback_concurrency, exists=each.queue_exists
+            )
+        try:
+            (queue,) = [queue for queue in each.receiving_queues(self._lease.callback_queue) if queue.is_callback_queue]
+            each.check_tables([queue])
+            self._receiver: Receiver = each.receiver(queue, self._stop)
+            mine = [self._receiver]
+            self.heartbeat = Heartbeat(self._lease, mine, mine, unpaused=mine, on_lost=self._lost)
+            self.home = home_of(each, queue.name, self._receiver)
+            homes.add(self.home)
+            self._thread.start()
+        except BaseException:
+            self._lease.release_at_the_end(logger)
+            raise
+        logger.info(
+            "replies to %s are received from %s", each.name, queue.name, extra={"event": "callbacks_started", "queue": queue.name}
+        )
+        return self.home
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop receiving and give the queue back; returns when the threads have ended, or after so many seconds."""
+        self._stop.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            jobs = [self.heartbeat.job(), *self._endpoint.watching_jobs()]
+            with listening(self._endpoint.alias, [self._receiver.wake_up], self._stop):
+                Worker([self._receiver], jobs, self._stop).run()
+        except Exception:
+            logger.critical("the receiver of callbacks died", extra={"event": "thread_died"}, exc_info=True)
+        finally:
+            self._stop.set()
+            self._leave()
+            self._lease.release_at_the_end(logger)
+            connections.close_all()
+
+    def _lost(self) -> None:
+        self._why = "it was silent for too long, and another process has the queue now"
+        # At once, and not when the thread has ended: the next request needs another queue.
+        self._leave()
+        self._stop.set()
+
+    def _leave(self) -> None:
+        homes.remove(self.home, f"this process no longer receives from {self.home.queue!r}: {self._why}")
+
+
+class _OfThisProcess:
+    """The callback receivers that this process has started, one for each endpoint that it sends as."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock = threading.Lock()
+        self._receivers: dict[str, CallbackReceiver] = {}
+
+    def home(self, name: str) -> CallbackHome:
+        if (known := homes.find(name)) is not None:
+            return known
+        with self._lock:
+            if (known := homes.find(name)) is not None:
+                return known
+            # One that lost its queue may still be ending.
+            if (former := self._receivers.pop(name, None)) is not None:
+                former.close(CLOSE_SECONDS)
+            started = CallbackReceiver(Endpoint(get_settings(), name))
+            home = started.start()
+            self._receivers[name] = started
+            return home
+
+    def close(self, timeout: float | None) -> None:
+        with self._lock:
+            receivers, self._receivers = self._receivers, {}
+        for each in receivers.values():
+            each.close(timeout)
+
+
+_of_this_process = _OfThisProcess()
+os.register_at_fork(after_in_child=_of_this_process.reset)
+
+
+def callback_home(endpoint: str | None) -> CallbackHome:
+    """Where replies to a process that sends as the endpoint go; starts the receiver if the process has none.
+
+    Without an endpoint a worker's own is taken. ConfigurationError if there is none, if its CALLBACKS is False, or if no callback
+    queue is free.
+    """
+    settings = get_settings()
+    endpoint = endpoint or homes.only()
+    if endpoint is None:
+        raise ConfigurationError(
+            'request() needs a queue for the reply: set SQLQUEUE["SEND_AS"] to the endpoint that this process sends as, '
+            "and run sqlqueue_install"
+        )
+    if not settings.senders[endpoint].callbacks:
+        raise ConfigurationError(
+            f'request() needs a callback queue, but SQLQUEUE["ENDPOINTS"][{endpoint!r}]["CALLBACKS"] is False: set it to True'
+        )
+    return _of_this_process.home(endpoint)
+
+
+def close_listeners(timeout: float | None = None) -> None:
+    """See `close_callbacks`."""
+    _of_this_process.close(timeout)
+
+
+def _settings_changed(*, setting: str, **_: Any) -> None:
+    if setting in ("SQLQUEUE", "DATABASES"):
+        close_listeners()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.callbacks")
+atexit.register(close_listeners, CLOSE_SECONDS)

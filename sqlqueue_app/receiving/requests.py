@@ -1,0 +1,169 @@
+"""`request()`: send a message, and wait for the reply in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, overload
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import new_message_id
+from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
+from sqlqueue_app.sending.composer import SendOptions
+from sqlqueue_app.sending.replies import Request, check_returns, in_event_loop, pending, read_reply
+from sqlqueue_app.sending.sender import current_handling
+
+T = TypeVar("T")
+
+# What matches a reply with its request.
+_OURS = (names.REPLY_TO_ADDRESS, names.CORRELATION_ID, names.CALLBACK_QUEUE)
+
+
+@overload
+def request(
+    message: object,
+    body: object = None,
+    *,
+    to: str | None = None,
+    headers: Mapping[str, str | None] | None = None,
+    time_to_be_received: timedelta | None = None,
+    message_id: str | None = None,
+    returns: None = None,
+) -> Request[Any]: ...
+
+
+@overload
+def request(
+    message: object,
+    body: object = None,
+    *,
+    to: str | None = None,
+    headers: Mapping[str, str | None] | None = None,
+    time_to_be_received: timedelta | None = None,
+    message_id: str | None = None,
+    returns: type[T],
+) -> Request[T]: ...
+
+
+def request(
+    message: object,
+    body: object = None,
+    *,
+    to: str | None = None,
+    headers: Mapping[str, str | None] | None = None,
+    time_to_be_received: timedelta | None = None,
+    message_id: str | None = None,
+    returns: type | None = None,
+) -> Request[Any]:
+    """Send a message whose reply comes to this very process, and return the reply to be: `request(…).result(timeout=5)`.
+
+    Sends as `send()` does, as the endpoint SEND_AS; the message is committed on return. `returns` says what the reply becomes: int,
+    an Enum of return codes, dict, or a class; without it a return code is an int, an object is of its message type, else a dict.
+    The first call leases a callback queue for the process and starts a thread that receives from it (see `close_callbacks`).
+
+    In a coroutine it is `await request(…)`: there the message is written by Django's thread for synchronous code, right after the
+    call, and what goes wrong with that comes out of the await.
+
+    Raises what `send()` raises, and ConfigurationError inside of a transaction or a handler (the reply could not come before their
+    end), where callbacks are off, and if no callback queue is free; nothing is sent then.
+    """
+    _refuse_in_handler()
+    _refuse_headers(headers)
+    check_returns(returns)
+    kind = message if isinstance(message, str) else type(message).__qualname__
+    chosen_id = message_id or new_message_id()
+    waiting: Request[Any] = Request(pending, message_id=chosen_id, what=f"message {chosen_id!r} ({kind})")
+    options = SendOptions(to, dict(headers or {}), time_to_be_received, message_id=chosen_id)
+    send = partial(_send, waiting, message, body, options, returns)
+    if in_event_loop():
+        # Kept, for the event loop itself holds tasks weakly.
+        waiting.sending = asyncio.ensure_future(_send_from_coroutine(waiting, send))
+    else:
+        send()
+    return waiting
+
+
+async def _send_from_coroutine(waiting: Request[Any], send: Callable[[], None]) -> None:
+    try:
+        await sync_to_async(send)()
+    except BaseException as error:
+        waiting.fail(error)
+        if not isinstance(error, Exception):
+            raise
+
+
+def close_callbacks(timeout: float | None = None) -> None:
+    """End the callback receivers that `request()` has started in this process and give their queues back.
+
+    Waits for their threads, at most so many seconds. Requests that still wait end with ReplyLost; the next `request()` starts
+    another receiver. Runs by itself when the interpreter exits; call it where a process ends by `os._exit` (such as those of
+    multiprocessing). Does nothing in a process without a request.
+    """
+    # Only now: see `_send`.
+    from sqlqueue_app.receiving.reply_listeners import close_listeners  # noqa: PLC0415
+
+    close_listeners(timeout)
+
+
+def _send(
+    waiting: Request[Any],
+    message: object,
+    body: object,
+    options: SendOptions,
+    returns: type | None,
+) -> None:
+    """Compose and write, with the request in the table before the reply can come."""
+    # Not before the first request: they need the models, and `request` is there before Django's settings are.
+    from sqlqueue_app.receiving.reply_listeners import callback_home, homes  # noqa: PLC0415
+
+    _refuse_in_transaction()
+    home = callback_home(get_settings().send_as)
+    if home.legacy_header:
+        options = replace(options, headers={**(options.headers or {}), names.CALLBACK_QUEUE: home.queue})
+    composer = home.composer
+    outgoing = composer.compose(message, body, options)
+    read = partial(read_reply, returns=returns, spelling=composer.spelling, serializer=composer.serializer)
+    pending.add(waiting, home.queue, read)
+    try:
+        if not homes.has(home):
+            raise ReplyLost(f"nothing was sent: this process has lost the callback queue {home.queue!r} just now; ask again")
+        if waiting.done():
+            return
+        home.dispatcher.dispatch([outgoing])
+    except BaseException:
+        pending.discard(waiting)
+        raise
+    home.hurry()
+
+
+def _refuse_in_handler() -> None:
+    if (handled := current_handling()) is not None:
+        raise ConfigurationError(
+            f"request() was called in a handler, while message {handled.incoming.message_id!r} is handled: it would be sent when "
+            "the handler has ended, and the reply would come too late; send() from here, and handle the reply as a message"
+        )
+
+
+def _refuse_headers(headers: Mapping[str, str | None] | None) -> None:
+    if taken := [name for name in _OURS if name in (headers or {})]:
+        raise ConfigurationError(f"headers= of request() names {taken[0]!r}, by which the reply is found: leave it out")
+
+
+def _refuse_in_transaction() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block and (connection.connection is None or connection.autocommit):
+            continue
+        what = f"request() was called inside of a transaction on {connection.alias!r}, whose end the reply would wait for"
+        if connection.settings_dict.get("ATOMIC_REQUESTS"):
+            raise ConfigurationError(
+                f"{what}: ATOMIC_REQUESTS opens one for each view; decorate the view with "
+                f"@transaction.non_atomic_requests(using={connection.alias!r})"
+            )
+        raise ConfigurationError(f"{what}: call it before or after the atomic() block, or use send()")

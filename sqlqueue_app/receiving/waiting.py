@@ -1,0 +1,485 @@
+"""How receivers wait: the stop signal, the gate of a pause, and the wake-up by announcements of new messages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from sqlqueue_app.dialects.schema import wake_up_channel
+from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
+from sqlqueue_app.tables.listening import Interrupted, ListeningConnection
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+# How a worker stops, and how it knows that nothing is left to do.
+
+
+class StopSignal:
+    """Set once, by a signal or by the end of the work; every wait ends at once then.
+
+    Safe from any thread, but not from a handler of operating-system signals: those go through `stop_on_signals`.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._subscribers: list[Callable[[], None]] = []
+        self._failed = False
+
+    def set(self) -> None:
+        """Stop fetching; messages that are being handled are finished."""
+        with self._lock:
+            self._event.set()
+            subscribers = list(self._subscribers)
+        for call in subscribers:
+            call()
+
+    def fail(self) -> None:
+        """As `set`, because something of ours broke: whoever runs the worker finds `has_failed`. After a `set` that alone."""
+        self._failed = self._failed or not self.is_set()
+        self.set()
+
+    @contextmanager
+    def failing_with(self, logger: logging.Logger, text: str, *values: object) -> Iterator[None]:
+        """What a thread does that must not die unnoticed: whatever is raised inside is logged with this text and its values (event
+        `thread_died`), is a `fail`, and goes on.
+        """
+        try:
+            yield
+        except BaseException:
+            logger.critical(text, *values, extra={"event": "thread_died"}, exc_info=True)
+            self.fail()
+            raise
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the stop came by `fail`."""
+        return self._failed
+
+    def subscribe(self, call: Callable[[], None]) -> None:
+        """Have `call` called at each `set`, in the thread that sets, or at once if it is set: it must be quick and never raise.
+
+        For waits on something else than this signal, which the stop has to end too.
+        """
+        with self._lock:
+            self._subscribers.append(call)
+            is_set = self._event.is_set()
+        if is_set:
+            call()
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait so long, or for ever; True at once when the stop comes."""
+        return self._event.wait(seconds)
+
+
+class PartOfStop(StopSignal):
+    """The stop of a part that may end before the whole: `set` stops the whole, `retire` this part alone."""
+
+    def __init__(self, whole: StopSignal) -> None:
+        super().__init__()
+        self._whole = whole
+        whole.subscribe(self.retire)
+
+    def set(self) -> None:
+        """Stop everything, unless this part has ended before."""
+        if not self.is_set():
+            self._whole.set()
+
+    def fail(self) -> None:
+        """Stop everything by `fail`, unless this part has ended before."""
+        if not self.is_set():
+            self._whole.fail()
+
+    def retire(self) -> None:
+        """Stop this part."""
+        super().set()
+
+
+class EmptyQueues:
+    """Detects that every queue was found empty while nothing was being handled, so that no handler can have sent anything since.
+
+    Threads report the begin and the end of each poll and each message. An empty poll proves something only if no message was
+    received or handled meanwhile. Another poll may have received one and not reported it yet: it does so before it ends, and then
+    nothing is proved any more; so the end is detected only while no poll is under way. Finally `anything_due` returns whether
+    something waits elsewhere that will be in a queue at once.
+    """
+
+    def __init__(self, queues: Iterable[str], *, anything_due: Callable[[], bool] = lambda: False) -> None:
+        self._anything_due = anything_due
+        self._lock = threading.Lock()
+        self._queues = frozenset(queues)
+        self._polls = 0
+        self._busy = 0
+        self._generation = 0
+        self._empty: set[str] = set()
+
+    def poll_begins(self) -> int:
+        """A mark to hand to `poll_ends`."""
+        with self._lock:
+            self._polls += 1
+            return self._generation
+
+    def message_begins(self) -> None:
+        """The poll received a row; reported before `poll_ends`."""
+        with self._lock:
+            self._busy += 1
+            self._generation += 1
+            self._empty.clear()
+
+    def message_ends(self) -> None:
+        """Its transaction is over."""
+        with self._lock:
+            self._busy -= 1
+            self._generation += 1
+
+    def poll_ends(self, queue: str, mark: int, *, empty: bool) -> bool:
+        """True when with this poll the last of the queues was found empty. Raises what `anything_due` raises."""
+        with self._lock:
+            self._polls -= 1
+            if not empty:
+                # It may have failed with a row in its hand, which is in the queue again.
+                self._empty.discard(queue)
+                return False
+            if mark != self._generation or self._busy:
+                return False
+            self._empty.add(queue)
+            if self._polls or self._empty != self._queues:
+                return False
+        # Not under the lock: it asks the database.
+        if self._anything_due():
+            return False
+        with self._lock:
+            return mark == self._generation and not self._busy
+
+
+# --- pausing ----------------------------------------------------------------------------------------------------------
+# The gate that the threads of a receiver pass before each poll: closed while an operator has paused them.
+
+
+class PauseGate:
+    """Open at first. Safe from any thread; a stop lets every thread through, so that a paused worker ends like any other."""
+
+    def __init__(self, stop: StopSignal) -> None:
+        self._stop = stop
+        self._condition = threading.Condition()
+        self._closed = False
+        self._waiting = 0
+        stop.subscribe(self._stopped)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether threads that arrive now have to wait; False once the stop was requested."""
+        return self._closed and not self._stop.is_set()
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait now."""
+        with self._condition:
+            return self._waiting
+
+    def close(self) -> bool:
+        """Hold every thread back from now on; False if it was closed."""
+        with self._condition:
+            before, self._closed = self._closed, True
+        return not before
+
+    def open(self) -> bool:
+        """Let every thread through again; False if it was open."""
+        with self._condition:
+            before, self._closed = self._closed, False
+            self._condition.notify_all()
+        return before
+
+    def wait(self) -> None:
+        """Wait until the gate is open, or until the stop."""
+        with self._condition:
+            self._waiting += 1
+            try:
+                self._condition.wait_for(lambda: not self._closed or self._stop.is_set())
+            finally:
+                self._waiting -= 1
+
+    def _stopped(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+
+# --- wake up ----------------------------------------------------------------------------------------------------------
+# Waking idle receivers: the flag that each receiver waits on, and the one thread of a process that listens for all of them.
+#
+# The rules that keep a message from being overlooked: a thread that waits clears the flag when its wait ends, so before it polls; a
+# thread that found something raises the flag again, so that another one polls too. One notification wakes one thread, and that one
+# wakes the next only if there was something to find.
+
+
+logger = logging.getLogger("sqlqueue.receive")
+
+RECONNECT_FIRST_SECONDS = 1.0
+RECONNECT_CAP_SECONDS = 10.0
+# How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
+LOOK_SECONDS = 60.0
+
+
+class Woken(Protocol):
+    """What a listener notifies of the announcements on one channel. Called by the thread of the listener."""
+
+    queue: str
+    qualified: str
+    channel: str
+
+    @property
+    def push_enabled(self) -> bool:
+        """Whether every new message is announced."""
+        ...
+
+    def set_push(self, enabled: bool) -> None:
+        """Every new message is announced from now on, or no longer."""
+        ...
+
+    def wake(self) -> None:
+        """There may be a message."""
+        ...
+
+    def wake_all(self) -> None:
+        """Announcements may have been missed, or will be."""
+        ...
+
+
+class WakeUp:
+    """Ends the idle waits of one receiver's threads. Safe from any thread."""
+
+    listens = True
+    """Whether to listen for new messages; else only this process itself wakes."""
+
+    def __init__(self, queue: str, qualified: str, stop: StopSignal, *, idle_wait_seconds: float | None = None) -> None:
+        self.queue = queue
+        self.qualified = qualified
+        self.channel = wake_up_channel(qualified)
+        self._idle_wait_seconds = IDLE_WAIT_SECONDS if idle_wait_seconds is None else idle_wait_seconds
+        self._stop = stop
+        self._condition = threading.Condition()
+        self._flag = False
+        self._round = 0
+        self._push_enabled = False
+        self._keeps_time = False
+        self._waiting = 0
+        stop.subscribe(self._stopped)
+
+    @property
+    def push_enabled(self) -> bool:
+        """Whether every new message, whoever sends it, is announced to this process."""
+        return self._push_enabled
+
+    @property
+    def waiting(self) -> int:
+        """How many threads wait now."""
+        with self._condition:
+            return self._waiting
+
+    def set_push(self, enabled: bool) -> None:
+        """Every new message is announced from now on, or no longer."""
+        self._push_enabled = enabled
+
+    def wake(self) -> None:
+        """There may be a message: one thread polls for it, now, or as soon as it would have waited."""
+        # The thread that clears the flag polls afterwards: a flag that is up needs not be raised again.
+        if self._flag:
+            return
+        with self._condition:
+            self._flag = True
+            self._condition.notify()
+
+    def wake_all(self) -> None:
+        """Announcements may have been missed, or will be: every thread polls for itself."""
+        with self._condition:
+            self._flag = True
+            self._round += 1
+            self._condition.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until a wake-up, or until the stop."""
+        with self._condition:
+            self._wait(seconds)
+
+    def idle_wait(self, seconds: float) -> None:
+        """`wait`, but much longer while push is enabled: one thread then keeps the time for all idle ones."""
+        with self._condition:
+            if not self._push_enabled:
+                self._wait(seconds)
+                return
+            if self._keeps_time:
+                self._wait(None)
+                return
+            self._keeps_time = True
+            try:
+                self._wait(max(seconds, self._idle_wait_seconds))
+            finally:
+                self._keeps_time = False
+
+    def _wait(self, seconds: float | None) -> None:
+        began = self._round
+        self._waiting += 1
+        try:
+            self._condition.wait_for(lambda: self._flag or self._round != began or self._stop.is_set(), seconds)
+        finally:
+            self._waiting -= 1
+            self._flag = False
+
+    def _stopped(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+
+class Watch:
+    """What one thread saw at its last poll, where new messages wake the thread. Each thread has its own."""
+
+    def __init__(self, wake_up: WakeUp) -> None:
+        self._wake_up = wake_up
+        self.saw_nothing = False
+        """Whether it saw an empty queue."""
+
+    def begin(self) -> Callable[[bool], None]:
+        """For the next poll, which calls it with whether there was a row, as early as it knows."""
+        # A poll that gives way to another session calls nothing, and knows nothing.
+        self.saw_nothing = False
+        return self._received
+
+    def _received(self, found: bool) -> None:
+        self.saw_nothing = not found
+        if found:
+            self._wake_up.wake()
+
+
+class WakeUpListener:
+    """Listens for the queues of one process on one connection of its own, in one thread. Started once; `join` after the stop.
+
+    A lost connection is reopened, with a back-off; meanwhile the receivers poll as if there were no wake-up. Once it listens again
+    every thread polls for itself, because something may have been announced in between.
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        wake_ups: Iterable[Woken],
+        stop: StopSignal,
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._wake_ups = {each.channel: each for each in wake_ups}
+        self._stop = stop
+        self._look_seconds = look_seconds
+        self._clock = clock
+        self._line = ListeningConnection(alias)
+        self._without_push: frozenset[str] | None = None
+        self._lost = False
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-wake-up")
+        stop.subscribe(self._line.interrupt)
+
+    def start(self) -> None:
+        """Start the thread; it returns before anything is connected."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the thread and its connection are gone."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with self._stop.failing_with(logger, "the thread that listens for new messages died"), suppress(Interrupted):
+                self._keep_listening()
+        finally:
+            self._enable_push(frozenset())
+            self._line.dispose()
+
+    def _keep_listening(self) -> None:
+        back_off = BackOff(RECONNECT_FIRST_SECONDS, RECONNECT_CAP_SECONDS)
+        while not self._stop.is_set():
+            try:
+                self._line.open(self._wake_ups)
+                self._look()
+                self._log_on()
+                back_off.reset()
+                self._listen()
+            except DatabaseError as error:
+                self._line.close()
+                self._enable_push(frozenset())
+                self._log_lost(error)
+                self._stop.wait(back_off.next_wait())
+
+    def _listen(self) -> None:
+        look_at = self._clock() + self._look_seconds
+        while True:
+            for channel in self._line.wait(look_at - self._clock()):
+                if (wake_up := self._wake_ups.get(channel)) is not None:
+                    wake_up.wake()
+            if self._clock() >= look_at:
+                self._look()
+                look_at = self._clock() + self._look_seconds
+
+    def _look(self) -> None:
+        """Find out which tables have the trigger: only for those push is enabled."""
+        covered = self._line.covered({each.qualified: channel for channel, each in self._wake_ups.items()})
+        self._enable_push(covered)
+        self._log_without_push(frozenset(self._wake_ups.keys() - covered))
+
+    def _enable_push(self, channels: frozenset[str]) -> None:
+        for channel, wake_up in self._wake_ups.items():
+            was_enabled, enabled = wake_up.push_enabled, channel in channels
+            wake_up.set_push(enabled)
+            if was_enabled and not enabled:
+                # Idle threads must poll at once, and keep polling.
+                wake_up.wake_all()
+
+    def _log_on(self) -> None:
+        # Announcements may have been missed since the line was cut, or before it was there.
+        for wake_up in self._wake_ups.values():
+            wake_up.wake_all()
+        queues = ", ".join(each.queue for each in self._wake_ups.values())
+        logger.info("new messages wake the receivers of %s", queues, extra={"event": "wake_up_on"})
+        self._lost = False
+
+    def _log_lost(self, error: DatabaseError) -> None:
+        if not self._lost:
+            logger.warning("new messages wake nobody, polling until they do again: %s", error, extra={"event": "wake_up_lost"})
+        self._lost = True
+
+    def _log_without_push(self, channels: frozenset[str]) -> None:
+        new, self._without_push = channels - (self._without_push or frozenset()), channels
+        for channel in sorted(new):
+            wake_up = self._wake_ups[channel]
+            logger.info(
+                "%s has no wake-up trigger, or a pooler stands before the server: senders whose settings have no WAKE_UP are found "
+                "by polling; to add the trigger: python manage.py sqlqueue_install --wake-up",
+                wake_up.qualified,
+                extra={"event": "wake_up_without_trigger", "queue": wake_up.queue},
+            )
+
+
+@contextmanager
+def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *, also: Iterable[Woken] = ()) -> Iterator[None]:
+    """While open, new messages wake these receivers, and what is handed in as `also`; does nothing where no receiver listens.
+
+    The stop comes before its end.
+    """
+    known: list[Woken] = [each for each in wake_ups if each is not None and each.listens]
+    if known:
+        known += also
+    if not known:
+        yield
+        return
+    listener = WakeUpListener(alias, known, stop)
+    listener.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        listener.join()

@@ -1,0 +1,3 @@
+"""What there is now: queues, endpoints, instances, subscriptions, schedules, events and samples, for pages, commands and checks."""
+
+from __future__ import annotations

@@ -1,0 +1,170 @@
+"""How much waits in the delayed tables, and how much of it is overdue: that grows where no worker moves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
+from sqlqueue_app.status.queues import (
+    address_book_of,
+    keep_looks,
+    limit_of_each,
+    name_of_queue,
+    recent_looks,
+    table_key,
+    taking_turns,
+)
+from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import DELAYED_SUFFIX, delayed_address
+from sqlqueue_app.tables.listing import ListedTable, look_at_delayed
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
+
+# --- delayed status ---------------------------------------------------------------------------------------------------
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedStatus:
+    """The delayed table of one endpoint. `exists`, `waiting` and `overdue` are None where the database would not say.
+
+    `exact` is False where a number has reached the limit: then there are at least so many. `next_due` is when the first message is
+    due, or was; None where there is none, and where the tables were looked at one by one. `name` is that of the `KnownDelayed`.
+    """
+
+    endpoint: str
+    table: str
+    exists: bool | None = None
+    waiting: int | None = None
+    overdue: int | None = None
+    exact: bool = True
+    next_due: datetime | None = None
+    name: str = ""
+    is_in_settings: bool = True
+
+
+def read_delayed(
+    settings: Settings, *, limit: int = EXACT_COUNT_LIMIT, listed: Iterable[ListedTable] | None = None
+) -> tuple[DelayedStatus, ...]:
+    """The delayed tables of all endpoints of the settings and of SEND_AS. Raises ConnectionLost.
+
+    One statement for each; with `listed`, the tables of the database, one for a hundred, and those of other systems come behind.
+    Exact up to `limit`, or less where there are more than five tables: all together count 50,000 rows at most.
+    """
+    listed = None if listed is None else list(listed)
+    tables = known_delayed_tables(settings, listed or ())
+    limit = limit_of_each(len(tables), limit)
+    found: dict[str, DelayedStatus] = {}
+    if listed is not None:
+        there = {table_key(table.address) for table in listed if table.is_delayed}
+        with taking_turns():
+            found = _look_or_remember(settings.database, [each for each in tables if table_key(each.address) in there], limit)
+    return tuple(found.get(each.name) or _look(settings.database, each, limit) for each in tables)
+
+
+def _look_or_remember(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:
+    """The looks at these tables by name, those of a moment ago where they may be shared."""
+    keys = {each: (alias, "delayed", each.name) for each in tables}
+    recent: dict[Any, DelayedStatus] = recent_looks(keys.values())
+    new = _look_together(alias, [each for each in tables if keys[each] not in recent], limit)
+    keep_looks({keys[each]: new[each.name] for each in tables if each.name in new})
+    return {**new, **{each.name: recent[keys[each]] for each in tables if keys[each] in recent}}
+
+
+def _look_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:
+    """By name; nothing where one of them cannot be looked at."""
+    if not tables:
+        return {}
+    try:
+        with guarded_read(alias, f"look at {len(tables)} tables of delayed messages"):
+            looks = look_at_delayed(alias, [table.address for table in tables], limit + 1)
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return {}
+    return {
+        table.name: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
+        for table, look in zip(tables, looks, strict=True)
+    }
+
+
+def _look(alias: str, known: KnownDelayed, limit: int) -> DelayedStatus:
+    table = known.table(alias)
+    unknown = DelayedStatus(known.endpoint, table.qualified, name=known.name, is_in_settings=known.is_in_settings)
+    try:
+        with guarded_read(alias, f"look at {table.qualified}"):
+            waiting, overdue = table.count(limit + 1)
+    except ConnectionLost:
+        raise
+    except QueueNotFound:
+        return replace(unknown, exists=False)
+    except DatabaseError:
+        return unknown
+    return _status(alias, known, waiting, overdue, limit)
+
+
+def _status(
+    alias: str, known: KnownDelayed, waiting: int, overdue: int, limit: int, first_due: float | None = None
+) -> DelayedStatus:
+    return DelayedStatus(
+        known.endpoint,
+        known.table(alias).qualified,
+        True,
+        min(waiting, limit),
+        min(overdue, limit),
+        exact=waiting <= limit,
+        next_due=_instant(first_due),
+        name=known.name,
+        is_in_settings=known.is_in_settings,
+    )
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    """Of seconds since 1970; None for what no datetime holds, as infinity."""
+    try:
+        return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
+
+
+# --- known delayed ----------------------------------------------------------------------------------------------------
+# Which tables of delayed messages there are: those of the endpoints in settings, and others of the database.
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDelayed:
+    """A table of delayed messages. `name` is unique among them, as that of a `KnownQueue`.
+
+    `endpoint` is whose messages wait in it: by the settings, else by the name of the table.
+    """
+
+    name: str
+    endpoint: str
+    address: QueueAddress
+    is_in_settings: bool
+
+    def table(self, alias: str) -> DelayedTable:
+        """The table in the database of an alias."""
+        return DelayedTable(alias, self.address)
+
+
+def known_delayed_tables(settings: Settings, listed: Iterable[ListedTable] = ()) -> list[KnownDelayed]:
+    """Those of all endpoints of the settings and of SEND_AS, then the others of the tables that were listed. Asks no database."""
+    book = address_book_of(settings)
+    found: dict[tuple[str | None, str | None, str], KnownDelayed] = {}
+    for endpoint in settings.senders:
+        address = delayed_address(book, endpoint)
+        found.setdefault(table_key(address), KnownDelayed(name_of_queue(book, address), endpoint, address, is_in_settings=True))
+    for table in listed:
+        if table.is_delayed:
+            name = name_of_queue(book, table.address)
+            endpoint = table.address.table.removesuffix(DELAYED_SUFFIX)
+            found.setdefault(table_key(table.address), KnownDelayed(name, endpoint, table.address, is_in_settings=False))
+    return list(found.values())

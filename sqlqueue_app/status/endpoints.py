@@ -1,0 +1,316 @@
+"""Endpoints: their processes, what waits for them, what they do and have failed at, and how many instances each must have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import CharField, Count, Max, QuerySet, Sum, Value
+from django.db.models.functions import Cast
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
+from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.status.instances import InstanceStatus, read_instances, receives
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
+from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
+from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.queue import Depth
+
+# --- endpoint status --------------------------------------------------------------------------------------------------
+# The state of endpoints, as values: their processes, how much waits for them, what they do, what has failed.
+
+
+_RECEIVED = (QueueKind.MAIN, QueueKind.SATELLITE)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointStatus:
+    """One endpoint. `measured` is of the last minute; `failed` counts the unresolved failed messages. Both None if unreadable.
+
+    `failed` is None, too, for one of which nothing but a `minimum` is known: how many live processes operators expect at least,
+    0: they expect nothing.
+    """
+
+    name: str
+    is_in_settings: bool
+    queues: tuple[QueueStatus, ...] = ()
+    instances: tuple[InstanceStatus, ...] = ()
+    measured: Measured | None = None
+    failed: int | None = None
+    minimum: int = 0
+
+    @property
+    def is_below_minimum(self) -> bool:
+        """Whether fewer live processes receive from its main queue than operators expect."""
+        return sum(receives(each, self.name) for each in self.instances) < self.minimum
+
+    @property
+    def depth(self) -> Depth | None:
+        """What waits in its main queue and satellites; None where nothing could be counted."""
+        depths = [each.depth for each in self.queues if each.queue.kind in _RECEIVED and each.depth is not None]
+        if not depths:
+            return None
+        return Depth(
+            sum(each.waiting for each in depths),
+            sum(each.expiring for each in depths),
+            sum(each.expired for each in depths),
+            exact=all(each.exact for each in depths),
+        )
+
+    @property
+    def alive(self) -> tuple[InstanceStatus, ...]:
+        """Its live processes."""
+        return tuple(each for each in self.instances if each.alive)
+
+    @property
+    def dead(self) -> int:
+        """How many processes have ended without saying so."""
+        return len(self.instances) - len(self.alive)
+
+    @property
+    def busy_threads(self) -> int:
+        """The threads of live processes that handle a message, as of their last heartbeats."""
+        return sum(each.busy_threads for each in self.alive)
+
+    @property
+    def limit(self) -> int:
+        """How many messages its live processes handle at once, at most."""
+        return sum(each.concurrency for each in self.alive)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """All endpoints: those of the settings, then others with a registered process or a minimum.
+
+    `now` is by the clock of the managed tables.
+    """
+
+    endpoints: tuple[EndpointStatus, ...]
+    now: datetime | None
+    problem: QueueProblem | None = field(default=None)
+
+
+def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
+    """The endpoints, or the one of this name alone, if there is such. Raises ConnectionLost; what else fails is left out."""
+    instances, rows, problem = read_instances()
+    names = dict.fromkeys([*settings.senders, *sorted({each.endpoint for each in instances})])
+    queues = [each for each in known_queues(settings, rows) if _belongs(each, [only] if only is not None else names)]
+    looks = {each.queue: each for each in read_queues(settings, queues, now=utc_now())} if queues else {}
+    measured, failed, minimums, now = _read_managed([only] if only is not None else list(names))
+    names |= dict.fromkeys(sorted(minimums))
+    found = tuple(
+        EndpointStatus(
+            name=name,
+            is_in_settings=name in settings.senders,
+            queues=tuple(look for queue, look in looks.items() if name in queue.endpoints),
+            instances=tuple(each for each in instances if each.endpoint == name),
+            measured=None if measured is None else measured.get(name, Measured(60.0)),
+            failed=None if failed is None else failed.get(name),
+            minimum=minimums.get(name, 0),
+        )
+        for name in names
+        if only is None or name == only
+    )
+    return Endpoints(found, now, problem)
+
+
+def _belongs(queue: KnownQueue, names: Iterable[str]) -> bool:
+    return any(name in queue.endpoints for name in names)
+
+
+def _read_managed(
+    names: Sequence[str],
+) -> tuple[Mapping[str, Measured] | None, Mapping[str, int] | None, Mapping[str, int], datetime | None]:
+    """The measures of the last minute, the numbers of failed messages, the minimums, the time; None where it cannot be read."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the measures of endpoints"):
+            now = database_now(alias)
+            return recent_measures(alias, now), *_failed_and_minimums(alias, names), now
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return None, None, {}, None
+
+
+def _failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """The failed messages of these endpoints, and the minimums of all: one statement, of which a page has few.
+
+    Failed messages by the groups of ServiceControl: their index holds all that is counted.
+    """
+    groups = {CLASSIFIERS["endpoint"].group_id(name): name for name in names}
+    unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED, endpoint_group__in=list(groups))
+    counted = unresolved.order_by().values("endpoint_group").annotate(number=Count("*"))
+    told = counted.annotate(what=Value("failed"), name=Cast("endpoint_group", CharField())).values_list("what", "name", "number")
+    minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum"))
+    rows = list(told.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
+    failed = dict.fromkeys(names, 0) | {groups[UUID(name)]: number for what, name, number in rows if what == "failed"}
+    return failed, {name: number for what, name, number in rows if what == "minimum"}
+
+
+# --- endpoint measures ------------------------------------------------------------------------------------------------
+# What endpoints did in a time, read from their samples: added up by the database, by endpoint, instance, message type or time.
+
+
+# The throughput of now is that of the last minute whose samples are all there.
+RECENT: Final = timedelta(minutes=1)
+# More points than a chart shows are work for nothing: a month is read by the hour.
+MOST_POINTS: Final = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was done in `length` seconds. Times in seconds; None where no message has one. Means are weighted by message."""
+
+    length: float
+    handled: int = 0
+    failures: int = 0
+    immediate_retries: int = 0
+    delayed_retries: int = 0
+    moved_to_error: int = 0
+    processing_seconds: float = 0.0
+    processing_max: float = 0.0
+    critical_measured: int = 0
+    critical_seconds: float = 0.0
+    critical_max: float | None = None
+
+    @property
+    def throughput(self) -> float:
+        """Handled messages per second."""
+        return self.handled / self.length
+
+    @property
+    def retries(self) -> int:
+        """Immediate and delayed retries."""
+        return self.immediate_retries + self.delayed_retries
+
+    @property
+    def processing_mean(self) -> float | None:
+        """The mean processing time of a message."""
+        return self.processing_seconds / self.handled if self.handled else None
+
+    @property
+    def critical_mean(self) -> float | None:
+        """The mean critical time of a message; negative where senders' clocks are ahead."""
+        return self.critical_seconds / self.critical_measured if self.critical_measured else None
+
+
+def resolution_of(period: timedelta) -> Resolution:
+    """The finest samples that are kept for so long and are no more than a chart shows."""
+    fine_enough = (each for each in RESOLUTIONS if each.kept >= period and period / timedelta(seconds=each.seconds) <= MOST_POINTS)
+    return next(fine_enough, RESOLUTIONS[-1])
+
+
+def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
+    """What each endpoint did in the last minute. One statement."""
+    end = FINEST.begin_of(now)
+    rows = _summed(_samples(alias, None, FINEST, end - RECENT, end).values("endpoint"))
+    return {row.pop("endpoint"): Measured(RECENT.total_seconds(), **row) for row in rows}
+
+
+def measures_by_type_and_instance(
+    alias: str, endpoint: str, period: timedelta, now: datetime
+) -> tuple[dict[str, Measured], dict[str, Measured]]:
+    """What an endpoint did in the period before `now`, by message type and by instance, the busiest first. One statement."""
+    samples = _samples(alias, endpoint, resolution_of(period), now - period, now)
+    by_type: dict[str, Measured] = {}
+    by_instance: dict[str, Measured] = {}
+    for row in _summed(samples.values("message_type", "instance")):
+        message_type, instance = row.pop("message_type"), row.pop("instance")
+        measured = Measured(period.total_seconds(), **row)
+        by_type[message_type] = _both(by_type.get(message_type), measured)
+        by_instance[instance] = _both(by_instance.get(instance), measured)
+    return _busiest_first(by_type), _busiest_first(by_instance)
+
+
+def _both(first: Measured | None, second: Measured) -> Measured:
+    """What two measures of the same time have in common."""
+    if first is None:
+        return second
+    longest = [each for each in (first.critical_max, second.critical_max) if each is not None]
+    return Measured(
+        first.length,
+        **{name: getattr(first, name) + getattr(second, name) for name in SUMS},
+        processing_max=max(first.processing_max, second.processing_max),
+        critical_max=max(longest, default=None),
+    )
+
+
+def _busiest_first(found: dict[str, Measured]) -> dict[str, Measured]:
+    order = sorted(found, key=lambda name: (-found[name].handled, -found[name].failures, name))
+    return {name: found[name] for name in order}
+
+
+def measures_over_time(alias: str, endpoint: str, period: timedelta, now: datetime) -> list[tuple[datetime, Measured]]:
+    """What an endpoint did in each time of the period, oldest first, also where that was nothing. One statement.
+
+    The newest times are left out until all their samples are there.
+    """
+    resolution = resolution_of(period)
+    # Processes write at the end of the time at the latest; coarser samples are made up to a minute later.
+    late = timedelta(seconds=0 if resolution is FINEST else 60 + FINEST.seconds)
+    end = resolution.begin_of(now - late)
+    begin = resolution.begin_of(now - period) + timedelta(seconds=resolution.seconds)
+    rows = _summed(_samples(alias, endpoint, resolution, begin, end).values("taken_at"))
+    found = {row.pop("taken_at"): Measured(resolution.seconds, **row) for row in rows}
+    nothing = Measured(resolution.seconds)
+    times = int((end - begin).total_seconds()) // resolution.seconds
+    every = [begin + timedelta(seconds=resolution.seconds * number) for number in range(times)]
+    return [(at, found.get(at, nothing)) for at in every]
+
+
+def _samples(alias: str, endpoint: str | None, resolution: Resolution, begin: datetime, end: datetime) -> QuerySet[EndpointSample]:
+    found = EndpointSample.objects.using(alias).filter(seconds=resolution.seconds, taken_at__gte=begin, taken_at__lt=end)
+    return found if endpoint is None else found.filter(endpoint=endpoint)
+
+
+def _summed(grouped: Any) -> Any:
+    sums: dict[str, Any] = {name: Sum(name) for name in SUMS}
+    return grouped.annotate(**sums, processing_max=Max("processing_max"), critical_max=Max("critical_max")).order_by()
+
+
+# --- minimums ---------------------------------------------------------------------------------------------------------
+# How many live instances an endpoint must have at least, as operators have said: rows of `EndpointExpectation`.
+
+
+MOST: Final = 1_000
+
+
+def read_minimums() -> dict[str, int]:
+    """The minimum of each endpoint that has one; none where the tables of `migrate` are missing. One statement. ConnectionLost."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the minimums of instances"):
+            return dict(EndpointExpectation.objects.using(alias).values_list("endpoint", "minimum"))
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return {}
+
+
+def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:
+    """Expect so many live instances of an endpoint; 0: expect nothing of it. ConfigurationError for a number that is none.
+
+    Raises Django's errors of the database.
+    """
+    if isinstance(minimum, bool) or not 0 <= minimum <= MOST:
+        raise ConfigurationError(
+            f"the minimum of instances of {endpoint!r} cannot be {minimum!r}: expected an integer from 0 to {MOST}; "
+            "0 expects nothing"
+        )
+    alias = managed_alias()
+    rows = EndpointExpectation.objects.using(alias)
+    if not minimum:
+        rows.filter(endpoint=endpoint).delete()
+        return
+    told = {"minimum": minimum, "changed_by": actor.name[:255], "changed_at": database_now(alias)}
+    with transaction.atomic(using=alias):
+        rows.update_or_create(endpoint=endpoint, defaults=told)

@@ -1,0 +1,262 @@
+"""The record: what happened to queues, endpoints and operations, and what operators did."""
+
+from __future__ import annotations
+
+import enum
+import getpass
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.models import ActionResult, Event, Operation, OperatorAction, Severity
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.rows import without_nul
+
+# --- events -----------------------------------------------------------------------------------------------------------
+# What happens to queues, endpoints and operations, written down where it happens, once however many workers there are.
+#
+# An event is a kind and its details; the text of the kind is put together when somebody reads it, in his language. What is
+# written in
+# the transaction of what happened is neither lost nor doubled, whoever is killed.
+
+
+logger = logging.getLogger("sqlqueue.operations")
+
+_WRITTEN_AT_ONCE: Final = 100
+_LONGEST_SUBJECT: Final = 400
+
+
+class EventKind(enum.StrEnum):
+    """What may happen; the values are stored, and stay."""
+
+    GROUP_NEW = "group_new"
+    GROUP_BACK = "group_back"
+    OPERATION_COMPLETED = "operation_completed"
+    OPERATION_FAILED = "operation_failed"
+    OPERATION_CANCELLED = "operation_cancelled"
+    QUEUE_PURGED = "queue_purged"
+    INSTANCE_LOST = "instance_lost"
+    INSTANCE_BACK = "instance_back"
+    INSTANCE_GONE = "instance_gone"
+    ENDPOINT_BELOW = "endpoint_below_minimum"
+    ENDPOINT_ENOUGH = "endpoint_above_minimum"
+    SCHEDULE_FAILED = "schedule_failed"
+    SCHEDULE_SENDS = "schedule_sends"
+    CHECK_FAILED = "check_failed"
+    CHECK_PASSED = "check_passed"
+    NOTIFICATION_FAILED = "notification_failed"
+
+
+class About(enum.StrEnum):
+    """What an event is about: where its link leads."""
+
+    GROUP = "group"
+    OPERATION = "operation"
+    QUEUE = "queue"
+    ENDPOINT = "endpoint"
+    SCHEDULE = "schedule"
+    CHECK = "check"
+    NOTIFICATION = "notification"
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfEvent:
+    """How bad a kind is, what it is called in a list of kinds, and its text: placeholders name details, or the `subject`.
+
+    Of a check, `check` is what it is called, and `finding` what it says.
+    """
+
+    severity: Severity
+    label: Promise
+    text: Promise | str
+    about: About
+
+
+# What the check says, which is translated there.
+_FINDING: Final = "%(finding)s"
+
+CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
+    EventKind.GROUP_NEW: KindOfEvent(
+        Severity.ERROR, _("new group of failures"), _("Messages fail in a new way: %(subject)s"), About.GROUP
+    ),
+    EventKind.GROUP_BACK: KindOfEvent(
+        Severity.ERROR, _("group of failures came back"), _("Messages fail again, though none was left: %(subject)s"), About.GROUP
+    ),
+    EventKind.OPERATION_COMPLETED: KindOfEvent(
+        Severity.INFO,
+        _("operation completed"),
+        _("The operation on %(subject)s is completed: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
+        About.OPERATION,
+    ),
+    EventKind.OPERATION_FAILED: KindOfEvent(
+        Severity.ERROR,
+        _("operation failed"),
+        _("The operation on %(subject)s ended early after %(done)s messages: %(error)s"),
+        About.OPERATION,
+    ),
+    EventKind.OPERATION_CANCELLED: KindOfEvent(
+        Severity.WARNING,
+        _("operation cancelled"),
+        _("The operation on %(subject)s was cancelled after %(done)s messages."),
+        About.OPERATION,
+    ),
+    EventKind.QUEUE_PURGED: KindOfEvent(
+        Severity.WARNING, _("queue purged"), _("The queue %(subject)s was purged: %(count)s messages were deleted."), About.QUEUE
+    ),
+    EventKind.INSTANCE_LOST: KindOfEvent(Severity.ERROR, _("process lost"), _FINDING, About.ENDPOINT),
+    EventKind.INSTANCE_BACK: KindOfEvent(
+        Severity.INFO, _("process back"), _("The process %(subject)s was heard of again."), About.ENDPOINT
+    ),
+    EventKind.INSTANCE_GONE: KindOfEvent(
+        Severity.INFO,
+        _("lost process removed"),
+        _("The process %(subject)s, which was lost, is not registered any more: it was removed, or another has taken its place."),
+        About.ENDPOINT,
+    ),
+    EventKind.ENDPOINT_BELOW: KindOfEvent(Severity.ERROR, _("endpoint below its minimum"), _FINDING, About.ENDPOINT),
+    EventKind.ENDPOINT_ENOUGH: KindOfEvent(
+        Severity.INFO, _("endpoint has its minimum again"), _("%(subject)s has enough live instances again."), About.ENDPOINT
+    ),
+    EventKind.SCHEDULE_FAILED: KindOfEvent(Severity.ERROR, _("recurring message not sent"), _FINDING, About.SCHEDULE),
+    EventKind.SCHEDULE_SENDS: KindOfEvent(
+        Severity.INFO, _("recurring message sent again"), _("The recurring message %(subject)s is sent again."), About.SCHEDULE
+    ),
+    EventKind.CHECK_FAILED: KindOfEvent(
+        Severity.ERROR, _("check failed"), _("The check “%(check)s” fails: %(finding)s"), About.CHECK
+    ),
+    EventKind.CHECK_PASSED: KindOfEvent(
+        Severity.INFO, _("check passed again"), _("The check “%(check)s” passes again."), About.CHECK
+    ),
+    EventKind.NOTIFICATION_FAILED: KindOfEvent(
+        Severity.ERROR,
+        _("notification not sent"),
+        _("A notification of the rule “%(subject)s” could not be sent: %(error)s"),
+        About.NOTIFICATION,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something that has happened, to be written: the kind, on what, and the values for its text and its link."""
+
+    kind: EventKind
+    subject: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+def record_events(happenings: Iterable[Happening], *, now: datetime) -> None:
+    """Write events in the transaction of the managed tables' database, if there is one: they are there if that commits.
+
+    What happened should be written in the same transaction. `now` is an instant of that database's clock. A subject of any length
+    and with any characters is taken, cut and mended as a column needs it. Raises the database's errors.
+    """
+    rows = [
+        Event(
+            at=now,
+            severity=CATALOGUE[each.kind].severity,
+            kind=each.kind.value,
+            subject=fitting_subject(each.subject),
+            details=dict(each.details),
+        )
+        for each in happenings
+    ]
+    if rows:
+        Event.objects.using(managed_alias()).bulk_create(rows, batch_size=_WRITTEN_AT_ONCE)
+
+
+def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None, *, now: datetime) -> None:
+    """Write one event; as `record_events`."""
+    record_events([Happening(kind, subject, details or {})], now=now)
+
+
+def tell_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
+    """Write an event of what has been done and stays done whether it is told or not: no error of a database is raised.
+
+    A failure is logged; inside of a transaction of the managed tables it undoes nothing but itself. A process that is killed in
+    between has done it without telling.
+    """
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "write an event"):
+            record_event(kind, subject, details, now=database_now(alias))
+    except DatabaseError as error:
+        logger.warning("the event %s of %r could not be written: %s", kind, subject[:100], error, extra={"event": "event_lost"})
+
+
+def fitting_subject(text: str) -> str:
+    """The text as a column of subjects holds it in every database: no NUL, no halves of surrogate pairs, 400 characters at most."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[:_LONGEST_SUBJECT]
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+# The record of what operators do: one row and one log line for each action, also for what was denied.
+
+
+action_logger = logging.getLogger("sqlqueue.actions")
+
+_LONGEST_NAME: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who does something: a user of the site, by key and name, and the network address he comes from; or who runs a command."""
+
+    name: str
+    key: str = ""
+    address: str = ""
+
+
+def command_actor() -> Actor:
+    """Whoever runs this process."""
+    try:
+        return Actor(f"{getpass.getuser()} (command)")
+    except (OSError, KeyError, ImportError):
+        return Actor("unknown (command)")  # no such user on this machine, as in some containers
+
+
+def record_action(
+    actor: Actor,
+    action: str,
+    target: str,
+    *,
+    result: ActionResult = ActionResult.DONE,
+    permission: str = "",
+    count: int = 1,
+    reason: str = "",
+    operation: Operation | None = None,
+    now: Callable[[], datetime] | None = None,
+) -> OperatorAction:
+    """Write the row, in the transaction of the managed tables' database if there is one, and log it. Raises the database's errors.
+
+    `action` is a word such as ``retry``, `target` says on what, `count` on how many. `now` is the clock of the database unless
+    another is handed in.
+    """
+    alias = managed_alias()
+    at = now() if now is not None else database_now(alias)
+    row = OperatorAction(
+        at=at,
+        user_key=actor.key[:_LONGEST_NAME],
+        user_name=actor.name[:_LONGEST_NAME],
+        address=actor.address[:64],
+        permission=permission,
+        action=action,
+        target=without_nul(target),
+        count=count,
+        result=result,
+        reason=without_nul(reason),
+        operation=operation,
+    )
+    row.save(using=alias, force_insert=True)
+    level = logging.WARNING if result in (ActionResult.DENIED, ActionResult.FAILED) else logging.INFO
+    text = "%s: %s on %s (%s): %s%s"
+    why = f", {reason}" if reason else ""
+    action_logger.log(level, text, actor.name, action, target, count, result, why, extra={"event": "operator_action"})
+    return row

@@ -1,0 +1,159 @@
+"""Branches of two-phase commit that were left in doubt: who has prepared them died, or lost the database, before phase two.
+
+The log in the database of the queues says how they end, so that any worker can do it, and several at once do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from sqlqueue_app.dialects.postgresql import CAN_PREPARE
+from sqlqueue_app.messages.errors import DatabaseError, TransientError
+from sqlqueue_app.models import DistributedTransaction
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.endpoint import transaction_log
+from sqlqueue_app.tables.connections import aliases_beside, connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.two_phase import PreparedBranch, end_in_doubt, prepared_branches
+
+logger = logging.getLogger("sqlqueue.background")
+
+# Branches keep their locks: the next attempt at the message may wait for them.
+LOOK_SECONDS: Final = 5.0
+# Of a database that handlers may never use.
+CONNECT_SECONDS: Final = 5
+# What was decided and has ended is forgotten in portions, so that no statement is long.
+_FORGOTTEN_AT_ONCE: Final = 500
+_LOOKED_AT: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What one look has done: branches that were committed and rolled back, and those of a transaction that is still open."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    open: int = 0
+
+
+class InDoubt:
+    """Ends branches in doubt. One object serves all threads of a process, and knows what it has logged; others may look."""
+
+    def __init__(self, alias: str) -> None:
+        """`alias` is that of the queues. Reaches no database."""
+        self._alias = alias
+        self._log = transaction_log(alias)
+        self._lock = threading.Lock()
+        # The databases that are away, and how loud that was said.
+        self._away: dict[str, int] = {}
+
+    def jobs(self) -> list[BackgroundJob]:
+        """`look` as a background job; none where no other database can have branches."""
+        return [BackgroundJob("branches in doubt", LOOK_SECONDS, self._run)] if self._can_have_branches else []
+
+    @cached_property
+    def _others(self) -> list[str]:
+        return [other for other in aliases_beside(self._alias) if connections[other].vendor in CAN_PREPARE]
+
+    @property
+    def _can_have_branches(self) -> bool:
+        return bool(self._others) and self._log.is_here
+
+    def _run(self) -> None:
+        try:
+            self.look()
+        except TransientError:
+            # SQLite and a handler that takes long, or a database that is away: the next time comes.
+            return
+
+    def look(self) -> Resolved:
+        """End what is in doubt, and forget what has ended. Databases that are away are logged once, and asked the next time.
+
+        DatabaseError if the database of the queues cannot be asked. Not inside of a transaction.
+        """
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "read the log of distributed transactions"):
+            recorded = list(self._recorded())
+        # After the log was read: a transaction of it that has no branch now will never have one again.
+        prepared = self._prepared_by_alias({alias for _, aliases in recorded for alias in aliases})
+        done = self._resolve([branch for branches in prepared.values() for branch in branches])
+        self._forget(recorded, prepared)
+        return done
+
+    def prepared(self) -> list[PreparedBranch]:
+        """The branches that are prepared now, in the databases that answer; some of them belong to a message at work.
+
+        Reaches no other database before a worker has let others join. DatabaseError if that of the queues cannot be asked.
+        """
+        if not self._can_have_branches or not self._log.has_coordinator():
+            return []
+        return [branch for branches in self._prepared_by_alias().values() for branch in branches]
+
+    def _prepared_by_alias(self, known: Collection[str] = ()) -> dict[str, list[PreparedBranch]]:
+        if not self._can_have_branches:
+            return {}
+        return {alias: branches for alias in self._others if (branches := self._prepared(alias, known)) is not None}
+
+    def _recorded(self) -> Iterator[tuple[uuid.UUID, list[str]]]:
+        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at").values_list("id", "branches")
+        return rows[:_LOOKED_AT].iterator()
+
+    def _prepared(self, alias: str, known: Collection[str]) -> list[PreparedBranch] | None:
+        try:
+            with database_errors(dialect_of_connection(connections[alias]), f"connect to {alias!r}"):
+                _connect_in_bounded_time(connections[alias])
+            found = prepared_branches(alias, self._log.coordinator())
+        except DatabaseError as error:
+            # Few handlers use every database of the settings: a warning is for one that the log knows.
+            self._say_away(alias, logging.WARNING if alias in known else logging.INFO, error)
+            connections[alias].close()
+            return None
+        with self._lock:
+            self._away.pop(alias, None)
+        return found
+
+    def _say_away(self, alias: str, level: int, error: DatabaseError) -> None:
+        """Once, and once more when a transaction turns out to wait for it."""
+        with self._lock:
+            if self._away.get(alias, logging.NOTSET) >= level:
+                return
+            self._away[alias] = level
+        text = "whether branches of transactions are in doubt on %r is not known, the database cannot be asked: %s"
+        logger.log(level, text, alias, error, extra={"event": "branches_not_seen"})
+
+    def _resolve(self, branches: list[PreparedBranch]) -> Resolved:
+        decided = {branch.id.transaction: self._log.is_committed(branch.id.transaction) for branch in branches}
+        committed = rolled_back = still_open = 0
+        for branch in branches:
+            is_committed = decided[branch.id.transaction]
+            if is_committed is None:
+                still_open += 1
+            elif end_in_doubt(branch, committed=is_committed):
+                committed += is_committed
+                rolled_back += not is_committed
+        return Resolved(committed, rolled_back, still_open)
+
+    def _forget(self, recorded: list[tuple[uuid.UUID, list[str]]], prepared: dict[str, list[PreparedBranch]]) -> None:
+        waiting = {branch.id.transaction for branches in prepared.values() for branch in branches}
+        ended = [id_ for id_, aliases in recorded if id_ not in waiting and all(alias in prepared for alias in aliases)]
+        for first in range(0, len(ended), _FORGOTTEN_AT_ONCE):
+            DistributedTransaction.objects.using(self._alias).filter(id__in=ended[first : first + _FORGOTTEN_AT_ONCE]).delete()
+
+
+def _connect_in_bounded_time(connection: BaseDatabaseWrapper) -> None:
+    """Connect, and give a host that is silent up soon: a worker that stops waits for its jobs. Raises the driver's errors."""
+    if connection.connection is not None:
+        return
+    given = connection.settings_dict
+    connection.settings_dict = {**given, "OPTIONS": {"connect_timeout": CONNECT_SECONDS, **given["OPTIONS"]}}
+    try:
+        connection.ensure_connection()
+    finally:
+        connection.settings_dict = given

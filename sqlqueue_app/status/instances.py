@@ -1,0 +1,257 @@
+"""Registered instances: their heartbeats, what an operator asks of them, and the callback queues of those that are gone."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from sqlqueue_app.conf import Settings, instance_name
+from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, TableMismatch
+from sqlqueue_app.models import Instance
+from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, managed_alias
+from sqlqueue_app.status.queues import (
+    MIGRATE_COMMAND,
+    KnownQueue,
+    ProblemKind,
+    QueueKind,
+    QueueProblem,
+    address_book_of,
+    known_queues,
+)
+from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.installation import drop_queue
+from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
+
+# --- instance status --------------------------------------------------------------------------------------------------
+# The registered instances with their heartbeats; dead ones stay listed until another process takes over their queue.
+
+
+class InstanceState(enum.StrEnum):
+    """What a process does. It follows a command at its next heartbeat: until then it is pausing, or resuming."""
+
+    ALIVE = "alive"
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    RESUMING = "resuming"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """One process. `heartbeat_age` is measured by the database's clock, which also wrote the heartbeat.
+
+    `asked_ago` is how long ago an operator has asked for something that it has not followed: not since its last heartbeat.
+    """
+
+    endpoint: str
+    name: str
+    host: str
+    pid: int
+    callback_queue: str | None
+    started_at: datetime
+    heartbeat_age: timedelta
+    alive: bool
+    threads: Mapping[str, int]
+    concurrency: int
+    version: str
+    busy: Mapping[str, int] = field(default_factory=dict)
+    paused: bool = False
+    paused_since: datetime | None = None
+    id: int = 0
+    asked_ago: timedelta | None = None
+
+    @property
+    def live_threads(self) -> int:
+        """The live polling threads of all its queues."""
+        return sum(self.threads.values())
+
+    @property
+    def busy_threads(self) -> int:
+        """How many of them handle a message."""
+        return sum(self.busy.values())
+
+    @property
+    def works_for_all(self) -> bool:
+        """Whether it lives and receives from more than its callback queue: then it does what one process does for the cluster."""
+        return self.alive and bool(set(self.threads) - {self.callback_queue})
+
+    @property
+    def state(self) -> InstanceState:
+        """What the process does, by its row."""
+        return state_of(alive=self.alive, paused=self.paused, followed=self.paused_since is not None)
+
+
+def state_of(*, alive: bool, paused: bool, followed: bool) -> InstanceState:
+    """The state of a process; `paused` is what it was asked, `followed` whether it has paused."""
+    if not alive:
+        return InstanceState.DEAD
+    if paused:
+        return InstanceState.PAUSED if followed else InstanceState.PAUSING
+    return InstanceState.RESUMING if followed else InstanceState.ALIVE
+
+
+def receives(instance: InstanceStatus, queue: str) -> bool:
+    """Whether a live process has threads on the queue of this literal name; one that has just started has not reported its own."""
+    return instance.alive and (queue in instance.threads or not instance.threads)
+
+
+def is_received(queue: KnownQueue, instances: Iterable[InstanceStatus]) -> bool:
+    """Whether a live process of the queue's endpoints receives from it."""
+    return any(each.endpoint in queue.endpoints and receives(each, queue.address.table) for each in instances)
+
+
+def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
+    """The receive threads of live instances on the queue of this literal name, as of their last heartbeats; None if none has it."""
+    counts = [each.threads[queue] for each in instances if each.alive and queue in each.threads]
+    return sum(counts) if counts else None
+
+
+def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance], QueueProblem | None]:
+    """The instances, their rows, and what is wrong if they cannot be read. One statement. Raises ConnectionLost."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the registered instances"):
+            rows = list(Instance.objects.using(alias).annotate(database_now=Now()))
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
+    return tuple(_status(row, row.database_now) for row in rows), list(rows), None
+
+
+def clock_of_rows(rows: Iterable[Instance]) -> datetime | None:
+    """The clock of the database when it gave these rows, aware, in whole seconds; None if it gave none."""
+    told: Any = next(iter(rows), None)
+    if told is None:
+        return None
+    now: datetime = told.database_now
+    # Without USE_TZ Django gives instants in its own time zone.
+    aware = timezone.make_aware(now, timezone.get_default_timezone()) if timezone.is_naive(now) else now
+    return aware.astimezone(UTC).replace(microsecond=0)
+
+
+def _status(row: Instance, now: datetime) -> InstanceStatus:
+    return InstanceStatus(
+        endpoint=row.endpoint,
+        name=row.name,
+        host=row.host,
+        pid=row.pid,
+        callback_queue=row.callback_queue,
+        started_at=row.started_at,
+        heartbeat_age=now - row.heartbeat_at,
+        alive=not is_dead(row, now),
+        threads=threads_of_row(row),
+        concurrency=row.concurrency,
+        version=row.version,
+        busy=_counts(row.busy),
+        paused=row.paused,
+        paused_since=row.paused_since,
+        id=row.pk,
+        asked_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,
+    )
+
+
+def threads_of_row(row: Instance) -> dict[str, int]:
+    """The receive threads of each queue, as the process has told; nothing where the row was written by hand."""
+    return _counts(row.threads)
+
+
+def _counts(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(queue): count for queue, count in value.items() if isinstance(count, int)}
+
+
+def forget_dead(instance: int) -> bool:
+    """Delete the row of a process, by its key, if the process is still dead; False if it was heard of, or its row is gone.
+
+    The callback queue that it has leased is free then; what is in it stays.
+    """
+    deleted, _by_model = dead_instances(managed_alias()).filter(pk=instance).delete()
+    return deleted > 0
+
+
+# --- callback queues --------------------------------------------------------------------------------------------------
+# Callback queues of instances that are gone: which there are, and removing them.
+#
+# A queue counts as gone with the process that leased it last, once its heartbeat is. Where no process of an instance name lives any
+# more, on another machine than this one, the rest of its pool has gone with it.
+
+
+@dataclass(frozen=True, slots=True)
+class GoneCallbackQueue:
+    """A callback queue that no live process holds. `depth` is None where its table is gone already and only a row is left.
+
+    `silent` is for how long nothing was heard of the instance.
+    """
+
+    name: str
+    endpoint: str
+    instance: str
+    silent: timedelta
+    table: QueueTable
+    depth: Depth | None
+
+
+def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()) -> list[GoneCallbackQueue]:
+    """The callback queues of dead instances that were silent for at least so long, each once; reads only. Raises DatabaseErrors.
+
+    Names in rows that are those of other queues of the settings, or of tables that are no queues, are left out.
+    """
+    instances, rows, problem = read_instances()
+    if problem is not None:
+        raise DatabaseError(f"the instances cannot be read: {problem.text}")
+    book = address_book_of(settings)
+    leased = {each.callback_queue for each in instances if each.alive}
+    others = {queue.address for queue in known_queues(settings, rows) if queue.kind is not QueueKind.CALLBACK}
+    found: dict[str, GoneCallbackQueue] = {}
+    for name, dead in _names(settings, instances):
+        try:
+            address = book.of_queue(name)
+        except AddressError:
+            continue  # the row was written by hand
+        if name in leased or name in found or address in others or dead.heartbeat_age < older_than:
+            continue
+        table = queue_table(settings.database, address)
+        try:
+            depth = table.depth() if table.exists() else None
+        except TableMismatch:
+            continue
+        if depth is not None or name == dead.callback_queue:
+            found[name] = GoneCallbackQueue(name, dead.endpoint, dead.name, dead.heartbeat_age, table, depth)
+    return list(found.values())
+
+
+def _names(settings: Settings, instances: Iterable[InstanceStatus]) -> Iterator[tuple[str, InstanceStatus]]:
+    """Names of callback queues, each with the dead instance that it was of; the one heard of last goes before the others."""
+    every = sorted(instances, key=lambda each: each.heartbeat_age)
+    living = {(each.endpoint, each.name) for each in every if each.alive}
+    for dead in every:
+        if not dead.alive and dead.callback_queue:
+            yield dead.callback_queue, dead
+    for dead in every:
+        endpoint = settings.senders.get(dead.endpoint)
+        if dead.alive or endpoint is None or (dead.endpoint, dead.name) in living or dead.name == instance_name(endpoint):
+            continue
+        for name in endpoint.callback_queue_names(dead.name):
+            yield name, dead
+
+
+def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
+    """Drop the table with what is in it, and forget the instance; False if a process has leased it meanwhile.
+
+    The queue is leased while it is dropped. If that fails the lease stays, and shows as a dead instance 40 seconds later. Raises
+    DatabaseErrors.
+    """
+    lease = claim_callback_queue(gone.name, alias=managed_alias(), endpoint=gone.endpoint, name=gone.instance)
+    if lease is None:
+        return False
+    drop_queue(gone.table.alias, gone.table.address)
+    lease.release()
+    return True

@@ -1,0 +1,134 @@
+"""The state of every queue and instance, as values: what the overview page and `sqlqueue_status` show.
+
+Depths and the expired backlog are counted by the database; nothing is taken and no row is waited for. A table that is missing or
+broken is a problem of its own row; only a database that cannot be reached ends the reading (ConnectionLost).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.conf.settings import ErrorQueueOwner
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
+from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, read_instances, threads_on
+from sqlqueue_app.status.queues import (
+    QueueKind,
+    QueueProblem,
+    QueueStatus,
+    dead_row_problems,
+    known_queues,
+    listed_tables,
+    other_queues,
+    read_queues,
+    utc_now,
+)
+from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
+from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Everything at one look. `taken_at` is the clock of this process, aware, in UTC; the ages of heads are counted to it.
+
+    `managed_now` is that of the managed tables' database, in whole seconds, where a process is registered, else None.
+    """
+
+    database: str
+    taken_at: datetime
+    queues: tuple[QueueStatus, ...]
+    instances: tuple[InstanceStatus, ...]
+    instances_problem: QueueProblem | None = None
+    schedules: tuple[ScheduleStatus, ...] = ()
+    delayed: tuple[DelayedStatus, ...] = ()
+    error_queue_owner: ErrorQueueOwner = "sqlqueue"
+    managed_now: datetime | None = None
+
+    def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
+        """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""
+        found = self.callback_of(instance)
+        return found.depth if found is not None else None
+
+    def threads_of(self, queue: QueueStatus) -> int | None:
+        """The receive threads of all live instances on a queue, as of their last heartbeats; None if no live one has the queue."""
+        return threads_on(queue.queue.address.table, self.instances)
+
+    def callback_of(self, instance: InstanceStatus) -> QueueStatus | None:
+        """The callback queue of an instance."""
+        name = instance.callback_queue
+        return next((each for each in self.queues if name is not None and each.queue.address.table == name), None)
+
+
+def read_status(
+    settings: Settings | None = None,
+    *,
+    limit: int = EXACT_COUNT_LIMIT,
+    now: Callable[[], datetime] = utc_now,
+    others: bool = False,
+    with_schedules: bool = True,
+) -> Status:
+    """Look at every known queue and every instance; with `others` also at the queues of the database that the settings do not name.
+
+    Two statements find the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
+    that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables,
+    two for fifty schedules, unless they are not wanted; on PostgreSQL one for the dead rows of all queues, and one more where
+    those pile up.
+    Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
+    for wrong settings.
+    """
+    settings = settings or get_settings()
+    taken_at = now()
+    instances, rows, problem = read_instances()
+    schedules = _read_schedules(settings, taken_at) if with_schedules and problem is None else ()
+    listed = listed_tables(settings.database)
+    known = known_queues(settings, rows)
+    if others:
+        known += other_queues(settings, known, listed)
+    queues = tuple(read_queues(settings, known, limit=limit, now=taken_at, listed=listed))
+    delayed = read_delayed(settings, limit=limit, listed=listed)
+    if not others:
+        delayed = tuple(each for each in delayed if each.endpoint in settings.senders)
+    queues = _with_dead_rows(settings.database, queues)
+    return Status(
+        settings.database,
+        taken_at,
+        queues,
+        instances,
+        problem,
+        schedules,
+        delayed,
+        settings.error_queue_owner,
+        clock_of_rows(rows),
+    )
+
+
+def _read_schedules(settings: Settings, now: datetime) -> tuple[ScheduleStatus, ...]:
+    with guarded_read(managed_alias(), "read the ticks of the schedules"):
+        return tuple(read_schedules(settings, now))
+
+
+def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueStatus, ...]:
+    """The queues, those without another problem with that of their dead rows."""
+    try:
+        with guarded_read(alias, "look for dead rows"):
+            found = dead_row_problems(alias, [each.table for each in queues])
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return queues  # statistics that cannot be read are no reason to show nothing
+    return tuple(each if each.problem else replace(each, problem=found.get(each.table)) for each in queues)
+
+
+def working_queues(status: Status) -> list[QueueStatus]:
+    """The queues but for callback queues."""
+    return [each for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
+
+
+def callback_queues(status: Status) -> list[QueueStatus]:
+    """The callback queues."""
+    return [each for each in status.queues if each.queue.kind is QueueKind.CALLBACK]

@@ -1,0 +1,632 @@
+"""Queues: which there are, how much is in each, how old the first message is, what is wrong with the table."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlqueue_app.conf import Settings, instance_name
+from sqlqueue_app.conf.validation import meant
+from sqlqueue_app.dialects.dialect import QueueLayout
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.addresses import AddressBook, QueueAddress, quote_postgresql
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConfigurationError,
+    ConnectionLost,
+    DatabaseError,
+    PoisonMessage,
+    QueueNotFound,
+    TableMismatch,
+)
+from sqlqueue_app.messages.headers import read_headers
+from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.models import Instance
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, guarded_read
+from sqlqueue_app.tables.installation import Finding, FindingKind, findings_of_layout, inspect_tables
+from sqlqueue_app.tables.listing import (
+    DeadRows,
+    HorizonHolder,
+    ListedTable,
+    Look,
+    current_catalog,
+    dead_rows,
+    horizon_holders,
+    list_tables,
+    look_at_expiries,
+    look_at_queues,
+)
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
+
+# --- queue looks ------------------------------------------------------------------------------------------------------
+# Looking at queues: how much is in each, how old its first message is, what is wrong with its table.
+#
+# Many queues are looked at together, because a dashboard over two hundred of them must not take two hundred round trips; a queue
+# that makes trouble is looked at by itself, so that its trouble is its own.
+
+
+# So many rows may be counted in one look at all tables; the more there are, the sooner an estimate has to do.
+COUNTED_AT_MOST: Final = 50_000
+_LEAST_LIMIT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue. `exists` and `depth` are None where the database would not say; `problem` tells why, and what mends it.
+
+    `head_age` belongs to the first row and is None for an empty queue. `expiry_exact`: whether the two numbers of the Expires
+    backlog are exact, which they can be where the depth is an estimate. `written`: how many rows were ever written into the table,
+    as far as the database tells.
+    """
+
+    queue: KnownQueue
+    table: str
+    exists: bool | None = None
+    depth: Depth | None = None
+    expiry_exact: bool = True
+    head_age: HeadAge | None = None
+    problem: QueueProblem | None = None
+    written: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The unique name of the queue."""
+        return self.queue.name
+
+
+def limit_of_each(tables: int, limit: int) -> int:
+    """Up to how many rows each of so many tables is counted that are looked at together: `limit`, or less where they are many."""
+    return min(limit, max(_LEAST_LIMIT, COUNTED_AT_MOST // max(1, tables)))
+
+
+def utc_now() -> datetime:
+    """The clock of this process."""
+    return datetime.now(UTC)
+
+
+def read_queues(
+    settings: Settings,
+    queues: Sequence[KnownQueue],
+    *,
+    limit: int = EXACT_COUNT_LIMIT,
+    now: datetime,
+    listed: Iterable[ListedTable] | None = None,
+) -> list[QueueStatus]:
+    """Look at queues, in their order. `listed` are the tables of the database, where the caller has listed them. ConnectionLost.
+
+    Exact up to `limit`, or less where there are more than five queues: all together count 50,000 rows at most.
+    """
+    limit = limit_of_each(len(queues), limit)
+    listed = listed_tables(settings.database) if listed is None else listed
+    layouts = {table_key(table.address): table.layout for table in listed if table.layout is not None}
+    together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}
+    with taking_turns():
+        found = _look_or_remember(settings, together, limit, now)
+    return [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+
+
+def _look_or_remember(
+    settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
+) -> dict[KnownQueue, QueueStatus]:
+    """The looks at these queues, those of a moment ago where they may be shared; nothing new where one of them makes trouble."""
+    alias = settings.database
+    recent: dict[Any, QueueStatus] = recent_looks((alias, queue) for queue in queues)
+    unseen = {queue: layout for queue, layout in queues.items() if (alias, queue) not in recent}
+    try:
+        with guarded_read(alias, f"look at {len(unseen)} queues"):
+            found = _look_together(settings, unseen, limit, now)
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        found = {}  # one of them is gone or locked: each by itself, then
+    keep_looks({(alias, queue): status for queue, status in found.items()})
+    return {**found, **{queue: status for (_alias, queue), status in recent.items()}}
+
+
+def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
+    """By what a table is told from others: on SQLite and, by its usual collations, on SQL Server names differ by more than case."""
+    if address.form == "postgresql":
+        return (None, address.schema, address.table)
+    schema, catalog = address.schema, address.catalog
+    return (catalog and catalog.lower(), schema and schema.lower(), address.table.lower())
+
+
+def listed_tables(alias: str) -> list[ListedTable]:
+    """The tables of the database; none where its catalog may not be read. Raises ConnectionLost."""
+    try:
+        with guarded_read(alias, "list the tables"):
+            return list_tables(alias)
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return []
+
+
+def _look_together(
+    settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
+) -> dict[KnownQueue, QueueStatus]:
+    alias = settings.database
+    looks = dict(zip(queues, look_at_queues(alias, [queue.address for queue in queues], limit + 1), strict=True))
+    long = [queue for queue, look in looks.items() if look.waiting > limit and queues[queue].expires_index]
+    expiries = dict(zip(long, look_at_expiries(alias, [queue.address for queue in long], limit + 1), strict=True))
+    found = {}
+    for queue, look in looks.items():
+        table = queue_table(alias, queue.address)
+        table.remember_layout(queues[queue])
+        depth = _depth(look, expiries.get(queue), limit)
+        problem = problem_of_found_layout(table, queue, settings.table_layout, queues[queue])
+        found[queue] = QueueStatus(
+            queue=queue,
+            table=table.qualified,
+            exists=True,
+            depth=depth,
+            expiry_exact=depth.exact or (queue in expiries and depth.expiring <= limit),
+            head_age=head_age(look.head, now) if depth.waiting else None,
+            problem=problem,
+            written=look.written,
+        )
+    return found
+
+
+def _depth(look: Look, expiries: tuple[int, int] | None, limit: int) -> Depth:
+    if look.waiting <= limit:
+        return Depth(look.waiting, look.expiring, look.expired, exact=True)
+    expiring, expired = expiries or (look.expiring, look.expired)
+    return Depth(max(look.span, look.waiting), expiring, expired, exact=False)
+
+
+def read_queue(
+    settings: Settings, queue: KnownQueue, *, limit: int = EXACT_COUNT_LIMIT, now: Callable[[], datetime] = utc_now
+) -> QueueStatus:
+    """Look at one queue. Raises ConnectionLost."""
+    table = queue_table(settings.database, queue.address)
+    try:
+        with guarded_read(settings.database, f"look at {table.qualified}"):
+            return _look(settings, queue, table, limit, now())
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        problem, exists = problem_of_error(table, queue, settings.table_layout, error)
+        return QueueStatus(queue, table.qualified, exists=exists, problem=problem)
+
+
+def _look(settings: Settings, queue: KnownQueue, table: QueueTable, limit: int, now: datetime) -> QueueStatus:
+    layout = table.layout()
+    depth = table.depth(limit)
+    # Beyond the limit the two numbers come from the index on Expires, and are bounded by it too.
+    expiry_exact = depth.exact or (layout.expires_index and depth.expiring <= limit)
+    problem = problem_of_layout(table, queue, settings.table_layout)
+    head = table.peek(1, body_limit=0) if depth.waiting else []
+    age = head_age(head[0].headers, now) if head else None
+    return QueueStatus(queue, table.qualified, True, depth, expiry_exact, age, problem)
+
+
+# --- known queues -----------------------------------------------------------------------------------------------------
+# Which queues there are: those of the endpoints in settings, and the callback queues that running instances hold.
+
+
+class QueueKind(enum.StrEnum):
+    """What a queue is for; OTHER for a table that the settings do not name."""
+
+    MAIN = "main"
+    SATELLITE = "satellite"
+    ERROR = "error"
+    AUDIT = "audit"
+    CALLBACK = "callback"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownQueue:
+    """A queue that the settings or a running instance name.
+
+    `name` is unique among the known queues: the literal name of the table, or the whole address where the settings put the queue
+    elsewhere than its name alone would. `endpoints` are the endpoints that receive from it, or send their failures or audits to it.
+    `instance` is the name of the instance whose callback queue it is, where that is not this machine's.
+    """
+
+    name: str
+    address: QueueAddress
+    kind: QueueKind
+    endpoints: tuple[str, ...]
+    instance: str | None = None
+
+    @property
+    def planned(self) -> PlannedTable:
+        """The table as the installer would make it."""
+        return PlannedTable(TableKind.QUEUE, self.address)
+
+
+def address_book_of(settings: Settings, *, endpoint: str | None = None) -> AddressBook:
+    """The address book of the queues' database; does not connect."""
+    connection = connection_of(settings.database)
+    return settings.address_book(dialect_of_connection(connection).name, current_catalog(connection), endpoint=endpoint)
+
+
+def known_queues(settings: Settings, instances: Iterable[Instance] = ()) -> list[KnownQueue]:
+    """Every known queue once: main queues and satellites, error and audit queues, then callback queues.
+
+    Callback queues are the pool of this machine and what the `instances` hold. Reaches no database. Raises AddressError for an
+    error or audit address that cannot be read.
+    """
+    book = address_book_of(settings)
+    found: dict[tuple[str, str | None, str | None], KnownQueue] = {}
+    for address, kind, endpoint, instance in (*_of_settings(settings, book), *_callback_queues(settings, book, instances)):
+        # SQLite and, by its usual collations, SQL Server see one table where names differ only in case.
+        table = address.table if book.dialect == "postgresql" else address.table.lower()
+        key = (table, address.schema, address.catalog)
+        first = found.get(key)
+        if first is None:
+            found[key] = KnownQueue(name_of_queue(book, address), address, kind, (endpoint,), instance)
+        elif endpoint not in first.endpoints:
+            found[key] = replace(first, endpoints=(*first.endpoints, endpoint))
+    return list(found.values())
+
+
+_Entry = tuple[QueueAddress, QueueKind, str, str | None]
+
+
+def _of_settings(settings: Settings, book: AddressBook) -> Iterator[_Entry]:
+    for endpoint in settings.senders.values():
+        for queue in endpoint.receiving_queue_names():
+            yield book.of_queue(queue), QueueKind.MAIN if queue == endpoint.name else QueueKind.SATELLITE, endpoint.name, None
+    for endpoint in settings.senders.values():
+        yield book.parse(endpoint.error_queue), QueueKind.ERROR, endpoint.name, None
+    for endpoint in settings.senders.values():
+        if endpoint.audit_queue is not None:
+            yield book.parse(endpoint.audit_queue), QueueKind.AUDIT, endpoint.name, None
+
+
+def _callback_queues(settings: Settings, book: AddressBook, instances: Iterable[Instance]) -> Iterator[_Entry]:
+    for endpoint in settings.senders.values():
+        if endpoint.callbacks:
+            for queue in endpoint.callback_queue_names(instance_name(endpoint)):
+                yield book.of_queue(queue), QueueKind.CALLBACK, endpoint.name, None
+    for instance in instances:
+        if instance.callback_queue:
+            try:
+                yield book.of_queue(instance.callback_queue), QueueKind.CALLBACK, instance.endpoint, instance.name
+            except AddressError:
+                continue  # the row was written by hand: the instance is shown all the same, without a depth
+
+
+def name_of_queue(book: AddressBook, address: QueueAddress) -> str:
+    """The name of a `KnownQueue` with this address."""
+    return address.table if book.of_queue(address.table) == address else str(address)
+
+
+def table_of_argument(settings: Settings, text: str, known: Iterable[KnownQueue]) -> QueueTable:
+    """The queue that a user names: a known queue, else the table of this literal name, else the one that the address means.
+
+    ConfigurationError with the nearest known name if there is none; TableMismatch for a table that is no queue; QueueNotFound for
+    a known queue whose table is missing.
+    """
+    names = {queue.name: queue.address for queue in known}
+    table = _existing(settings, names, text)
+    if table is None:
+        near = meant(text, names) or f"; known are {', '.join(names) or 'none: the settings have no endpoints'}"
+        raise ConfigurationError(f"there is no queue {text!r} in database {settings.database!r}{near}")
+    # What has not the columns of a queue is none: nothing may be deleted from somebody's other table.
+    table.layout()
+    return table
+
+
+def _existing(settings: Settings, names: dict[str, QueueAddress], text: str) -> QueueTable | None:
+    if text in names:
+        return queue_table(settings.database, names[text])
+    book = address_book_of(settings)
+    literal = queue_table(settings.database, book.of_queue(text))
+    if literal.exists():
+        return literal
+    try:
+        parsed = queue_table(settings.database, book.parse(text))
+    except AddressError:
+        return None
+    return parsed if parsed.exists() else None
+
+
+# --- queue problems ---------------------------------------------------------------------------------------------------
+# What is wrong with a queue's table, in words, with what mends it.
+
+
+INSTALL_COMMAND = "python manage.py sqlqueue_install"
+MIGRATE_COMMAND = "python manage.py migrate"
+
+
+class ProblemKind(enum.StrEnum):
+    """What kind of thing is wrong; stable, for machines."""
+
+    MISSING = "missing"
+    MISMATCH = "mismatch"
+    UNREADABLE = "unreadable"
+    NO_EXPIRES_INDEX = "no_expires_index"
+    NON_UNICODE_HEADERS = "non_unicode_headers"
+    DEAD_ROWS = "dead_rows"
+
+    @property
+    def stops_work(self) -> bool:
+        """Whether nothing can be sent or received; otherwise it is a matter of speed or of foreign letters."""
+        return self in (ProblemKind.MISSING, ProblemKind.MISMATCH, ProblemKind.UNREADABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProblem:
+    """One problem. `sql` and `command` are two ways to mend it; empty where there is none of the kind."""
+
+    kind: ProblemKind
+    text: str
+    sql: str = ""
+    command: str = ""
+
+    @property
+    def stops_work(self) -> bool:
+        """Whether nothing can be sent or received."""
+        return self.kind.stops_work
+
+
+_KINDS = {
+    FindingKind.MISSING: ProblemKind.MISSING,
+    FindingKind.MISMATCH: ProblemKind.MISMATCH,
+    FindingKind.NO_EXPIRES_INDEX: ProblemKind.NO_EXPIRES_INDEX,
+    FindingKind.NON_UNICODE_HEADERS: ProblemKind.NON_UNICODE_HEADERS,
+}
+
+
+def problem_of_error(table: QueueTable, queue: KnownQueue, layout: str, error: DatabaseError) -> tuple[QueueProblem, bool | None]:
+    """What an error of reading the table means, and whether the table exists (None: not known)."""
+    if isinstance(error, QueueNotFound):
+        try:
+            finding = _first(table, queue, layout)
+        except ConnectionLost:
+            raise
+        except DatabaseError:
+            finding = None
+        if finding is not None and finding.kind is FindingKind.MISSING:
+            return QueueProblem(ProblemKind.MISSING, finding.text, finding.sql, _install_command(queue)), False
+        return QueueProblem(ProblemKind.MISSING, str(error), command=_install_command(queue)), False
+    if isinstance(error, TableMismatch):
+        return QueueProblem(ProblemKind.MISMATCH, str(error)), True
+    return QueueProblem(ProblemKind.UNREADABLE, str(error)), None
+
+
+def problem_of_layout(table: QueueTable, queue: KnownQueue, layout: str) -> QueueProblem | None:
+    """What could be better at a table that works; asks the database only where the known columns give a reason to."""
+    found = table.layout()
+    if found.expires_index and found.unicode_headers:
+        return None
+    finding = _first(table, queue, layout)
+    if finding is None:
+        # It was mended since this process looked the columns up.
+        table.forget_layout()
+        return None
+    return QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
+
+
+def problem_of_found_layout(table: QueueTable, queue: KnownQueue, layout: str, found: QueueLayout) -> QueueProblem | None:
+    """The same for columns that were looked up just now; asks no database."""
+    finding = next(iter(findings_of_layout(table.dialect, queue.planned, found, layout)), None)
+    return None if finding is None else QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
+
+
+def _install_command(queue: KnownQueue) -> str:
+    if queue.instance is None:
+        return INSTALL_COMMAND
+    return f"{INSTALL_COMMAND} --instance {shlex.quote(queue.instance)}"
+
+
+def _first(table: QueueTable, queue: KnownQueue, layout: str) -> Finding | None:
+    findings = inspect_tables(table.alias, [queue.planned], layout=layout)
+    return findings[0] if findings else None
+
+
+# --- head age ---------------------------------------------------------------------------------------------------------
+# How long the first message of a queue has been waiting.
+#
+# There is no column for it, so the headers say: DeliverAt, else TimeSent.
+
+
+class NoAge(enum.StrEnum):
+    """Why a head has no age."""
+
+    UNREADABLE_HEADERS = "its headers cannot be read"
+    NO_TIME = "its headers hold no time"
+    UNREADABLE_TIME = "its time cannot be read"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadAge:
+    """The age of a head by `header`; negative where the sender's clock is ahead of ours. None for the reason `unknown`."""
+
+    age: timedelta | None
+    header: str | None = None
+    unknown: NoAge | None = None
+
+
+def head_age(text: str | None, now: datetime) -> HeadAge:
+    """The time since the row with these headers was due (DeliverAt), or else sent (TimeSent). Never raises."""
+    try:
+        headers = read_headers(text)
+    except PoisonMessage:
+        return HeadAge(None, unknown=NoAge.UNREADABLE_HEADERS)
+    for name in (names.DELIVER_AT, names.TIME_SENT):
+        value = headers.get(name)
+        if value:
+            try:
+                return HeadAge(now - parse_time(value), name)
+            except ValueError:
+                return HeadAge(None, name, NoAge.UNREADABLE_TIME)
+    return HeadAge(None, unknown=NoAge.NO_TIME)
+
+
+# --- recent looks -----------------------------------------------------------------------------------------------------
+# Looks at queues of a moment ago, for pages that are made again and again: several of them look at the same queues.
+#
+# Nothing is kept for anybody else: a command, a check, or a page that somebody has just asked for counts anew.
+
+
+KEPT_AT_MOST: Final = 2_000
+
+
+class RecentLooks:
+    """The last look at each thing, by its key. Safe from any thread; `clock` is in seconds."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looks: dict[Hashable, tuple[float, Any]] = {}
+        self.turn = threading.Lock()
+        """Held by the thread that looks: who waits for it finds what it has looked at."""
+
+    @contextmanager
+    def used(self, seconds: float) -> Iterator[None]:
+        """While open, what this thread looks at is kept here, and looks younger than so many seconds are taken for new ones."""
+        token = _used.set((self, seconds))
+        try:
+            yield
+        finally:
+            _used.reset(token)
+
+    def find(self, keys: Iterable[Hashable], seconds: float) -> dict[Hashable, Any]:
+        """The looks that are younger than that, by their keys."""
+        since = self._clock() - seconds
+        with self._lock:
+            known = ((key, self._looks.get(key)) for key in keys)
+            return {key: look[1] for key, look in known if look is not None and look[0] > since}
+
+    def keep(self, looks: Mapping[Hashable, Any]) -> None:
+        """These were taken just now."""
+        now = self._clock()
+        with self._lock:
+            if len(self._looks) + len(looks) > KEPT_AT_MOST:
+                self._looks.clear()
+            self._looks.update({key: (now, look) for key, look in looks.items()})
+
+
+_used: ContextVar[tuple[RecentLooks, float] | None] = ContextVar("sqlqueue_recent_looks", default=None)
+
+
+def recent_looks(keys: Iterable[Hashable]) -> dict[Hashable, Any]:
+    """What this thread may take for new looks, by their keys; nothing outside of `used`."""
+    used = _used.get()
+    return {} if used is None else used[0].find(keys, used[1])
+
+
+def taking_turns() -> AbstractContextManager[object]:
+    """A scope for looking: one thread at a time where looks are shared, so that they need not be taken twice."""
+    used = _used.get()
+    return nullcontext() if used is None else used[0].turn
+
+
+def keep_looks(looks: Mapping[Hashable, Any]) -> None:
+    """Keep looks that were taken just now for others; nothing outside of `used`."""
+    used = _used.get()
+    if used is not None:
+        used[0].keep(looks)
+
+
+# --- other queues -----------------------------------------------------------------------------------------------------
+# Tables that the settings do not name: queues of other systems, and what was left of endpoints that are gone.
+
+
+def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterable[ListedTable]) -> list[KnownQueue]:
+    """The queue tables of the database that are none of the known queues, by schema and name."""
+    keys = {table_key(queue.address) for queue in known}
+    book = address_book_of(settings)
+    return [
+        KnownQueue(name_of_queue(book, table.address), table.address, QueueKind.OTHER, ())
+        for table in listed
+        if table.layout is not None and table_key(table.address) not in keys
+    ]
+
+
+# --- dead rows --------------------------------------------------------------------------------------------------------
+# Dead rows that pile up in queue tables: when that is a problem, whose fault it is, and what to do about it.
+
+
+# Measured (docs/internals/performance.md#dead-rows), receives that look from the start of the table: behind an old transaction
+# 5,000 dead rows leave 0.28 of the speed, 60,000 leave 0.02; without one, 100,000 leave 0.58. Ours remember where they were and
+# lose nothing, but what looks from the start pays all the same: other systems' receivers, the first receive of a thread, counts and
+# peeks.
+DEAD_ROWS_BEHIND_A_HOLDER = 5_000
+DEAD_ROWS = 100_000
+# A transaction that is as young as this is no problem yet: it may be a receive, or a report that is about to end.
+OLD_SECONDS = 60.0
+# The same for sessions whose time is hidden: so many receives of one message each.
+OLD_TRANSACTIONS = 1_000
+
+
+def dead_row_problems(alias: str, tables: Sequence[str]) -> dict[str, QueueProblem]:
+    """The tables, by qualified name, in which dead rows pile up, with the advice to give; empty on other databases.
+
+    One statement, and one more where there are many dead rows. DatabaseError if the database cannot be asked.
+    """
+    many = {name: found for name, found in dead_rows(alias, tables).items() if found.dead >= DEAD_ROWS_BEHIND_A_HOLDER}
+    if not many:
+        return {}
+    holders = [holder for holder in horizon_holders(alias) if _is_old(holder)]
+    return {name: _problem(found, holders) for name, found in many.items() if holders or found.dead >= DEAD_ROWS}
+
+
+def _is_old(holder: HorizonHolder) -> bool:
+    return holder.transactions >= OLD_TRANSACTIONS or (holder.seconds is not None and holder.seconds >= OLD_SECONDS)
+
+
+def _problem(found: DeadRows, holders: Sequence[HorizonHolder]) -> QueueProblem:
+    counts = f"{found.dead:,} dead rows beside {found.live:,} live ones"
+    text = f"table {found.table} holds {counts}: who reads it from the start steps over all"
+    if not holders:
+        advice = (
+            "autovacuum does not keep up; let it come sooner (and set autovacuum_naptime of the server to 5s, which "
+            "is how often it looks)"
+        )
+        return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; {advice}", _tuning(found.table))
+    who = "; ".join(map(_words, holders))
+    hidden = any(holder.kind == "session" and holder.seconds is None for holder in holders)
+    more = "; this role may not see what the sessions of others do: GRANT pg_read_all_stats to it" if hidden else ""
+    mend = "\n".join([*(line for holder in holders for line in _ending(holder)), f"VACUUM {found.table};"])
+    return QueueProblem(ProblemKind.DEAD_ROWS, f"{text}; vacuum must keep them for {who}{more}", mend)
+
+
+def _words(holder: HorizonHolder) -> str:
+    age = f"{holder.transactions:,} transactions old"
+    if holder.kind != "session":
+        return f"the {holder.kind} {holder.name!r}, {age}"
+    state = holder.state or "in a state that is hidden"
+    since = "" if holder.seconds is None else f", open for {holder.seconds:.0f} s"
+    role = "" if holder.role is None else f" of the role {holder.role!r}"
+    return f"process {holder.pid} ({holder.name or 'without an application name'}){role}, {state}{since}, {age}"
+
+
+def _ending(holder: HorizonHolder) -> list[str]:
+    """SQL that ends the holder, and keeps it from coming back where that can be set."""
+    if holder.kind == "prepared transaction":
+        return [
+            "-- or COMMIT PREPARED, as the other databases that took part have decided:",
+            f"ROLLBACK PREPARED {_literal(holder.name)};",
+        ]
+    if holder.kind == "replication slot":
+        return ["-- if no standby or subscriber needs it any more:", f"SELECT pg_drop_replication_slot({_literal(holder.name)});"]
+    lines = [f"SELECT pg_terminate_backend({holder.pid});"]
+    if holder.role is not None:
+        lines.append(f"ALTER ROLE {quote_postgresql(holder.role)} SET idle_in_transaction_session_timeout = '60s';")
+    return lines
+
+
+def _tuning(table: str) -> str:
+    return (
+        f"ALTER TABLE {table} SET (\n    autovacuum_vacuum_scale_factor = 0,\n    autovacuum_vacuum_threshold = 1000,\n"
+        f"    autovacuum_vacuum_cost_delay = 0\n);\nVACUUM {table};"
+    )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,148 @@
+"""Retention: what is deleted after its time, a thousand rows in each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
+from sqlqueue_app.models import (
+    ConversationEdge,
+    DeliveryState,
+    Event,
+    FailedAttempt,
+    FailedMessage,
+    FailureGroup,
+    FailureStatus,
+    GroupFigures,
+    MessageFigures,
+    NotificationDelivery,
+    Operation,
+    OperatorAction,
+)
+from sqlqueue_app.models.operations import OPEN
+
+# --- retention --------------------------------------------------------------------------------------------------------
+# What is forgotten after its time: failures that need nobody, events, notifications, ended operations, actions, fine figures.
+
+
+OPERATIONS_KEPT: Final = timedelta(days=90)
+# Who did what is asked for at the end of a year.
+ACTIONS_KEPT: Final = timedelta(days=400)
+FIGURES_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
+"""How long figures are kept, by the seconds of their time; those of a day are never forgotten."""
+
+
+def forget_what_is_old(alias: str, now: datetime) -> None:
+    """All of it, in portions. Raises the database's errors; what is done then stays done."""
+    forget_old_failures(alias, now)
+    forget_old_events(alias, now)
+    forget_old_deliveries(alias, now)
+    forget_old_operations(alias, now)
+    forget_old_actions(alias, now)
+    forget_fine_figures(alias, now)
+
+
+def forget_old_operations(alias: str, now: datetime) -> int:
+    """Delete operations that ended 90 days ago or earlier; the actions that asked for them stay. Returns how many."""
+    # By the time of the request too, of which there is an index.
+    old = {"requested_at__lt": now - OPERATIONS_KEPT, "finished_at__lt": now - OPERATIONS_KEPT}
+    return delete_in_portions(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
+
+
+def forget_old_actions(alias: str, now: datetime) -> int:
+    """Delete what operators did 400 days ago or earlier; returns how many rows."""
+    return delete_in_portions(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
+
+
+def forget_fine_figures(alias: str, now: datetime) -> int:
+    """Delete figures of minutes after 2 days and of hours after 92, by their own time; returns how many rows."""
+    deleted = 0
+    for model in (MessageFigures, GroupFigures, ConversationEdge):
+        for seconds, kept in FIGURES_KEPT.items():
+            old = model._default_manager.using(alias).filter(seconds=seconds, at__lt=now - kept)
+            deleted += delete_in_portions(old.order_by("at"))
+    return deleted
+
+
+# --- failure retention ------------------------------------------------------------------------------------------------
+# Failures that need nobody any more are forgotten: ServiceControl keeps them for 15 days (docs/internals/operations.md#retention).
+
+
+FAILURES_KEPT: Final = timedelta(days=15)
+RETENTION_SECONDS: Final = 3_600.0
+# Whatever waits in an error queue is kept for ever, archived or not: to forget it would be to find it again as new.
+_OLD_AT_SOME_TIME: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED, FailureStatus.GONE)
+
+
+def forget_old_failures(alias: str, now: datetime) -> int:
+    """Delete what was resolved, deleted or gone 15 days ago or earlier, and groups without messages and notes; returns how many.
+
+    A thousand messages are one transaction. A message of which a copy lies in an error queue is kept.
+    """
+    forgotten = 0
+    messages = FailedMessage.objects.using(alias)
+    lies_there = Exists(FailedAttempt.objects.using(alias).filter(failure=OuterRef("pk"), row_version__isnull=False))
+    old = messages.filter(~lies_there, status__in=_OLD_AT_SOME_TIME, status_at__lt=now - FAILURES_KEPT)
+    fields = [each.field for each in CLASSIFIERS.values()]
+    while True:
+        with transaction.atomic(using=alias):
+            chosen = list(old.order_by("pk").values_list("pk", *fields)[:DELETED_AT_ONCE])
+            messages.filter(pk__in=[key for key, *_groups in chosen]).delete()
+            for field, groups in zip(fields, zip(*(groups for _key, *groups in chosen), strict=True), strict=False):
+                _forget_groups(alias, field, {each for each in groups if each is not None})
+        forgotten += len(chosen)
+        if len(chosen) < DELETED_AT_ONCE:
+            return forgotten
+
+
+def _forget_groups(alias: str, field: str, groups: Iterable[UUID]) -> None:
+    members = FailedMessage.objects.using(alias).filter(**{"status__in": FailureStatus.values, f"{field}__in": groups})
+    empty = set(groups).difference(members.values_list(field, flat=True).distinct())
+    FailureGroup.objects.using(alias).filter(pk__in=empty, note="").delete()
+
+
+# --- retention --------------------------------------------------------------------------------------------------------
+# What was sent, or given up, is forgotten after a month.
+
+
+NOTIFICATIONS_KEPT: Final = timedelta(days=30)
+
+
+def forget_old_deliveries(alias: str, now: datetime) -> int:
+    """Delete the deliveries that were made 30 days ago or earlier and do not wait, a thousand at a time; returns how many."""
+    old = NotificationDelivery.objects.using(alias).filter(created_at__lt=now - NOTIFICATIONS_KEPT)
+    return delete_in_portions(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
+
+
+# --- portions ---------------------------------------------------------------------------------------------------------
+# Deleting many rows of a table of ours without holding up others.
+
+
+DELETED_AT_ONCE: Final = 1_000
+
+
+def delete_in_portions(rows: QuerySet[Any]) -> int:
+    """Delete the rows of an ordered queryset, a thousand in each transaction, until none is left; returns how many there were."""
+    deleted = 0
+    table = rows.model._default_manager.using(rows.db)
+    while chosen := list(rows.values_list("pk", flat=True)[:DELETED_AT_ONCE]):
+        table.filter(pk__in=chosen).delete()
+        deleted += len(chosen)
+        if len(chosen) < DELETED_AT_ONCE:
+            break
+    return deleted
+
+
+# As long as ServiceControl keeps its event log (docs/internals/operations.md#event-log).
+EVENTS_KEPT: Final = timedelta(days=14)
+
+
+def forget_old_events(alias: str, now: datetime) -> int:
+    """Delete the events of more than 14 days ago, a thousand at once; returns how many."""
+    return delete_in_portions(Event.objects.using(alias).filter(at__lt=now - EVENTS_KEPT).order_by("at", "id"))

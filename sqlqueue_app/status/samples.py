@@ -1,0 +1,463 @@
+"""Samples of queues and endpoints: counted and written every 10 seconds, rolled up to longer times, deleted when they are old."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final
+
+from django.db import IntegrityError, models, transaction
+from django.db.models import F, Q, Sum
+from django.db.models.functions import Now
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.models import EndpointSample, EndpointTotal, Instance, QueueSample
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead, managed_alias
+from sqlqueue_app.receiving.measures import Counted, Measures
+from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, read_queues
+from sqlqueue_app.status.retention import delete_in_portions
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.tables.installation import DELAYED_SUFFIX
+
+# --- sample storage ---------------------------------------------------------------------------------------------------
+# Samples of queues and endpoints in their tables: written, rolled up to longer times, deleted when they are old, read for charts.
+#
+# A chart of an hour shows what was counted every 10 seconds, one of a day the minutes, one of a month the ten minutes, one of a
+# year the hours. A queue, and a message type of an instance, has at most 360 + 1,440 + 4,320 + 8,760 rows.
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Samples of so many seconds each, and how long they are kept."""
+
+    seconds: int
+    kept: timedelta
+
+    def begin_of(self, moment: datetime) -> datetime:
+        """The begin of the time that a moment belongs to, in UTC."""
+        return datetime.fromtimestamp(moment.timestamp() // self.seconds * self.seconds, UTC)
+
+
+RESOLUTIONS: Final = (
+    Resolution(10, timedelta(hours=1)),
+    Resolution(60, timedelta(days=1)),
+    Resolution(600, timedelta(days=30)),
+    Resolution(3600, timedelta(days=365)),
+)
+FINEST: Final = RESOLUTIONS[0]
+CLAIMS_KEPT: Final = timedelta(days=30)
+_WRITTEN_AT_ONCE: Final = 100
+
+
+def write_samples(alias: str, samples: Sequence[QueueSample]) -> None:
+    """Insert the samples but for those that are there: another project may know the same queue. All of one time and length."""
+    try:
+        with transaction.atomic(using=alias):
+            QueueSample.objects.using(alias).bulk_create(samples, batch_size=_WRITTEN_AT_ONCE)
+    except IntegrityError:
+        for sample in samples:
+            known = {"queue": sample.queue, "seconds": sample.seconds, "taken_at": sample.taken_at}
+            if not QueueSample.objects.using(alias).filter(**known).exists():
+                sample.pk = None
+                _write_one(alias, sample)
+
+
+def _write_one(alias: str, sample: QueueSample) -> None:
+    try:
+        with transaction.atomic(using=alias):
+            sample.save(using=alias, force_insert=True)
+    except IntegrityError:
+        return  # written in between, by somebody who counted the same
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTable:
+    """A table of samples: which columns say of what they are, and the values of one sample for the time of several."""
+
+    model: type[models.Model]
+    key: tuple[str, ...]
+    rolled_up: Callable[[Sequence[Any]], dict[str, Any]]
+
+
+def complete_minute(now: datetime) -> datetime:
+    """The end of the last minute whose samples are all written; `keep_house` has nothing new to do until it moves."""
+    return _complete(*RESOLUTIONS[:2], now)
+
+
+def _complete(finer: Resolution, coarser: Resolution, now: datetime) -> datetime:
+    # The last samples of a time may be written a little after its end.
+    return coarser.begin_of(now - timedelta(seconds=finer.seconds))
+
+
+def keep_house(alias: str, now: datetime) -> None:
+    """In both tables roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
+
+    `now` is the clock of the database. A roll-up is one transaction with its claim: done once, or not at all.
+    """
+    minute_is_over = False
+    for finer, coarser in pairwise(RESOLUTIONS):
+        until = _complete(finer, coarser, now)
+        with transaction.atomic(using=alias):
+            if not claim(alias, f"roll-up of samples to {coarser.seconds} s", until):
+                continue
+            minute_is_over = True
+            for table in TABLES:
+                _roll_up(alias, table, finer, coarser, until)
+    if minute_is_over:
+        for resolution in RESOLUTIONS:
+            for table in TABLES:
+                _delete_old(alias, table, resolution, now)
+        forget_claims(alias, now - CLAIMS_KEPT)
+
+
+def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolution, until: datetime) -> None:
+    """Make the coarser samples of all that is complete and was not rolled up before."""
+    samples = table.model._default_manager.using(alias)
+    last = samples.filter(seconds=coarser.seconds).order_by("-taken_at").values_list("taken_at", flat=True).first()
+    fine = samples.filter(seconds=finer.seconds, taken_at__lt=until)
+    if last is not None:
+        fine = fine.filter(taken_at__gte=last + timedelta(seconds=coarser.seconds))
+    groups: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    sample: Any
+    for sample in fine:
+        groups[coarser.begin_of(instant_of(sample)), *(getattr(sample, name) for name in table.key)].append(sample)
+    rolled = [
+        table.model(
+            taken_at=key[0], seconds=coarser.seconds, **dict(zip(table.key, key[1:], strict=True)), **table.rolled_up(groups[key])
+        )
+        for key in sorted(groups)
+    ]
+    if rolled:
+        samples.bulk_create(rolled, batch_size=_WRITTEN_AT_ONCE)
+
+
+def _of_queue(group: Sequence[QueueSample]) -> dict[str, Any]:
+    """Means weighted by how often was counted, and the maxima."""
+    counted = sum(sample.samples for sample in group)
+
+    def mean(name: str) -> int:
+        total: int = sum(getattr(sample, name) * sample.samples for sample in group)
+        return round(total / counted)
+
+    return {
+        "samples": counted,
+        "waiting": mean("waiting"),
+        "most_waiting": max(sample.most_waiting for sample in group),
+        "expired": mean("expired"),
+        "overdue": mean("overdue"),
+        "head_age_seconds": max((each.head_age_seconds for each in group if each.head_age_seconds is not None), default=None),
+        "exact": all(sample.exact for sample in group),
+        "written": max((sample.written for sample in group if sample.written is not None), default=None),
+    }
+
+
+def _of_endpoint(group: Sequence[EndpointSample]) -> dict[str, Any]:
+    """Sums, and the maxima."""
+    sums = {name: sum(getattr(sample, name) for sample in group) for name in SUMS}
+    return {
+        **sums,
+        "processing_max": max(sample.processing_max for sample in group),
+        "critical_max": max((each.critical_max for each in group if each.critical_max is not None), default=None),
+    }
+
+
+SUMS: Final = (
+    "handled", "failures", "immediate_retries", "delayed_retries", "moved_to_error",
+    "processing_seconds", "critical_measured", "critical_seconds",
+)  # fmt: skip
+TABLES: Final = (
+    SampleTable(QueueSample, ("queue",), _of_queue),
+    SampleTable(EndpointSample, ("endpoint", "instance", "message_type"), _of_endpoint),
+)
+
+
+def _delete_old(alias: str, table: SampleTable, resolution: Resolution, now: datetime) -> None:
+    old = {"seconds": resolution.seconds, "taken_at__lt": now - resolution.kept}
+    delete_in_portions(table.model._default_manager.using(alias).filter(**old).order_by("taken_at"))
+
+
+def resolution_for(period: timedelta) -> Resolution:
+    """The finest samples that are kept for so long; the coarsest for more than a year."""
+    return next((each for each in RESOLUTIONS if each.kept >= period), RESOLUTIONS[-1])
+
+
+def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: datetime) -> dict[str, list[QueueSample]]:
+    """The samples of these queues in the `period` before `now`, oldest first, as fine as they are kept; one statement."""
+    found: dict[str, list[QueueSample]] = {queue: [] for queue in queues}
+    samples = QueueSample.objects.using(alias).filter(
+        queue__in=list(found), seconds=resolution_for(period).seconds, taken_at__gt=now - period, taken_at__lte=now
+    )
+    for sample in samples.order_by("taken_at"):
+        found[sample.queue].append(sample)
+    return found
+
+
+def read_totals(
+    alias: str, groups: Sequence[Sequence[str]], period: timedelta, now: datetime
+) -> list[list[tuple[datetime, float]]]:
+    """How much waited in the queues of each group together, by the begins of their times. One statement: the database adds up."""
+    samples = QueueSample.objects.using(alias).filter(
+        queue__in=[queue for group in groups for queue in group],
+        seconds=resolution_for(period).seconds,
+        taken_at__gt=now - period,
+        taken_at__lte=now,
+    )
+    sums = {f"sum_{number}": Sum("waiting", filter=Q(queue__in=list(group))) for number, group in enumerate(groups)}
+    rows = list(samples.order_by("taken_at").values("taken_at").annotate(**sums))
+    return [[(row["taken_at"], float(row[name])) for row in rows if row[name] is not None] for name in sums]
+
+
+def instant_of(sample: QueueSample | EndpointSample) -> datetime:
+    """The begin of the time of a sample."""
+    instant: datetime = sample.taken_at  # type: ignore[assignment]  # never NULL
+    return instant
+
+
+# --- sampling ---------------------------------------------------------------------------------------------------------
+# Counting every queue every 10 seconds, by one live worker for all, into the table of queue samples.
+
+
+# Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
+LOOK_SECONDS: Final = FINEST.seconds / 2
+
+
+class Sampling:
+    """Takes samples of the queues of the settings. One object serves one thread at a time; others may compete with it.
+
+    Main queues, satellites, error and audit queues, tables of delayed messages, and the callback queues of live instances.
+    `now` is the clock of the managed tables' database unless another is handed in; `clock` measures seconds.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        now: Callable[[], datetime] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
+        # Processes with the same queues count for each other; another project on this database has a claim of its own.
+        names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *settings.senders]))
+        self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
+        self._looked_at: datetime | None = None
+        self._clock = clock
+        self._next_look: float | None = None
+        self._kept_house: datetime | None = None
+
+    def job(self) -> BackgroundJob:
+        """`sample` as a background job."""
+        return BackgroundJob("queue samples", LOOK_SECONDS, self._run)
+
+    def _run(self) -> None:
+        if self._next_look is not None and self._clock() < self._next_look:
+            return
+        try:
+            self.sample()
+        except TransientError:
+            # The database is away, or (SQLite) written to by somebody who takes long: a gap in a chart.
+            return
+
+    def sample(self) -> int:
+        """Count every queue unless this time's samples are taken; returns how many were written. Raises DatabaseError.
+
+        A queue that cannot be counted is left out: its state is in the status. No row is taken, locked or waited for, and no long
+        queue is counted to its end.
+        """
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
+            with self._one_look():
+                now = self._now()
+                begin = FINEST.begin_of(now)
+                # The clock of the database gives whole seconds: a second too early is asked once more, too late would be a gap.
+                self._next_look = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
+                if begin == self._looked_at:
+                    return 0
+                if not claim(self._alias, self._claim, begin):
+                    self._looked_at = begin
+                    return 0
+                samples = list(self._count(begin, now))
+                write_samples(self._alias, samples)
+            self._looked_at = begin
+            # Nothing is complete before the next minute is; who has not seen this one through tries again.
+            minute = complete_minute(now)
+            if minute != self._kept_house:
+                keep_house(self._alias, now)
+                self._kept_house = minute
+        return len(samples)
+
+    def _one_look(self) -> AbstractContextManager[object]:
+        """One transaction for all statements of a look: an idle worker should cost a server few.
+
+        None on SQLite, where a transaction of ours writes from its begin, and handlers would wait for the counting.
+        """
+        if connection_of(self._alias).vendor == "sqlite":
+            return nullcontext()
+        return transaction.atomic(using=self._alias)
+
+    def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
+        found = read_queues(self._settings, self._queues(self._live_instances()), now=now)
+        for sample in filter(None, (*map(_sample_of_queue, found), *map(_of_delayed, read_delayed(self._settings)))):
+            sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
+            yield sample
+
+    def _queues(self, live: list[Instance]) -> list[KnownQueue]:
+        leased = {instance.callback_queue for instance in live}
+        found = known_queues(self._settings, live)
+        return [queue for queue in found if queue.kind is not QueueKind.CALLBACK or queue.address.table in leased]
+
+    def _live_instances(self) -> list[Instance]:
+        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
+        return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
+
+
+def _sample_of_queue(found: QueueStatus) -> QueueSample | None:
+    depth = found.depth
+    if depth is None:
+        return None
+    age = found.head_age.age if found.head_age is not None else None
+    return QueueSample(
+        queue=found.name,
+        waiting=depth.waiting,
+        expired=depth.expired,
+        head_age_seconds=None if age is None else age.total_seconds(),
+        exact=depth.exact,
+        written=found.written,
+    )
+
+
+def _of_delayed(found: DelayedStatus) -> QueueSample | None:
+    if found.waiting is None:
+        return None
+    name = found.endpoint + DELAYED_SUFFIX
+    return QueueSample(queue=name, waiting=found.waiting, overdue=found.overdue or 0, exact=found.exact)
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+# Writing what the endpoints of a process have counted into the table of endpoint samples, every 10 seconds and at its end.
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+WRITE_SECONDS = float(FINEST.seconds)
+_ENDPOINT_SAMPLES_AT_ONCE = 50
+
+
+class Measuring:
+    """Writes the measures of endpoints: triples of its name, the name of its instance and its measures. One thread at a time.
+
+    `now` is the clock of the managed tables' database unless another is handed in. A sample belongs to the time in which it is
+    written; what cannot be written is kept for the next time.
+    """
+
+    def __init__(self, endpoints: Iterable[tuple[str, str, Measures]], *, now: Callable[[], datetime] | None = None) -> None:
+        self._endpoints = list(endpoints)
+        self._alias = managed_alias()
+        self._now = now or partial(database_now, self._alias)
+
+    def job(self) -> BackgroundJob:
+        """`write` as a background job."""
+        return BackgroundJob("measures of endpoints", WRITE_SECONDS, self._run)
+
+    def _run(self) -> None:
+        try:
+            self.write()
+        except TransientError:
+            # The database is away, or (SQLite) written to by somebody who takes long: later, then.
+            return
+
+    def write(self) -> int:
+        """Write what was counted since the last time, in one transaction; returns how many rows that were. Raises DatabaseError.
+
+        Where nothing was counted nothing is asked of the database.
+        """
+        taken = [(endpoint, instance, measures, measures.take()) for endpoint, instance, measures in self._endpoints]
+        if not any(counted for *_, counted in taken):
+            return 0
+        try:
+            with database_errors(dialect_of_connection(connection_of(self._alias)), "write the measures of endpoints"):
+                begin = FINEST.begin_of(self._now())
+                rows = [row for endpoint, instance, _, counted in taken for row in _rows(endpoint, instance, begin, counted)]
+                with transaction.atomic(using=self._alias):
+                    EndpointSample.objects.using(self._alias).bulk_create(rows, batch_size=_ENDPOINT_SAMPLES_AT_ONCE)
+                    add_to_totals(self._alias, rows)
+        except BaseException:
+            for _endpoint, _instance, measures, counted in taken:
+                measures.put_back(counted)
+            raise
+        return len(rows)
+
+    def write_at_the_end(self) -> None:
+        """As `write`, for the end of a process, which must not fail on it: it is logged, and what was counted is lost."""
+        try:
+            self.write()
+        except Exception as error:  # noqa: BLE001 - see above
+            text = "the last measures of this process could not be written: %s"
+            logger.warning(text, error, extra={"event": "measures_lost"})
+
+
+def _rows(endpoint: str, instance: str, begin: datetime, counted: Mapping[str, Counted]) -> Iterator[EndpointSample]:
+    for message_type, of_type in counted.items():
+        yield EndpointSample(
+            endpoint=endpoint,
+            instance=instance,
+            message_type=message_type,
+            taken_at=begin,
+            seconds=FINEST.seconds,
+            **dataclasses.asdict(of_type),
+        )
+
+
+# --- endpoint totals --------------------------------------------------------------------------------------------------
+# What endpoints have done since ever: added to as their samples are written, read for counters.
+
+
+TOTALS: Final = ("handled", "failures", "immediate_retries", "delayed_retries", "moved_to_error", "processing_seconds")
+
+
+def add_to_totals(alias: str, samples: Iterable[EndpointSample]) -> None:
+    """Add the samples to the totals of their instances: one statement each, two for a new one. Inside of a transaction.
+
+    Always in the same order, so that processes that share rows never wait for each other in a circle.
+    """
+    sums: dict[tuple[str, str], dict[str, float]] = {}
+    for sample in samples:
+        of_instance = sums.setdefault((sample.endpoint, sample.instance), dict.fromkeys(TOTALS, 0))
+        for name in TOTALS:
+            of_instance[name] += getattr(sample, name)
+    for (endpoint, instance), numbers in sorted(sums.items()):
+        if not _add(alias, endpoint, instance, numbers):
+            _begin(alias, endpoint, instance, numbers)
+
+
+def _add(alias: str, endpoint: str, instance: str, numbers: Mapping[str, float]) -> bool:
+    rows = EndpointTotal.objects.using(alias).filter(endpoint=endpoint, instance=instance)
+    return rows.update(**{name: F(name) + number for name, number in numbers.items()}) > 0
+
+
+def _begin(alias: str, endpoint: str, instance: str, numbers: Mapping[str, float]) -> None:
+    total = EndpointTotal(endpoint=endpoint, instance=instance)
+    for name, number in numbers.items():
+        setattr(total, name, number)
+    try:
+        with transaction.atomic(using=alias):
+            total.save(using=alias, force_insert=True)
+    except IntegrityError:
+        _add(alias, endpoint, instance, numbers)  # another process of the instance was first
+
+
+def read_endpoint_totals(alias: str) -> list[EndpointTotal]:
+    """The totals of all instances, by endpoint; one statement."""
+    return list(EndpointTotal.objects.using(alias).order_by("endpoint", "instance"))

@@ -1,0 +1,478 @@
+"""Recurring messages: the setting SCHEDULES, sent by workers once for each tick, what operators changed, and how they stand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
+from typing import Final
+
+from django.db import Error as DjangoError
+from django.db import IntegrityError, transaction
+from django.db.models import Q, QuerySet, Subquery
+from django.utils import timezone
+
+from sqlqueue_app.conf import EndpointSettings, ScheduleSettings, Settings
+from sqlqueue_app.conf.crontab import CronTimes, cron_times
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.messages.envelope import OutgoingMessage
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.messages.times import format_time
+from sqlqueue_app.models import Schedule, ScheduleTick
+from sqlqueue_app.receiving.background import BackgroundJob
+from sqlqueue_app.receiving.handlers import handlers_of
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.sending.composer import Routes, SendOptions
+from sqlqueue_app.sending.sender import Sender
+from sqlqueue_app.status.events import Actor
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+
+# --- schedules --------------------------------------------------------------------------------------------------------
+# Recurring messages: the setting SCHEDULES, sent by workers, once for each tick however many of them run.
+#
+# A tick is claimed by a row of its own, in one transaction with the message: the unique constraint lets one process through. Where
+# the managed tables are in another database than the queues, the message commits first, so that a process killed in between leaves
+# a tick that is sent again, never one that is not sent. A run that an operator asks for is taken by an UPDATE in the same way.
+
+
+logger = logging.getLogger("sqlqueue.background")
+
+# A message is sent so long after its tick at most, while a worker runs.
+LOOK_SECONDS = 5.0
+# Whoever asks for a run waits longer than a tick does: a worker at rest looks for it with every second look.
+_LOOKS_FOR_A_REQUEST = 2
+# A tick at which no worker ran is made up for by one that starts within a day, as Celery's beat does without a limit; of several
+# ticks only the last is, as with APScheduler's `coalesce`.
+LATE_AT_MOST = timedelta(days=1)
+KEPT = timedelta(days=30)
+_DELETED_AT_ONCE = 1000
+
+
+class Schedules:
+    """Sends the messages that are due, as one endpoint. One object serves one thread at a time; others may compete with it.
+
+    A message goes where the routes say, without a route to the endpoint that `handled_by` names for its type: of those that the
+    process runs. `now` is the clock of the managed tables' database unless another is handed in; `zone` is Django's TIME_ZONE.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        endpoint: str,
+        *,
+        handled_by: Mapping[str, str] | None = None,
+        now: Callable[[], datetime] | None = None,
+        zone: tzinfo | None = None,
+    ) -> None:
+        self._routes = Routes(settings.routes)
+        self._handled_by = handled_by or {}
+        self._alias = managed_alias()
+        self._sender = Sender(endpoint)
+        self._endpoint = endpoint
+        self._now = now or partial(database_now, self._alias)
+        zone = zone or timezone.get_default_timezone()
+        self._entries = [_Entry(each, zone) for each in settings.schedules.values()]
+        self._looks = 0
+
+    def job(self) -> BackgroundJob:
+        """`send_due` as a background job."""
+        return BackgroundJob("recurring messages", LOOK_SECONDS, self._run)
+
+    def send_due(self, *, requests: bool = True) -> int:
+        """Send what has become due since the last look, each schedule for itself, and return how many messages were sent.
+
+        With `requests` also what somebody has asked to be run now, whether it is enabled or not. What fails is logged, once for
+        each tick and run, and tried again at the next look. TransientError where the database is away, or
+        (SQLite) written to by somebody who takes long: call it again later, nothing is lost.
+        """
+        now = self._now()
+        asked = self._requested() if requests else {}
+        return sum(self._look(entry, now) + self._run_asked(entry, asked, now) for entry in self._entries)
+
+    def _run(self) -> None:
+        self._looks += 1
+        try:
+            self.send_due(requests=self._looks % _LOOKS_FOR_A_REQUEST == 1)
+        except TransientError:
+            # The receivers have said so.
+            return
+
+    def _look(self, entry: _Entry, now: datetime) -> bool:
+        schedule = entry.schedule
+        try:
+            with database_errors(
+                dialect_of_connection(connection_of(self._alias)), f"send the message of schedule {schedule.name!r}"
+            ):
+                if entry.done is None:
+                    entry.done = self._first_look(schedule, now)
+                tick = entry.due(now)
+                if tick is None:
+                    return False
+                # Disabled by an operator, or it was when the tick came.
+                sent = not is_skipped(self._alias, schedule, tick) and self._send(schedule, tick, now)
+            entry.done = tick
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one that cannot be sent keeps no other from it
+            self._say_failed(entry, entry.due(now), error, now)
+            return False
+        return sent
+
+    def _requested(self) -> dict[tuple[str, str], Schedule]:
+        with database_errors(dialect_of_connection(connection_of(self._alias)), "look for runs that were asked for"):
+            return requested_runs(self._alias)
+
+    def _run_asked(self, entry: _Entry, asked: Mapping[tuple[str, str], Schedule], now: datetime) -> bool:
+        """Send the message of a schedule that somebody asks to be run now; False if nobody does, or another process has."""
+        schedule = entry.schedule
+        request = asked.get((schedule.name, schedule.send))
+        if request is None or request.run_requested_at is None:
+            return False
+        try:
+            with database_errors(dialect_of_connection(connection_of(self._alias)), f"run schedule {schedule.name!r}"):
+                message = self._compose(schedule, request.run_requested_at, by_hand=True)
+                with transaction.atomic(using=self._alias):
+                    if not take_run(self._alias, request, now, message_id=message.message_id or "", endpoint=self._endpoint):
+                        return False
+                    with transaction.atomic(using=self._sender.alias):
+                        self._sender.write([message])
+        except TransientError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one that cannot be sent keeps no other from it
+            self._say_failed(entry, request.run_requested_at, error, now)
+            return False
+        text = "%s sent by schedule %s, run by hand"
+        logger.info(text, schedule.send, schedule.name, extra={"event": "schedule_sent"})
+        return True
+
+    def _say_failed(self, entry: _Entry, at: datetime | None, error: Exception, now: datetime) -> None:
+        """Log a failure, and leave it for the pages of operators, once for each tick and each run."""
+        if entry.fails_anew(at):
+            name = entry.schedule.name
+            logger.error("schedule %s cannot send: %s", name, error, exc_info=error, extra={"event": "schedule_failed"})
+            note_failure(self._alias, entry.schedule, error, now)
+
+    def _first_look(self, schedule: ScheduleSettings, now: datetime) -> datetime:
+        """Up to when the schedule is done; a schedule that nobody has seen before is done up to now."""
+        ticks = self._ticks(schedule)
+        last = ticks.order_by("-tick").first()
+        if last is None:
+            with transaction.atomic(using=self._alias):
+                last, _ = ticks.get_or_create(
+                    schedule=schedule.name, message_type=schedule.send, tick=now.replace(second=0, microsecond=0),
+                    defaults={"sent_at": now},
+                )  # fmt: skip
+        seen: datetime = last.tick  # type: ignore[assignment]  # never NULL
+        return seen
+
+    def _send(self, schedule: ScheduleSettings, tick: datetime, now: datetime) -> bool:
+        """Claim the tick and send its message, both or none; False if another process has."""
+        if self._ticks(schedule).filter(tick=tick).exists():
+            return False
+        message = self._compose(schedule, tick)
+        try:
+            with transaction.atomic(using=self._alias):
+                ScheduleTick.objects.using(self._alias).create(
+                    schedule=schedule.name,
+                    message_type=schedule.send,
+                    tick=tick,
+                    sent_at=now,
+                    message_id=message.message_id or "",
+                    endpoint=self._endpoint,
+                )
+                clear_failure(self._alias, schedule)
+                with transaction.atomic(using=self._sender.alias):
+                    self._sender.write([message])
+        except IntegrityError:
+            return False
+        self._say_sent(schedule, tick, now)
+        self._forget_old(schedule, now)
+        return True
+
+    def _compose(self, schedule: ScheduleSettings, tick: datetime, *, by_hand: bool = False) -> OutgoingMessage:
+        told = {names.SCHEDULE: schedule.name, names.SCHEDULED_FOR: format_time(tick)}
+        options = SendOptions(to=self._address_of(schedule.send), headers={**told, names.RUN_BY_HAND: "True"} if by_hand else told)
+        return self._sender.composer.compose(schedule.send, dict(schedule.body), options)
+
+    def _address_of(self, message_type: str) -> str | None:
+        """Where a type goes that has no route; None where the routes say it, or say what is missing."""
+        if self._routes.find(message_type) is not None or (endpoint := self._handled_by.get(message_type)) is None:
+            return None
+        book = self._sender.dispatcher.book
+        return book.canonical(book.of_queue(endpoint))
+
+    def _forget_old(self, schedule: ScheduleSettings, now: datetime) -> None:
+        old = self._ticks(schedule).filter(tick__lt=now - KEPT).values_list("pk", flat=True)
+        if chosen := list(old[:_DELETED_AT_ONCE]):
+            ScheduleTick.objects.using(self._alias).filter(pk__in=chosen).delete()
+
+    def _ticks(self, schedule: ScheduleSettings) -> QuerySet[ScheduleTick]:
+        return ScheduleTick.objects.using(self._alias).filter(schedule=schedule.name, message_type=schedule.send)
+
+    def _say_sent(self, schedule: ScheduleSettings, tick: datetime, now: datetime) -> None:
+        late = f", {now - tick} late" if now - tick > LATE_FROM else ""
+        logger.info(
+            "%s sent by schedule %s for %s%s",
+            schedule.send,
+            schedule.name,
+            tick.isoformat(),
+            late,
+            extra={"event": "schedule_sent"},
+        )
+
+
+class _Entry:
+    """A schedule with what this process knows of it: up to when it is done, None before the first look."""
+
+    def __init__(self, schedule: ScheduleSettings, zone: tzinfo) -> None:
+        self.schedule = schedule
+        self.done: datetime | None = None
+        self._failed_at: list[datetime | None] = []
+        self._times = cron_times(schedule.cron)
+        self._zone = zone
+        # A time in which there is no tick that is not done.
+        self._without = (datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
+
+    def fails_anew(self, at: datetime | None) -> bool:
+        """Whether this failure is the first one of its tick or run; of one that could not even look at its ticks, of all."""
+        if at in self._failed_at:
+            return False
+        # A tick and a run may fail in turns.
+        self._failed_at = [*self._failed_at[-1:], at]
+        return True
+
+    def due(self, now: datetime) -> datetime | None:
+        """The last tick that is not done; earlier ones are left out."""
+        after = now - LATE_AT_MOST if self.done is None else max(now - LATE_AT_MOST, self.done)
+        begin, end = self._without
+        # A day has 1,440 minutes: those that were looked at, and had no tick, are stepped over.
+        found = self._times.latest(end if begin <= after <= end <= now else after, now, self._zone)
+        if found is None:
+            self._without = (after, now)
+        return found
+
+
+def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
+    """The schedules whose message type ROUTES sends nowhere and no endpoint handles; imports handlers, reaches no database."""
+    routes = Routes(settings.routes)
+    unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
+    if not unrouted:
+        return []
+    handled = {name for endpoint in settings.endpoints.values() for name in _handled_types(endpoint)}
+    return [schedule for schedule in unrouted if schedule.send not in handled]
+
+
+def _handled_types(endpoint: EndpointSettings) -> list[str]:
+    try:
+        return [handler.message_type for handler in handlers_of(endpoint.handlers)]
+    except Exception:  # noqa: BLE001 - a module of the project may raise anything; who runs the endpoint is told of it
+        return []
+
+
+# --- schedule state ---------------------------------------------------------------------------------------------------
+# What operators have said about schedules, and workers of them: the rows of `Schedule`, by name and message type.
+
+
+_LONGEST_ERROR: Final = 2_000
+
+# --- by operators ---------------------------------------------------------------------------------------------------------------
+
+
+def request_run(name: str, message_type: str) -> bool:
+    """Ask for a run now: a worker sends the message at its next look, within 10 seconds, once. False if one is asked for already.
+
+    Raises Django's errors of the database.
+    """
+    alias = managed_alias()
+    now = database_now(alias)
+    with transaction.atomic(using=alias):
+        row = _row(alias, name, message_type)
+        return _rows(alias, name, message_type).filter(pk=row.pk, run_requested_at=None).update(run_requested_at=now) == 1
+
+
+def cancel_run(name: str, message_type: str) -> bool:
+    """Take the request for a run back; False if a worker has followed it, or there is none."""
+    asked = _rows(managed_alias(), name, message_type).filter(run_requested_at__isnull=False)
+    return asked.update(run_requested_at=None) == 1
+
+
+def set_enabled(name: str, message_type: str, *, enabled: bool, actor: Actor) -> bool:
+    """Enable or disable a schedule; False if it is so already. Ticks up to when it is enabled are not made up for."""
+    alias = managed_alias()
+    now = database_now(alias)
+    with transaction.atomic(using=alias):
+        row = _row(alias, name, message_type)
+        other = _rows(alias, name, message_type).filter(pk=row.pk, enabled=not enabled)
+        return other.update(enabled=enabled, changed_by=actor.name[:255], changed_at=now) == 1
+
+
+def _rows(alias: str, name: str, message_type: str) -> QuerySet[Schedule]:
+    return Schedule.objects.using(alias).filter(name=name, message_type=message_type)
+
+
+def _row(alias: str, name: str, message_type: str) -> Schedule:
+    return Schedule.objects.using(alias).get_or_create(name=name, message_type=message_type)[0]
+
+
+# --- by workers -----------------------------------------------------------------------------------------------------------------
+
+
+def is_skipped(alias: str, schedule: ScheduleSettings, tick: datetime) -> bool:
+    """Whether a tick is left out: the schedule is disabled, or it was until after the tick. One statement."""
+    said = _rows(alias, schedule.name, schedule.send).values_list("enabled", "changed_at").first()
+    if said is None:
+        return False
+    enabled, changed_at = said
+    return not enabled or (changed_at is not None and tick <= changed_at)
+
+
+def requested_runs(alias: str) -> dict[tuple[str, str], Schedule]:
+    """The schedules that somebody asks to be run now, by name and message type. One statement."""
+    rows = Schedule.objects.using(alias).filter(run_requested_at__isnull=False)
+    return {(row.name, row.message_type): row for row in rows}
+
+
+def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, endpoint: str) -> bool:
+    """Take a request for a run, in the transaction that sends its message; False if another process has."""
+    asked = Schedule.objects.using(alias).filter(pk=request.pk, run_requested_at=request.run_requested_at)
+    told = {"ran_at": now, "ran_message_id": message_id, "ran_endpoint": endpoint, "failed_at": None, "error": ""}
+    return asked.update(run_requested_at=None, **told) == 1
+
+
+def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: datetime) -> None:
+    """Leave for operators why a message could not be sent. Never raises an error of the database: the log has said it all."""
+    told = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_LONGEST_ERROR]}
+    rows = _rows(alias, schedule.name, schedule.send)
+    try:
+        with transaction.atomic(using=alias):
+            if not rows.update(**told):
+                rows.create(name=schedule.name, message_type=schedule.send, **told)
+    except IntegrityError:
+        pass  # another process was faster
+    except DjangoError:
+        return
+
+
+def clear_failure(alias: str, schedule: ScheduleSettings) -> None:
+    """Forget the failure: a message was sent."""
+    _rows(alias, schedule.name, schedule.send).filter(failed_at__isnull=False).update(failed_at=None, error="")
+
+
+# --- schedule status --------------------------------------------------------------------------------------------------
+# How the recurring messages stand: their next ticks, the last that was sent, what is late, failing or disabled.
+
+
+# What is more than this late is said to be.
+LATE_FROM: Final = timedelta(minutes=1)
+_NEXT_TICKS: Final = 3
+# So many schedules are asked for with one statement.
+_AT_ONCE: Final = 50
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStatus:
+    """A schedule with its next tick and the last one whose message was sent; None where there is none.
+
+    `cron` is None for a schedule that others have, and the settings of this process have not. `is_seen` is whether a worker has
+    ever seen it. `late_since` is the first tick whose message should have been sent, and was not. `state` is what
+    operators have said of it, and workers.
+    """
+
+    name: str
+    cron: str | None
+    send: str
+    next_tick: datetime | None
+    last_tick: datetime | None = None
+    last_sent_at: datetime | None = None
+    last_message_id: str | None = None
+    last_endpoint: str | None = None
+    next_ticks: tuple[datetime, ...] = ()
+    is_seen: bool = False
+    late_since: datetime | None = None
+    state: Schedule | None = None
+
+    @property
+    def key(self) -> Key:
+        """By what it is told from others: several projects on one database may have a schedule of the same name."""
+        return self.name, self.send
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether workers send its message at its ticks."""
+        return self.state is None or self.state.enabled
+
+    @property
+    def error(self) -> str:
+        """Why its message cannot be sent; empty if it can."""
+        return self.state.error if self.state is not None and self.state.failed_at is not None else ""
+
+
+def read_schedules(settings: Settings, now: datetime, *, zone: tzinfo | None = None, others: bool = False) -> list[ScheduleStatus]:
+    """The schedules of the settings as they stand at `now`; with `others` also those that the database knows besides.
+
+    Two statements for fifty of them; one more with `others`, which reads all ticks that are kept. Django's errors if there are no
+    tables.
+    """
+    if not settings.schedules and not others:
+        return []
+    alias, zone = managed_alias(), zone or timezone.get_default_timezone()
+    lines: dict[Key, str | None] = {(each.name, each.send): each.cron for each in settings.schedules.values()}
+    states = {(row.name, row.message_type): row for row in Schedule.objects.using(alias)}
+    if others:
+        ticked = ScheduleTick.objects.using(alias).order_by().values_list("schedule", "message_type").distinct()
+        for key in sorted({*states, *ticked} - lines.keys()):
+            lines[key] = None
+    last = dict(_last_ticks(alias, lines))
+    return [_status(key, line, last.get(key), states.get(key), now, zone) for key, line in lines.items()]
+
+
+def _last_ticks(alias: str, keys: Iterable[Key]) -> Iterator[tuple[Key, ScheduleTick]]:
+    """The row of the last tick of each schedule: each is found by the index, fifty with one statement."""
+    left = list(keys)
+    while left:
+        chosen, left = left[:_AT_ONCE], left[_AT_ONCE:]
+        wanted = Q()
+        for name, message_type in chosen:
+            of_schedule = ScheduleTick.objects.using(alias).filter(schedule=name, message_type=message_type)
+            wanted |= Q(pk=Subquery(of_schedule.order_by("-tick").values("pk")[:1]))
+        for row in ScheduleTick.objects.using(alias).filter(wanted):
+            yield (row.schedule, row.message_type), row
+
+
+def _status(
+    key: Key, line: str | None, last: ScheduleTick | None, state: Schedule | None, now: datetime, zone: tzinfo
+) -> ScheduleStatus:
+    times = None if line is None else cron_times(line)
+    following = () if times is None else tuple(_following(times, now, zone))
+    is_sent = last is not None and bool(last.message_id)
+    late = None
+    if times is not None and last is not None and last.tick is not None and (state is None or state.enabled):
+        changed_at = state.changed_at if state is not None else None
+        missed = times.next_after(max(last.tick, changed_at or last.tick), zone)
+        late = missed if missed is not None and missed <= now - LATE_FROM else None
+    return ScheduleStatus(
+        name=key[0],
+        cron=line,
+        send=key[1],
+        next_tick=following[0] if following else None,
+        last_tick=last.tick if last is not None and is_sent else None,
+        last_sent_at=last.sent_at if last is not None and is_sent else None,
+        last_message_id=last.message_id if last is not None and is_sent else None,
+        last_endpoint=last.endpoint if last is not None and is_sent else None,
+        next_ticks=following,
+        is_seen=last is not None,
+        late_since=late,
+        state=state,
+    )
+
+
+def _following(times: CronTimes, now: datetime, zone: tzinfo) -> Iterator[datetime]:
+    moment: datetime | None = now
+    for _ in range(_NEXT_TICKS):
+        moment = times.next_after(moment, zone) if moment is not None else None
+        if moment is not None:
+            yield moment

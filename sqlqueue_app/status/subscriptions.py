@@ -1,0 +1,200 @@
+"""Who has subscribed to which event, and what is odd: queues that are gone, endpoints nobody runs, events nobody handles."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError
+from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.sending.subscribers import subscribers_of
+from sqlqueue_app.status.instances import read_instances
+from sqlqueue_app.status.queues import address_book_of, listed_tables, table_key
+from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+
+# --- subscription matrix ----------------------------------------------------------------------------------------------
+
+
+# Of queues that a look at all tables has not found, as in another catalog, so many are looked for one by one.
+_LOOKED_FOR_AT_MOST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """One subscription and what can be said of it.
+
+    `handled` is whether the endpoint has a handler for the event, None where this process cannot tell: for an endpoint that is not
+    in its settings, or whose handlers cannot be imported. `live` is how many of its processes are alive, None where the tables of
+    `migrate` are missing.
+    """
+
+    subscription: Subscription
+    queue_exists: bool
+    is_in_settings: bool
+    handled: bool | None
+    live: int | None
+    subscribes_again: bool
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether copies go to nobody: the queue is gone, no process of the endpoint lives, or it has no handler."""
+        return not self.queue_exists or self.live == 0 or self.handled is False
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribedEvent:
+    """An event with those who get it. `is_handled`: False where none of them has a handler, as far as can be told."""
+
+    topic: str
+    subscribers: tuple[Subscriber, ...]
+
+    @property
+    def is_handled(self) -> bool:
+        """Whether somebody handles it, or may."""
+        return any(each.handled is not False for each in self.subscribers)
+
+    @property
+    def has_orphans(self) -> bool:
+        """Whether one of its subscriptions leads to nobody."""
+        return any(each.is_orphan for each in self.subscribers)
+
+
+def read_matrix(settings: Settings) -> list[SubscribedEvent]:
+    """Every event that somebody has subscribed to, by name, each with its subscribers by name.
+
+    One statement for the subscriptions, two for the queues and one for the processes; three more at most where queues are gone.
+    Imports handlers; those that cannot be imported are left out. QueueNotFound without a subscription table, another DatabaseError
+    for one of another shape, ConnectionLost.
+    """
+    book = address_book_of(settings)
+    with guarded_read(settings.database, "read the subscriptions"):
+        rows = subscribers_of(settings.database, book).table.all()
+    exists = _existing(settings, book, sorted({row.address for row in rows}))
+    names = {row.endpoint for row in rows}
+    handled = {name: _handled(settings, name) for name in names & set(settings.endpoints)}
+    instances, _rows, problem = read_instances()
+    live = {name: sum(1 for each in instances if each.alive and each.endpoint == name) for name in names}
+    events: dict[str, list[Subscriber]] = {}
+    for row in sorted(rows, key=lambda each: (each.topic, each.endpoint)):
+        types = handled.get(row.endpoint)
+        is_handled = None if types is None else row.topic in types
+        events.setdefault(row.topic, []).append(
+            Subscriber(
+                subscription=row,
+                queue_exists=row.address in exists,
+                is_in_settings=row.endpoint in settings.senders,
+                handled=is_handled,
+                live=None if problem is not None else live[row.endpoint],
+                subscribes_again=bool(is_handled) and settings.endpoints[row.endpoint].subscribe,
+            )
+        )
+    return [SubscribedEvent(topic, tuple(subscribers)) for topic, subscribers in events.items()]
+
+
+def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -> set[str]:
+    """Those of the addresses whose queue exists."""
+    listed = {table_key(table.address) for table in listed_tables(settings.database) if table.layout is not None}
+    found, looked = set(), 0
+    for text in addresses:
+        try:
+            address = book.parse(text)
+        except AddressError:
+            continue
+        if table_key(address) in listed:
+            found.add(text)
+        elif looked < _LOOKED_FOR_AT_MOST:
+            looked += 1
+            try:
+                with guarded_read(settings.database, "look for a queue"):
+                    if queue_table(settings.database, address).exists():
+                        found.add(text)
+            except ConnectionLost:
+                raise
+            except DatabaseError:
+                continue
+    return found
+
+
+def _handled(settings: Settings, endpoint: str) -> set[str] | None:
+    try:
+        return set(Endpoint(settings, endpoint).handlers.message_types)
+    except Exception:  # noqa: BLE001 - a module of the project may raise anything; the page of the endpoint says what
+        return None
+
+
+# --- subscriptions ----------------------------------------------------------------------------------------------------
+# The subscriptions of endpoints: those that a worker makes at its start, those that are there, those that nobody needs.
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    """A subscription and what can be said of it; `handled` is None for an endpoint that is not in the settings."""
+
+    subscription: Subscription
+    queue_exists: bool
+    handled: bool | None
+
+
+def subscribe_to_events(endpoint: Endpoint) -> list[str]:
+    """Subscribe to the events of an endpoint, if SUBSCRIBE says so, and return the types whose row was missing or had another
+    address. Reads first: where nothing changed nothing is written. Types that are no longer handled keep their rows.
+
+    QueueNotFound if there is no subscription table.
+    """
+    if not endpoint.config.subscribe or not (events := endpoint.events):
+        return []
+    address = endpoint.book.canonical(endpoint.book.of_queue(endpoint.name))
+    known = set(endpoint.subscriptions.all())
+    wanted = [Subscription(endpoint.name, topic, address) for topic in events]
+    changed = [subscription for subscription in wanted if subscription not in known]
+    for subscription in changed:
+        endpoint.subscriptions.subscribe(subscription)
+        logger.info(
+            "endpoint %s has subscribed to %s",
+            endpoint.name,
+            subscription.topic,
+            extra={"event": "subscribed", "endpoint": endpoint.name},
+        )
+    return [subscription.topic for subscription in changed]
+
+
+def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[SubscriptionState]:
+    """The subscriptions of an endpoint, or all, by endpoint and topic. QueueNotFound if there is no subscription table."""
+    book, table = _book_and_table(settings)
+    rows = [row for row in table.all() if endpoint is None or row.endpoint == endpoint]
+    handled = {
+        name: set(Endpoint(settings, name).handlers.message_types)
+        for name in {row.endpoint for row in rows} & set(settings.endpoints)
+    }
+    exists = {address: _exists(settings.database, book, address) for address in {row.address for row in rows}}
+    return [
+        SubscriptionState(row, exists[row.address], row.topic in handled[row.endpoint] if row.endpoint in handled else None)
+        for row in rows
+    ]
+
+
+def remove_subscriptions(settings: Settings, subscriptions: list[Subscription]) -> int:
+    """Delete the rows and return how many there were."""
+    _, table = _book_and_table(settings)
+    return sum(table.unsubscribe(each.endpoint, each.topic) for each in subscriptions)
+
+
+def _book_and_table(settings: Settings) -> tuple[AddressBook, SubscriptionTable]:
+    book = address_book_of(settings)
+    return book, subscribers_of(settings.database, book).table
+
+
+def _exists(alias: str, book: AddressBook, address: str) -> bool:
+    try:
+        return queue_table(alias, book.parse(address)).exists()
+    except AddressError:
+        return False

@@ -1,0 +1,81 @@
+"""Texts that pages, notifications and commands share: placeholders of translations, durations, names in addresses."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.admin.utils import quote
+from django.utils.formats import number_format
+
+# --- words ------------------------------------------------------------------------------------------------------------
+# Values for the placeholders of translated texts.
+
+
+class Words(dict[str, str]):
+    """Values by the names of placeholders; a question mark for what is not there. Whole numbers are in the form of the language."""
+
+    def __init__(self, subject: str, details: object) -> None:
+        known: Mapping[str, Any] = details if isinstance(details, dict) else {}
+        super().__init__({str(name): _in_words(value) for name, value in known.items()})
+        self["subject"] = subject
+
+    def __missing__(self, name: str) -> str:
+        return "?"
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(number_format(value, decimal_pos=0, force_grouping=True))
+    return str(value)
+
+
+# --- durations --------------------------------------------------------------------------------------------------------
+# Durations cut to what a person reads: the two largest units.
+
+
+class Unit(enum.Enum):
+    """A unit with its seconds."""
+
+    DAYS = 86_400
+    HOURS = 3_600
+    MINUTES = 60
+    SECONDS = 1
+
+
+def two_units(value: timedelta) -> tuple[bool, tuple[tuple[int, Unit], ...]]:
+    """Whether the duration is negative, and its size in the largest unit that fits and the next one; rounded to seconds."""
+    left = round(abs(value.total_seconds()))
+    negative = value < timedelta() and left > 0
+    units = list(Unit)
+    first = next((unit for unit in units if left >= unit.value), Unit.SECONDS)
+    amount, left = divmod(left, first.value)
+    if first is Unit.SECONDS:
+        return negative, ((amount, first),)
+    second = units[units.index(first) + 1]
+    return negative, ((amount, first), (left // second.value, second))
+
+
+# --- admin paths ------------------------------------------------------------------------------------------------------
+# Names of queues and endpoints as parts of the addresses of the admin pages.
+
+
+_DOTS = re.compile(r"\.{1,2}\Z")
+_QUOTED = re.compile("_[0-9A-F]{2}")
+# What would end the part of a path, or be changed on its way.
+_UNSAFE = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+def path_of(name: str) -> str:
+    """The name as one part of a path: as it is wherever that works, else quoted as the admin quotes keys. No two share one."""
+    if _DOTS.match(name):
+        return name.replace(".", "_2E")
+    return quote(name) if _UNSAFE.search(name) or _QUOTED.search(name) else name
+
+
+def text_of_path(path: str) -> str:
+    """The name that a part of a path means where nobody knows which names there are: the reverse of `path_of`."""
+    return _QUOTED.sub(lambda found: chr(int(found[0][1:], 16)), path)

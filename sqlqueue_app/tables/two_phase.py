@@ -1,0 +1,520 @@
+"""Other databases in the receive transaction: two-phase commit, decided by the database of the queues.
+
+See docs/internals/decisions.md#two-phase-commit.
+
+Phase one: the transaction is recorded in the log, within itself; then each other database that was written to prepares its branch.
+The commit of the receive is the decision. Phase two commits the branches. A process that dies in between leaves branches, and
+`status/in_doubt.py` ends them as the log says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from django.db import Error as DjangoDatabaseError
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
+
+from sqlqueue_app.dialects.dialect import Dialect, dialect
+from sqlqueue_app.dialects.postgresql import CAN_PREPARE, BranchId
+from sqlqueue_app.messages.errors import CannotPrepare, DatabaseError, DoomedTransaction
+from sqlqueue_app.tables.connections import SAVEPOINT, Hooks, WatchedConnection, connection_of, database_errors, fetch_all, watch
+from sqlqueue_app.tables.transaction_log import TransactionLog
+
+# --- participants of one receive transaction; an object serves one thread ---------------------------------------------
+
+
+logger = logging.getLogger("sqlqueue.receive")
+
+
+class TwoPhaseParticipants:
+    """The other databases: those that can prepare a transaction take part, the rest may only be read."""
+
+    def __init__(self, aliases: Sequence[str], log: TransactionLog, queue: str) -> None:
+        self._log = log
+        self._queue = queue
+        can = {alias: connections[alias].vendor in CAN_PREPARE for alias in aliases}
+        before_use = self._end_left if log.has_one_writer else None
+        self._participants = [Participant(alias, before_use=before_use) for alias, prepares in can.items() if prepares]
+        self._read_only = [ReadOnlyParticipant(alias) for alias, prepares in can.items() if not prepares]
+        self._hooks: Hooks = []
+        self._prepared: list[tuple[str, BranchId]] = []
+
+    def begin_message(self) -> None:
+        """The message may begin to work."""
+        for each in self._participants:
+            each.begin_message()
+        for other in self._read_only:
+            other.begin_message()
+
+    def end_message(self) -> None:
+        """The message is done except for the commit."""
+        for each in self._participants:
+            self._hooks += each.end_message()
+        for other in self._read_only:
+            other.end_message()
+
+    def _end_left(self, alias: str) -> None:
+        """End the branches that crashed processes left on an alias, before the message may have to wait for their locks.
+
+        With a single writer no other process could do it: this message is the writer, and whoever asks the log waits for it.
+        """
+        for branch in prepared_branches(alias, self._log.coordinator()):
+            end_in_doubt(branch, committed=self._log.knows(branch.id.transaction))
+
+    def undo_message(self) -> None:
+        """Undo the work of the message."""
+        for each in self._participants:
+            each.undo_message()
+
+    def check_usable(self) -> None:
+        """DoomedTransaction if a commit would not commit."""
+        for each in self._participants:
+            each.check_usable()
+
+    def prepare(self) -> bool:
+        """Phase one. Returns whether `commit` will have anything to do; if it raises, nothing is left prepared."""
+        self.end_message()
+        begun = [each for each in self._participants if each.begun]
+        try:
+            writers = [each for each in begun if each.has_written()]
+            for each in begun:
+                if each not in writers:
+                    self._hooks += each.commit_plainly()
+            if writers:
+                self._prepare(writers)
+        except BaseException:
+            self._roll_back_prepared()
+            self.abandon()
+            raise
+        return bool(self._prepared or self._hooks)
+
+    def _prepare(self, writers: Sequence[Participant]) -> None:
+        coordinator, transaction = self._log.coordinator(), uuid.uuid4()
+        self._log.record(transaction, self._queue, [each.alias for each in writers])
+        for number, each in enumerate(writers):
+            branch = BranchId(coordinator, transaction, number)
+            self._hooks += each.prepare(branch)
+            self._prepared.append((each.alias, branch))
+
+    def commit(self) -> Hooks:
+        """Phase two, after the decision. Returns the `on_commit` hooks of the other databases; never raises."""
+        hooks, self._hooks = self._hooks, []
+        prepared, self._prepared = self._prepared, []
+        for alias, branch in prepared:
+            try:
+                commit_prepared(alias, branch)
+            except DatabaseError as error:
+                self._in_doubt(branch, error, "the message is handled, this is committed as soon as a worker reaches the database")
+        return hooks
+
+    def ask_log(self) -> None:
+        """Instead of `commit`, where the commit of the receive raised: finish the branches as the log decided. Never raises."""
+        self.abandon()
+        # Undecided branches are left to a later look: the next message must neither commit nor roll them back.
+        prepared, self._prepared = self._prepared, []
+        if not prepared:
+            return
+        try:
+            committed = self._log.is_committed(prepared[0][1].transaction)
+        except DatabaseError as error:
+            for _, branch in prepared:
+                self._in_doubt(branch, error, "whether its transaction was committed is asked again")
+            return
+        if committed is None:
+            return
+        self._prepared = prepared
+        if committed:
+            self.commit()
+        else:
+            self._roll_back_prepared()
+
+    def _roll_back_prepared(self) -> None:
+        prepared, self._prepared = self._prepared, []
+        for alias, branch in prepared:
+            try:
+                rollback_prepared(alias, branch)
+            except DatabaseError as error:
+                self._in_doubt(branch, error, "it is rolled back as soon as a worker reaches the database")
+
+    def abandon(self) -> None:
+        """Roll back what is not prepared. Never raises."""
+        self._hooks = []
+        for each in self._participants:
+            each.abandon()
+        for other in self._read_only:
+            other.end_message()
+
+    def _in_doubt(self, branch: BranchId, error: DatabaseError, then: str) -> None:
+        text = "the branch %s is left prepared: %s; %s"
+        logger.warning(text, branch, error, then, extra={"event": "branch_in_doubt", "queue": self._queue})
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+# Two-phase commit as the other databases see it: prepare, commit and roll back branches, and list those that were left.
+
+
+background_logger = logging.getLogger("sqlqueue.background")
+
+# An object is not there: somebody else has ended the branch. It is in use: somebody does so now.
+_GONE: Final = "42704"
+_NOT_IN_THE_STATE: Final = "55000"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBranch:
+    """A branch that its server keeps, with its locks, until somebody ends it."""
+
+    alias: str
+    id: BranchId
+    prepared_at: datetime
+
+
+def has_written(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the open transaction has written anything, or locked a row."""
+    return bool(fetch_all(connection, _dialect().statement("transaction_has_written"))[0][0])
+
+
+def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
+    """Phase one: end the open transaction as a branch that any session can commit, also after a crash of the server.
+
+    The connection has no transaction then, which Django does not know. CannotPrepare where the server keeps no branches;
+    DoomedTransaction where the transaction had failed, and was rolled back.
+    """
+    alias = connection.alias
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_dialect().script("prepare_transaction", branch=branch.literal))
+            said = cursor.statusmessage
+    except Exception as error:
+        if _code(error) == _NOT_IN_THE_STATE:
+            why = "keeps no prepared transactions (max_prepared_transactions = 0)"
+            raise CannotPrepare(cannot_prepare(alias, why)) from error
+        raise
+    if said != "PREPARE TRANSACTION":
+        raise DoomedTransaction(
+            f"the transaction on {alias!r} cannot be committed: a database error inside of it was caught outside of an atomic() "
+            "block; wrap the statement that may fail in transaction.atomic()"
+        )
+
+
+def cannot_prepare(alias: str, why: str) -> str:
+    """The text for an alias that cannot take part."""
+    return (
+        f"the database {alias!r} {why}, so what a handler writes there cannot be committed together with its message; "
+        "nothing was committed. Let it keep them, use TRANSACTION_MODE 'sends_atomic_with_receive' (what is written there "
+        "then commits on its own, before the message), or have an endpoint whose queues are in that database do this work"
+    )
+
+
+def commit_prepared(alias: str, branch: BranchId) -> bool:
+    """Phase two: whether it was this call that has ended the branch. DatabaseError if the database cannot be asked."""
+    return _end(alias, branch, "commit_prepared")
+
+
+def rollback_prepared(alias: str, branch: BranchId) -> bool:
+    """As `commit_prepared`, for a transaction that is not committed."""
+    return _end(alias, branch, "rollback_prepared")
+
+
+def _end(alias: str, branch: BranchId, statement: str) -> bool:
+    with database_errors(_dialect(), f"end the branch {branch} on {alias!r}"):
+        try:
+            with connection_of(alias).cursor() as cursor:
+                cursor.execute(_dialect().script(statement, branch=branch.literal))
+        except Exception as error:
+            if _code(error) in (_GONE, _NOT_IN_THE_STATE):
+                return False
+            raise
+    return True
+
+
+def end_in_doubt(branch: PreparedBranch, *, committed: bool) -> bool:
+    """Finish a prepared branch as the transaction log decided. Returns whether this process finished it.
+
+    An unavailable database is logged.
+    """
+    try:
+        ended = (commit_prepared if committed else rollback_prepared)(branch.alias, branch.id)
+    except DatabaseError as error:
+        text = "the branch %s on %r cannot be ended, and keeps its locks: %s"
+        background_logger.warning(text, branch.id, branch.alias, error, extra={"event": "branch_in_doubt"})
+        return False
+    if ended:
+        text = "the branch %s on %r was in doubt and is %s, as the log says"
+        what = "committed" if committed else "rolled back"
+        background_logger.warning(text, branch.id, branch.alias, what, extra={"event": "branch_resolved"})
+    return ended
+
+
+def prepared_branches(alias: str, coordinator: uuid.UUID) -> list[PreparedBranch]:
+    """The branches of this coordinator in the database, the oldest first. DatabaseError if it cannot be asked."""
+    with database_errors(_dialect(), f"look for prepared transactions in {alias!r}"):
+        pattern = f"sqlqueue-{coordinator.hex}-%"
+        rows = fetch_all(connection_of(alias), _dialect().statement("prepared_branches"), pattern=pattern)
+    found = [(BranchId.parse(gid), at) for gid, at in rows]
+    return [PreparedBranch(alias, branch, at) for branch, at in found if branch is not None]
+
+
+def max_prepared_transactions(alias: str) -> int:
+    """How many prepared transactions the server keeps at most; 0: none. DatabaseError if the database cannot be asked."""
+    with database_errors(_dialect(), f"look at the settings of {alias!r}"):
+        return int(fetch_all(connection_of(alias), _dialect().statement("max_prepared_transactions"))[0][0])
+
+
+def _dialect() -> Dialect:
+    return dialect("postgresql")
+
+
+def _code(error: BaseException) -> str | None:
+    """The server's code behind an error of Django or psycopg."""
+    return getattr(error.__cause__ or error, "sqlstate", None) or getattr(error.__cause__ or error, "pgcode", None)
+
+
+# --- participant ------------------------------------------------------------------------------------------------------
+# Another database of the project that takes part in the receive transaction: begun when a handler first uses it.
+#
+# From the start of a message Django sees its connection inside an outermost `atomic()`, so that nested `atomic()`, `on_commit` and
+# `durable` behave as on the alias of the queues. The transaction itself begins with the first use, which the watched connection
+# reports. An object serves one thread.
+
+
+# libpq's PQTRANS_INERROR: a statement has failed, and a commit would roll back without an error.
+_IN_ERROR: Final = 3
+
+
+class Participant:
+    """For each message `begin_message`, then `end_message` or `undo_message`; at last `commit_plainly`, `prepare` or `abandon`."""
+
+    def __init__(self, alias: str, *, before_use: Callable[[str], None] | None = None) -> None:
+        """`before_use` is called with the alias, before its transaction begins."""
+        self.alias = alias
+        self._before_use = before_use
+        self.begun = False
+        """Whether a transaction is open."""
+        self._atomic = Atomic(alias, savepoint=True, durable=False)
+        self._connection: WatchedConnection | None = None
+        self._begun_before = False
+        self._savepoint = False
+        self._has_savepoint = False
+        self._first_hook = 0
+
+    @property
+    def connection(self) -> WatchedConnection:
+        """The thread's connection; only while the alias takes part."""
+        if self._connection is None:
+            raise RuntimeError(f"{self.alias!r} takes no part in the transaction")
+        return self._connection
+
+    def begin_message(self) -> None:
+        """From here on what is asked of the database belongs to the message."""
+        self._begun_before, self._savepoint = self.begun, False
+        if self.begun:
+            self._first_hook = len(self.connection.run_on_commit)
+            self.connection.on_first_use = self._take_savepoint
+            return
+        connection = watch(connections[self.alias])
+        if connection.in_atomic_block or not connection.settings_dict["AUTOCOMMIT"]:
+            # Somebody else's transaction, or one that Django never begins nor ends: the project has taken it on itself.
+            self._connection = None
+            return
+        self._connection = connection
+        self._first_hook = 0
+        self._mark(connection)
+        connection.on_first_use = self._begin
+
+    def _mark(self, connection: WatchedConnection) -> None:
+        """Django's own bookkeeping of an outermost atomic()."""
+        connection.commit_on_exit = True
+        connection.needs_rollback = False
+        connection.in_atomic_block = True
+        connection.atomic_blocks[:] = [self._atomic]
+
+    def _begin(self) -> None:
+        connection = self.connection
+        # Connecting forgets all of these, and neither that nor the switch is allowed in a transaction.
+        kept = list(connection.atomic_blocks), list(connection.savepoint_ids), list(connection.run_on_commit)
+        needs_rollback = connection.needs_rollback
+        connection.in_atomic_block = False
+        try:
+            connection.ensure_connection()
+            if self._before_use is not None:
+                self._before_use(self.alias)
+            connection.set_autocommit(False)
+            self.begun, self._has_savepoint = True, False
+        finally:
+            connection.in_atomic_block, connection.needs_rollback = True, needs_rollback
+            connection.atomic_blocks[:], connection.savepoint_ids[:], connection.run_on_commit[:] = kept
+            if not self.begun:
+                connection.on_first_use = self._begin
+
+    def _take_savepoint(self) -> None:
+        if self._has_savepoint:
+            # That of a message before, to which nobody will roll back any more.
+            self._execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+        self._execute(f"SAVEPOINT {SAVEPOINT}")
+        self._has_savepoint = self._savepoint = True
+
+    def end_message(self) -> Hooks:
+        """The message is done but for the commit. The `on_commit` hooks of an alias that was not asked for anything come back."""
+        if self._connection is None:
+            return []
+        self._connection.on_first_use = None
+        return [] if self.begun else self._leave()
+
+    def undo_message(self) -> None:
+        """Undo what the message has done here, its hooks too; what messages before it did stays. It may be tried again then."""
+        connection = self._connection
+        if connection is None:
+            return
+        connection.on_first_use = None
+        if not self._begun_before:
+            self.abandon()
+            self.begin_message()
+            return
+        del connection.run_on_commit[self._first_hook :]
+        connection.needs_rollback = False
+        connection.savepoint_ids.clear()
+        del connection.atomic_blocks[1:]
+        if self._savepoint:
+            self._execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        connection.on_first_use = self._take_savepoint
+
+    def check_usable(self) -> None:
+        """DoomedTransaction if a commit would not commit."""
+        connection = self._connection
+        if connection is None:
+            return
+        if len(connection.atomic_blocks) > 1:
+            raise DoomedTransaction(
+                f"the handler left an atomic() on {self.alias!r} open that it had entered by hand; use it in a with statement or "
+                "as a decorator"
+            )
+        if connection.needs_rollback or not connection.in_atomic_block or (self.begun and self._has_failed()):
+            raise DoomedTransaction(
+                f"the transaction on {self.alias!r} cannot be committed: a database error inside of it was caught outside of an "
+                "atomic() block, set_rollback(True) was called, or its connection was closed"
+            )
+
+    def _has_failed(self) -> bool:
+        raw = self.connection.unwatched
+        return raw is None or self.connection.closed_in_transaction or raw.info.transaction_status == _IN_ERROR
+
+    def has_written(self) -> bool:
+        """Whether the transaction has anything to commit."""
+        return has_written(self.connection)
+
+    def commit_plainly(self) -> Hooks:
+        """Commit a transaction that has written nothing; its hooks."""
+        return self._leave()
+
+    def prepare(self, branch: BranchId) -> Hooks:
+        """Phase one: the transaction becomes a branch, and the connection is as if it had been committed; its hooks.
+
+        Raises what the database says, or CannotPrepare; nothing of the transaction is left then.
+        """
+        connection = self.connection
+        try:
+            prepare(connection, branch)
+        except BaseException:
+            self.abandon()
+            raise
+        # The driver's connection has no transaction any more, and the commit asks the server for nothing.
+        return self._leave()
+
+    def _leave(self) -> Hooks:
+        connection, self._connection = self.connection, None
+        begun, self.begun = self.begun, False
+        connection.on_first_use = None
+        hooks: Hooks = [entry[1] for entry in connection.run_on_commit]
+        connection.run_on_commit = []
+        if begun:
+            self._atomic.__exit__(None, None, None)
+        else:
+            _unmark(connection)
+        return hooks
+
+    def abandon(self) -> None:
+        """Roll everything back. Does nothing without a transaction; never raises."""
+        connection, self._connection = self._connection, None
+        begun, self.begun = self.begun, False
+        if connection is None:
+            return
+        connection.on_first_use = None
+        connection.run_on_commit = []
+        connection.savepoint_ids.clear()
+        if not begun:
+            _unmark(connection)
+            return
+        connection.atomic_blocks[:] = [self._atomic]
+        with contextlib.suppress(DjangoDatabaseError):
+            connection.needs_rollback = True
+            self._atomic.__exit__(None, None, None)
+
+    def _execute(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+
+def _unmark(connection: WatchedConnection) -> None:
+    connection.in_atomic_block = False
+    connection.needs_rollback = False
+    connection.atomic_blocks.clear()
+    connection.savepoint_ids.clear()
+
+
+# --- read-only participant --------------------------------------------------------------------------------------------
+# Another database of the project that cannot prepare a transaction: handlers may read from it, statements that write are refused.
+#
+# They are refused when they are executed, not at the end of the message: by then nothing could be undone.
+
+
+# What reads, and what begins and ends a transaction or sets up a session.
+_HARMLESS: Final = re.compile(
+    r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*|\(\s*)*"
+    r"(?:SELECT|WITH|VALUES|SHOW|EXPLAIN|DESCRIBE|PRAGMA|BEGIN|START|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|SAVE|SET|USE)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_WRITES_INSIDE: Final = re.compile(r"\b(?:INSERT|UPDATE|DELETE|MERGE|REPLACE\s+INTO|INTO)\b", re.IGNORECASE)
+_TEXTS: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]")
+
+
+class ReadOnlyParticipant:
+    """Wraps the statements of the thread's connection while a handler runs."""
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self._connection: BaseDatabaseWrapper | None = None
+
+    def begin_message(self) -> None:
+        """Refuse from here on."""
+        if self._connection is None:
+            self._connection = connections[self.alias]
+            self._connection.execute_wrappers.append(self._refuse)
+
+    def end_message(self) -> None:
+        """Refuse no more."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._refuse in connection.execute_wrappers:
+            connection.execute_wrappers.remove(self._refuse)
+
+    def _refuse(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:
+        if is_writing(str(sql)):
+            vendor = context["connection"].display_name
+            raise CannotPrepare(cannot_prepare(self.alias, f"({vendor}) cannot prepare a transaction"))
+        return execute(sql, params, many, context)
+
+
+def is_writing(sql: str) -> bool:
+    """Whether a statement may change something. Of one that only locks rows (FOR UPDATE) the answer is yes as well."""
+    if _HARMLESS.match(sql) is None:
+        return True
+    return _WRITES_INSIDE.search(_TEXTS.sub("''", sql)) is not None

@@ -1,0 +1,501 @@
+"""Running a worker from start to end: tables, leases, receivers, background jobs, signals; what `run_sqlqueue_worker` does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from types import FrameType
+from typing import Final, Literal
+
+from django.conf import settings as django_settings
+from django.db import connections
+from django.utils import timezone
+
+from sqlqueue_app.conf import ConcurrencyModel, Settings, TaskBackend, instance_name
+from sqlqueue_app.conf.crontab import cron_times
+from sqlqueue_app.failures.index import FailureIndexing
+from sqlqueue_app.failures.operations import bulk_operations_job
+from sqlqueue_app.installation import planned_tables
+from sqlqueue_app.messages.errors import ConfigurationError, TransientError, WorkerFailed
+from sqlqueue_app.models import TaskResult
+from sqlqueue_app.monitoring.check_results import CheckRunner, custom_check_jobs
+from sqlqueue_app.monitoring.checks import ProcessChecks, connections_needed
+from sqlqueue_app.monitoring.notifying import Notifications
+from sqlqueue_app.policies.polling import BackOff
+from sqlqueue_app.policies.recoverability import TransactionMode
+from sqlqueue_app.receiving.background import BackgroundJob, Worker
+from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
+from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue, endpoints_of
+from sqlqueue_app.receiving.in_flight import InFlightRegistry
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, lease_instance, managed_alias
+from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
+from sqlqueue_app.receiving.reply_listeners import WorkerHomes
+from sqlqueue_app.receiving.waiting import EmptyQueues, PartOfStop, StopSignal, listening
+from sqlqueue_app.status.in_doubt import InDoubt
+from sqlqueue_app.status.samples import Measuring, Sampling
+from sqlqueue_app.status.schedules import Schedules
+from sqlqueue_app.status.subscriptions import subscribe_to_events
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.worker.service_control import service_control_jobs
+
+# --- run --------------------------------------------------------------------------------------------------------------
+# Running a worker from start to end: tables, leases, receivers; what `run_sqlqueue_worker` does.
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a worker is started with; None means as in the settings."""
+
+    endpoints: list[str] | None = None
+    max_concurrency: int | None = None
+    model: ConcurrencyModel | None = None
+    batch_size: int | Literal["auto"] | None = None
+    until_empty: bool = False
+    install: bool = False
+
+
+def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_flight: InFlightRegistry | None = None) -> int:
+    """Receive until the stop signal is set, or until nothing is left; returns how many messages were received.
+
+    `in_flight` records which rows are being handled, for the supervisor; a worker without a supervisor has none.
+    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables;
+    WorkerFailed, when everything has ended in order, if it ended because a thread died of an error of ours.
+    """
+    endpoints = endpoints_of(
+        settings,
+        options.endpoints,
+        max_concurrency=options.max_concurrency,
+        model=options.model,
+        batch_size=options.batch_size,
+    )
+    leases: list[tuple[Endpoint, InstanceLease]] = []
+    measuring = Measuring((each.name, instance_name(each.config), each.measures) for each in endpoints)
+    try:
+        queues = _when_reachable(lambda: _prepare(settings, endpoints, options, leases), settings.database, stop)
+        if queues is None:
+            return 0
+        everything = [queue.name for owned in queues.values() for queue in owned]
+        mover = DelayedMover(due_messages_of(settings), stop)
+        empty = EmptyQueues(everything, anything_due=mover.anything_due) if options.until_empty else None
+        if empty is not None:
+            mover.report_to(empty)
+        parts = {each.name: PartOfStop(stop) for each in endpoints}
+        receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], empty, in_flight) for each in endpoints}
+        homes = WorkerHomes((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
+        jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
+        for each in endpoints:
+            jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
+        own = ProcessChecks(settings.database, _connections_needed(endpoints, queues))
+        notifications = Notifications(settings, stop)
+        jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, own, stop)]
+        # The leases' threads must end before the connections of this thread are given back.
+        connections.close_all()
+        worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
+        wake_ups = [receiver.wake_up for receiver in worker.receivers]
+        looking_out = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
+        with looking_out, homes, mover.running(), notifications.running():
+            worker.run(on_started=lambda: _say_started(endpoints, everything))
+    finally:
+        measuring.write_at_the_end()
+        for _, lease in leases:
+            lease.release_at_the_end(logger)
+        connections.close_all()
+    return _ended(sum(each.received for each in worker.receivers), stop)
+
+
+def _ended(received: int, stop: StopSignal) -> int:
+    logger.info("stopped, %s messages received", received, extra={"event": "worker_stopped"})
+    if stop.has_failed:
+        raise WorkerFailed("a thread of the worker died of an error that the log tells (event thread_died): start the worker again")
+    return received
+
+
+def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], own: ProcessChecks, stop: StopSignal) -> list[BackgroundJob]:
+    """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
+    handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
+    recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
+    of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
+    in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
+    in_doubt = InDoubt(settings.database)
+    of_all.append(CheckRunner(settings, own, in_doubt).job())
+    ending = in_doubt.jobs() if in_scope else []
+    return [*ending, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
+
+
+def _connections_needed(endpoints: list[Endpoint], queues: dict[str, list[ReceivingQueue]]) -> int:
+    threads = ((queue.maximum, each.mode is TransactionMode.RECEIVE_ONLY) for each in endpoints for queue in queues[each.name])
+    return connections_needed(threads)
+
+
+def _receivers(
+    endpoint: Endpoint,
+    queues: list[ReceivingQueue],
+    stop: StopSignal,
+    part: StopSignal,
+    empty: EmptyQueues | None,
+    in_flight: InFlightRegistry | None,
+) -> list[Receiver]:
+    """The receivers of the endpoint's queues; the one of the callback queue can be stopped apart."""
+    stops = [part if queue.is_callback_queue else stop for queue in queues]
+    return [endpoint.receiver(each, its, empty=empty, in_flight=in_flight) for each, its in zip(queues, stops, strict=True)]
+
+
+def _prepare(
+    settings: Settings, endpoints: list[Endpoint], options: RunOptions, leases: list[tuple[Endpoint, InstanceLease]]
+) -> dict[str, list[ReceivingQueue]]:
+    """Install if asked, lease, look at the tables, purge and subscribe if the settings say so: the queues of each endpoint."""
+    # A try before this one may have come half the way before the database went away.
+    while leases:
+        leases.pop()[1].release_at_the_end(logger)
+    connection = connection_of(settings.database)
+    dialect = dialect_of_connection(connection)
+    if options.install:
+        install_tables(
+            settings.database,
+            planned_tables(settings, dialect.name, current_catalog(connection)),
+            layout=settings.table_layout,
+        )
+    queues: dict[str, list[ReceivingQueue]] = {}
+    for each in endpoints:
+        each.check_tables(each.receiving_queues(None))
+        with database_errors(dialect, f"register an instance of {each.name!r}"):
+            lease = lease_instance(each.config, alias=managed_alias(), concurrency=each.concurrency, exists=each.queue_exists)
+        leases.append((each, lease))
+        queues[each.name] = each.receiving_queues(lease.callback_queue)
+        each.purge_on_startup(queues[each.name])
+        subscribe_to_events(each)
+    return queues
+
+
+def _when_reachable(
+    prepare: Callable[[], dict[str, list[ReceivingQueue]]], alias: str, stop: StopSignal
+) -> dict[str, list[ReceivingQueue]] | None:
+    """Prepare as soon as the database answers; None if the stop came first."""
+    outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
+    while not stop.is_set():
+        try:
+            return prepare()
+        except TransientError as error:
+            # Away, or (SQLite) written to by somebody who takes long: both pass.
+            wait = outage.next_wait()
+            logger.warning(
+                "database %r cannot be used yet, trying again in %g s: %s", alias, wait, error, extra={"event": "database_away"}
+            )
+            connections.close_all()
+            stop.wait(wait)
+    return None
+
+
+def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue], homes: WorkerHomes) -> BackgroundJob:
+    following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
+    callbacks = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.is_callback_queue]
+    return Heartbeat(lease, receivers, following, callbacks, lambda: homes.lost(lease.endpoint)).job()
+
+
+def _say_started(endpoints: list[Endpoint], queues: list[str]) -> None:
+    for endpoint in endpoints:
+        types = endpoint.handlers.message_types
+        if not types:
+            logger.warning(
+                "endpoint %s has no handler: every message will go to the error queue; "
+                "write handlers into handlers.py of an installed app, or name their modules in HANDLERS",
+                endpoint.name,
+                extra={"event": "no_handlers", "endpoint": endpoint.name},
+            )
+    logger.info(
+        "receiving for %s from %s", ", ".join(each.name for each in endpoints), ", ".join(queues), extra={"event": "worker_started"}
+    )
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+# SIGINT and SIGTERM, told to a worker or its supervisor.
+
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+# Never the number of a signal.
+_END = b"\0"
+
+# Whether this process listens; a forked child must not, for it shares the pipe with its parent.
+_listening = threading.Event()
+
+
+@contextlib.contextmanager
+def stop_on_signals(stop: StopSignal, *, abort: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """SIGINT and SIGTERM set the stop signal; the second one calls `abort` and ends the process at once with 128 + its number.
+
+    An aborted process leaves its transactions to the database, which rolls them back: the messages are in their queues again.
+    Only in the main thread; does nothing in others. Both are called in a thread of their own, so they may take locks.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    # Python calls a handler of signals in the main thread alone, between two of its steps. Setting an event there waits for ever
+    # where the main thread holds the event's lock; and a signal that comes just before the main thread begins to wait for a lock
+    # is not handled until that wait ends. The number that the interpreter writes into a pipe at once suffers from neither.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def watch() -> None:
+        seen = 0
+        while (got := os.read(reading, 1)) not in (_END, b""):
+            if got[0] not in _NUMBERS:
+                continue
+            seen += 1
+            stop.set()
+            if seen > 1:
+                os.write(2, b"second signal: aborting, messages in work go back to their queues\n")
+                abort()
+                os._exit(128 + got[0])
+
+    watcher = threading.Thread(target=watch, name="sqlqueue-signals", daemon=True)
+    watcher.start()
+    pipe_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, _only_the_pipe) for number in _NUMBERS}
+    _listening.set()
+    try:
+        yield
+    finally:
+        _listening.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(pipe_before)
+        os.write(writing, _END)
+        watcher.join()
+        os.close(reading)
+        os.close(writing)
+
+
+def _only_the_pipe(_number: int, _frame: FrameType | None) -> None:
+    """Without a handler the signal would end the process; what is to be done, the thread at the other end of the pipe does."""
+
+
+def _forget_in_child() -> None:
+    """A child that a handler forked (multiprocessing, say) dies of a signal as any program does, and stops nobody else."""
+    if _listening.is_set():
+        signal.set_wakeup_fd(-1)
+        for number in _NUMBERS:
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+# --- cpu affinity -----------------------------------------------------------------------------------------------------
+# A worker process that stays on one processor.
+#
+# Threads of one interpreter run one at a time. Where the system moves them about, what they share travels from the cache of one
+# processor to that of another with every change between them, which costs a message more than its own work does: eight threads did
+# 1.6 to 2.0 times as much on one processor as on two (docs/explanation/performance.md).
+
+
+AUTO: Final = "auto"
+_NAME: Final = "sqlqueue-processor"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuAffinity:
+    """Which processors the processes of a worker stay on: one each. None at all: each finds one that no other worker stays on."""
+
+    processors: Sequence[int] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> CpuAffinity:
+        """Of `auto`, or of numbers as taskset takes them, `0,2-4`. ValueError, with what was expected, for anything else."""
+        if text == AUTO:
+            return cls()
+        found: list[int] = []
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            ends = [first, last] if dash else [first, first]
+            if not all(end.isascii() and end.isdigit() and len(end) < 6 for end in ends) or int(ends[0]) > int(ends[1]):
+                raise ValueError(f"{text!r} names no processors: expected {AUTO!r}, or numbers such as 0,2-4")
+            found += range(int(ends[0]), int(ends[1]) + 1)
+        return cls(tuple(dict.fromkeys(found)))
+
+    def check(self) -> None:
+        """ConfigurationError where a process cannot be bound to a processor, or not to one of these."""
+        if sys.platform != "linux":
+            raise ConfigurationError("--cpu-affinity needs Linux: leave it out on this system")
+        allowed = os.sched_getaffinity(0)
+        if refused := [number for number in self.processors if number not in allowed]:
+            raise ConfigurationError(
+                f"--cpu-affinity names the processors {', '.join(map(str, refused))}, which this process may not use: "
+                f"expected some of {', '.join(map(str, sorted(allowed)))}, or {AUTO!r}"
+            )
+
+    @contextlib.contextmanager
+    def held(self, process: int, *, name: str = _NAME) -> Iterator[int]:
+        """Keep the calling thread, and the threads that it starts, on one processor; its number. `process` counts from 0.
+
+        Threads that run already stay as they are, and programs that are started inside inherit it. `name` is what workers tell each
+        other by which processor is taken. ConfigurationError as `check`, and where the system refuses.
+        """
+        self.check()
+        before = os.sched_getaffinity(0)
+        with contextlib.ExitStack() as stack:
+            choice = self.processors or sorted(before)
+            number = choice[process % len(choice)]
+            if not self.processors:
+                number = next((each for each in choice if _is_claimed(stack, f"{name}-{each}")), number)
+            try:
+                os.sched_setaffinity(0, {number})
+            except OSError as error:
+                text = f"the system does not keep this process on processor {number} ({error}): leave --cpu-affinity out"
+                raise ConfigurationError(text) from error
+            stack.callback(os.sched_setaffinity, 0, before)
+            logger.info("this process stays on processor %s", number, extra={"event": "cpu_affinity"})
+            yield number
+
+
+def _is_claimed(stack: contextlib.ExitStack, name: str) -> bool:
+    """Claim a name for as long as the stack lives; False if another process has it.
+
+    The name is that of a socket in the abstract namespace, which is free again when its process has ended, however it did.
+    """
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0{name}")
+    except OSError:
+        claim.close()
+        return False
+    stack.enter_context(contextlib.closing(claim))
+    return True
+
+
+# --- pipeline schedule ------------------------------------------------------------------------------------------------
+# The pipeline at the times of a crontab line: one worker of the cluster starts it, as a process of its own.
+
+
+background_logger = logging.getLogger("sqlqueue.background")
+
+LOOK_SECONDS: Final = 10.0
+_CLAIM: Final = "pipeline starts"
+
+
+def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
+    """The job that starts the pipeline where the settings say when; none else."""
+    if settings.pipeline is None or settings.pipeline.cron is None:
+        return []
+    schedule = PipelineSchedule(settings.pipeline.cron)
+    stop.subscribe(schedule.end)
+    return [BackgroundJob("pipeline", LOOK_SECONDS, schedule.run)]
+
+
+class PipelineSchedule:
+    """Starts `run_sqlqueue_pipeline --once` at each tick, unless another worker has, or the last one runs still.
+
+    A tick at which no worker ran is not made up for: the next run takes what there is. Between ticks the database is asked nothing.
+    """
+
+    def __init__(
+        self,
+        cron: str,
+        *,
+        command: Sequence[str] | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        zone: tzinfo | None = None,
+    ) -> None:
+        self._times = cron_times(cron)
+        self._command = command or [sys.executable, "-m", "django", "run_sqlqueue_pipeline", "--once"]
+        self._now = now
+        self._zone = zone or timezone.get_default_timezone()
+        self._done = now()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """`look`, as a background job."""
+        self.look()
+
+    def look(self) -> bool:
+        """Start a run if it is time; whether one was started."""
+        now = self._now()
+        self._notice_end()
+        tick = self._times.latest(self._done, now, self._zone)
+        if tick is None:
+            return False
+        won = claim(managed_alias(), _CLAIM, tick)
+        self._done = tick
+        if not won:
+            return False
+        if self._child is not None:
+            background_logger.warning(
+                "the pipeline of the time before runs still: none is started", extra={"event": "pipeline_late"}
+            )
+            return False
+        quiet = subprocess.DEVNULL
+        self._child = subprocess.Popen(self._command, env=_environment(), stdin=quiet, stdout=quiet)  # noqa: S603 -- our own command
+        background_logger.info("the pipeline is started, process %s", self._child.pid, extra={"event": "pipeline_started"})
+        return True
+
+    def end(self) -> None:
+        """Tell a run that is under way to finish its batch."""
+        child = self._child
+        if child is not None and child.poll() is None:
+            child.terminate()
+
+    def _notice_end(self) -> None:
+        code = None if self._child is None else self._child.poll()
+        if code is None:
+            return
+        self._child = None
+        if code:
+            text = "the pipeline ended with exit code %s; what it said stands above"
+            background_logger.error(text, code, extra={"event": "pipeline_failed"})
+
+
+def _environment() -> dict[str, str]:
+    """Where the child finds the settings and the code of this process."""
+    path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
+    module = getattr(django_settings, "SETTINGS_MODULE", None)
+    return {**os.environ, **({"DJANGO_SETTINGS_MODULE": module} if module else {}), "PYTHONPATH": path}
+
+
+# --- task results -----------------------------------------------------------------------------------------------------
+# Results of tasks that are finished are deleted when they are old enough.
+
+
+EVERY_SECONDS = 600.0
+# So many rows one statement deletes at most: locks and, on SQLite, the time of the one writer stay short.
+BATCH = 1_000
+
+
+def purge_task_results(alias: str, backend: str, *, before: datetime) -> int:
+    """Delete the results of a backend, by its alias in TASKS, that were finished before an instant; returns how many.
+
+    Results of tasks that wait or run are never deleted. Each batch is committed by itself; safe in several processes at once.
+    """
+    old = TaskResult.objects.using(alias).filter(backend=backend, finished_at__lt=before)
+    deleted = 0
+    while ids := list(old.values_list("pk", flat=True)[:BATCH]):
+        deleted += TaskResult.objects.using(alias).filter(pk__in=ids).delete()[0]
+    return deleted
+
+
+def task_result_jobs(settings: Settings) -> list[BackgroundJob]:
+    """A background job for each backend of TASKS; none where KEEP_RESULTS is None."""
+    return [
+        BackgroundJob(f"old task results of {alias}", EVERY_SECONDS, lambda backend=backend: _purge(settings.database, backend))  # type: ignore[misc]
+        for alias, backend in settings.task_backends.items()
+        if backend.options.keep_results_seconds is not None
+    ]
+
+
+def _purge(alias: str, backend: TaskBackend) -> None:
+    keep = timedelta(seconds=backend.options.keep_results_seconds or 0)
+    if purged := purge_task_results(alias, backend.alias, before=timezone.now() - keep):
+        background_logger.info("%s old task results of %s deleted", purged, backend.alias, extra={"event": "task_results_purged"})

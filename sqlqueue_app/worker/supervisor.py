@@ -1,0 +1,295 @@
+"""A supervisor of worker processes: starts them, starts one again that dies, counts what each died of."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlqueue_app.policies.polling import BackOff
+from sqlqueue_app.receiving.in_flight import MAX_SUSPECTS, CrashCount, InFlightMemory, InFlightRegistry, way_of_ending
+from sqlqueue_app.receiving.waiting import StopSignal
+
+# --- supervisor -------------------------------------------------------------------------------------------------------
+# A supervisor of worker processes: starts them, starts one again that dies, counts who dies of what, stops all in order.
+#
+# The children are the same command in processes of their own, each in a session of its own, so that Ctrl-C in a terminal reaches
+# the supervisor alone. Each reads a pipe that only the supervisor holds open: it is told to stop through it, and when the
+# supervisor
+# is gone, however it went, its children end at once, and their messages are in their queues again.
+
+
+logger = logging.getLogger("sqlqueue.worker")
+
+# Settings and tables are the same at the next start: these ends are final (1: the database refused, 2: a wrong setting).
+FINAL_EXIT_CODES = (1, 2)
+RESTART_FIRST_SECONDS = 1.0
+RESTART_CAP_SECONDS = 30.0
+
+
+def can_supervise() -> bool:
+    """Whether this operating system hands descriptors to children, as a supervisor does."""
+    return os.name == "posix"
+
+
+def own_command_line() -> list[str]:
+    """The command line of this process, to be run again."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+@dataclass(slots=True)
+class _Child:
+    number: int
+    back_off: BackOff
+    process: subprocess.Popen[bytes] | None = None
+    pipe: int | None = None
+    exit_code: int | None = None
+
+
+class Supervisor:
+    """Runs `processes` children of one command line. Started once; the stop signal may be set from anywhere.
+
+    A child that dies is started again after `restart_seconds`, then after twice as long, up to RESTART_CAP_SECONDS; after the first
+    again if it has lived for so long.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        processes: int,
+        stop: StopSignal,
+        *,
+        environment: Mapping[str, str] | None = None,
+        restart_seconds: float = RESTART_FIRST_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command = command
+        self._stop = stop
+        self._environment = dict(os.environ if environment is None else environment)
+        self._clock = clock
+        self._children = [_Child(number, BackOff(restart_seconds, RESTART_CAP_SECONDS)) for number in range(processes)]
+        self._lock = threading.Lock()
+
+    def run(self) -> int:
+        """Run until the stop signal is set and every child has ended, or until all have ended by themselves; the exit code.
+
+        The code is that of the first child that ended for good with another one than 0, else 0.
+        """
+        memory = InFlightMemory.create(len(self._children))
+        deaths = DeathCounts(memory)
+        threads = [
+            threading.Thread(target=self._keep, args=(child, memory, deaths), name=f"supervise-{child.number + 1}")
+            for child in self._children
+        ]
+        stopper = threading.Thread(target=self._forward_stop, name="supervise-stop")
+        stopper.start()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            self._stop.set()
+            stopper.join()
+            memory.close()
+        codes = [child.exit_code for child in self._children if child.exit_code]
+        return codes[0] if codes else 0
+
+    def kill(self) -> None:
+        """End every child at once: the second signal."""
+        for child in self._children:
+            if child.process is not None and child.process.poll() is None:
+                child.process.kill()
+
+    def _keep(self, child: _Child, memory: InFlightMemory, deaths: DeathCounts) -> None:
+        """Start the child, and again whenever it dies, until it ends for good or the stop comes."""
+        while not self._stop.is_set():
+            try:
+                process = self._start(child, memory)
+            except OSError as error:
+                wait = child.back_off.next_wait()
+                text = "worker process %s cannot be started, trying again in %g s: %s"
+                logger.error(text, child.number + 1, wait, error, extra={"event": "process_not_started"})
+                self._stop.wait(wait)
+                continue
+            if process is not None and self._ends_for_good(child, process, deaths):
+                return
+
+    def _start(self, child: _Child, memory: InFlightMemory) -> subprocess.Popen[bytes] | None:
+        """The child, started; None if the stop came first. OSError if the operating system refuses."""
+        with self._lock:
+            if self._stop.is_set():
+                return None
+            read_end, child.pipe = os.pipe()
+            try:
+                child.process = subprocess.Popen(  # noqa: S603 - this very command line
+                    self._command,
+                    env=self._environment | environment_of_child(read_end, memory.descriptor, child.number),
+                    pass_fds=(read_end, memory.descriptor),
+                    start_new_session=True,
+                )
+            except OSError:
+                self._close_pipe(child)
+                raise
+            finally:
+                os.close(read_end)
+            return child.process
+
+    def _ends_for_good(self, child: _Child, process: subprocess.Popen[bytes], deaths: DeathCounts) -> bool:
+        """Wait for the end of the child. False if it is to be started again, after a pause that has passed by then."""
+        began = self._clock()
+        code = process.wait()
+        with self._lock:
+            self._close_pipe(child)
+        if self._stop.is_set():
+            child.exit_code = max(code, 0)
+            return True
+        # A process that ends in order handles nothing any more, so that a handler's own exit is told from one by its rows.
+        held = deaths.died(child.number, code)
+        if code in (0, *FINAL_EXIT_CODES) and not held:
+            child.exit_code = code
+            if code:
+                self._stop.set()
+            return True
+        if self._clock() - began >= RESTART_CAP_SECONDS:
+            child.back_off.reset()
+        wait = child.back_off.next_wait()
+        logger.error(
+            "worker process %s (%s) died by %s, starting it again in %g s; %s",
+            child.number + 1,
+            process.pid,
+            way_of_ending(code),
+            wait,
+            "it handled " + ", ".join(f"{row_id} (death {count} of it)" for row_id, count in held.items())
+            if held
+            else "it handled nothing",
+            extra={"event": "process_died"},
+        )
+        self._stop.wait(wait)
+        return False
+
+    def _close_pipe(self, child: _Child) -> None:
+        if child.pipe is not None:
+            os.close(child.pipe)
+            child.pipe = None
+
+    def _forward_stop(self) -> None:
+        self._stop.wait()
+        with self._lock:
+            for child in self._children:
+                if child.pipe is not None:
+                    # It may have died just now.
+                    with contextlib.suppress(OSError):
+                        os.write(child.pipe, STOP)
+
+
+# --- supervised -------------------------------------------------------------------------------------------------------
+# A worker process that a supervisor has started: how it finds its supervisor, obeys it, and ends with it.
+
+
+# Who has it was started by a supervisor. Its parts: the descriptors of the pipe and of the shared memory, the process's number.
+SUPERVISOR_VARIABLE = "SQLQUEUE_SUPERVISOR"
+# The supervisor writes it into the pipe. It is no signal, so that a signal to all processes of a service, as systemd sends one,
+# remains the first one here.
+STOP = b"s"
+
+
+def environment_of_child(pipe: int, memory: int, process: int) -> dict[str, str]:
+    """What a supervisor tells a process that it starts."""
+    return {SUPERVISOR_VARIABLE: f"{pipe},{memory},{process}"}
+
+
+class SupervisedProcess:
+    """This process, as the child of a supervisor."""
+
+    def __init__(self, pipe: int, memory: int, process: int) -> None:
+        self._pipe = pipe
+        self.number = process
+        """Which of its supervisor's processes it is, from 0."""
+        for descriptor in (pipe, memory):
+            # Programs that a handler starts are no children of the supervisor.
+            os.set_inheritable(descriptor, False)
+        self.in_flight = InFlightRegistry(InFlightMemory(memory), process)
+
+    @classmethod
+    def found(cls) -> SupervisedProcess | None:
+        """This process's supervision, None if nobody supervises it. To be asked once: it is taken out of the environment."""
+        told = os.environ.pop(SUPERVISOR_VARIABLE, None)
+        if told is None:
+            return None
+        pipe, memory, process = map(int, told.split(","))
+        return cls(pipe, memory, process)
+
+    def obey(self, stop: StopSignal) -> None:
+        """Set the stop signal when the supervisor says so; end at once when it is gone. Starts a daemon thread for it."""
+
+        def watch() -> None:
+            while os.read(self._pipe, 1) == STOP:
+                stop.set()
+            os._exit(128 + signal.SIGKILL)
+
+        threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
+
+
+# --- death counts -----------------------------------------------------------------------------------------------------
+# How many processes died at each row, as their supervisor counts it.
+
+
+class DeathCounts:
+    """Counts in the shared memory, where every process sees them. Thread-safe.
+
+    Remembers MAX_SUSPECTS rows; beyond them the row whose last death is the longest ago is forgotten. Rows that a process has
+    survived give their places back.
+    """
+
+    def __init__(self, memory: InFlightMemory, *, size: int = MAX_SUSPECTS) -> None:
+        self._memory = memory
+        self._size = size
+        self._lock = threading.Lock()
+        self._places: OrderedDict[bytes, int] = OrderedDict()
+        self._free: list[int] = []
+        self._used = 0
+
+    def died(self, process: int, exit_code: int) -> dict[UUID, int]:
+        """A process has ended by itself: count the rows that it held, and free its slots; the deaths of each of those rows."""
+        with self._lock:
+            self._forget_survived()
+            counted = {UUID(bytes=row_id): self._count(row_id, exit_code) for row_id in set(self._memory.held(process))}
+            if counted:
+                self._memory.publish(self._used)
+            self._memory.clear(process)
+        return counted
+
+    def _forget_survived(self) -> None:
+        for row_id, place in list(self._places.items()):
+            if not self._memory.crashes_at(place).times:
+                del self._places[row_id]
+                self._free.append(place)
+
+    def _count(self, row_id: bytes, exit_code: int) -> int:
+        place = self._places.get(row_id)
+        before = 0
+        if place is None:
+            place = self._places[row_id] = self._free_place()
+        else:
+            before = self._memory.crashes_at(place).times
+            self._places.move_to_end(row_id)
+        self._memory.write_suspect(place, row_id, CrashCount(before + 1, exit_code))
+        return before + 1
+
+    def _free_place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        if self._used < self._size:
+            self._used += 1
+            return self._used - 1
+        return self._places.popitem(last=False)[1]

@@ -1,0 +1,234 @@
+"""Every address of the dashboard, with what it takes: who lacks it gets 403, whether he looks or acts, and acting is recorded.
+
+What holds for addresses that are not in these tables, too, is tested in test_permission_matrix.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.admin import site
+from django.urls import reverse
+from django.urls.converters import IntConverter, UUIDConverter
+
+from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.dashboard.registration import ADMINS
+from sqlqueue_app.installation import GROUPS
+from sqlqueue_app.models import (
+    ActionResult,
+    CheckResult,
+    DeliveryState,
+    FailedMessage,
+    FailureGroup,
+    Instance,
+    NotificationDelivery,
+    NotificationRule,
+    Operation,
+    OperationState,
+    OperatorAction,
+    Redirect,
+)
+from sqlqueue_app.monitoring.rules import RuleValues, make_rule, new_delivery
+from sqlqueue_app.monitoring.webhooks import new_secret
+from tests.dashboard.pages import client_of
+from tests.operations.delayed_rows import delayed, put
+from tests.operations.failing import fail, failed_row
+from tests.operations.filling import count, install, instance, message, subscribe, table
+from tests.support.databases import QueueDatabase
+
+LOOK = ""
+# What each address takes beside the permission to view; LOOK: nothing. Those that act ask for a confirmation.
+ACTS = {
+    "queue_purge": "purge_queue",
+    "queue_purge_expired": "purge_queue",
+    "queue_remove": "purge_queue",
+    "queue_move_all": "move_message",
+    "queue_message_delete": "delete_message",
+    "queue_message_move": "move_message",
+    "endpoint_pause": "control_endpoint",
+    "endpoint_resume": "control_endpoint",
+    "endpoint_pause_instance": "control_endpoint",
+    "endpoint_resume_instance": "control_endpoint",
+    "endpoint_concurrency": "control_endpoint",
+    "endpoint_minimum": "control_endpoint",
+    "endpoint_remove_instance": "control_endpoint",
+    "delayedmessage_deliver": "retry",
+    "delayedmessage_cancel": "delete_message",
+    **dict.fromkeys(("schedule_run", "schedule_cancel_run", "schedule_enable", "schedule_disable"), "manage_settings"),
+    "subscription_unsubscribe": "manage_settings",
+    "failedmessage_note": "manage_settings",
+    "failedmessage_retry": "retry",
+    "failedmessage_archive": "archive",
+    "failedmessage_unarchive": "archive",
+    "failedmessage_complete": "retry",
+    "failedmessage_redirect": "retry",
+    "failedmessage_delete": "delete_message",
+    "failedmessage_edit": "edit_message",
+    "redirect_make": "manage_redirect",
+    "redirect_edit": "manage_redirect",
+    "redirect_remove": "manage_redirect",
+    "operation_cancel": "retry",
+    "notificationrule_make": "manage_settings",
+    "notificationrule_edit": "manage_settings",
+    "notificationrule_secret": "manage_settings",
+    "notificationrule_test": "manage_settings",
+    "notificationrule_enable": "manage_settings",
+    "notificationrule_disable": "manage_settings",
+    "notificationrule_delete": "manage_settings",
+    "notificationrule_again": "manage_settings",
+    "checkresult_mute": "manage_settings",
+    "checkresult_unmute": "manage_settings",
+    "checkresult_run": "manage_settings",
+}
+LOOKS = {
+    **dict.fromkeys(("dashboard_changelist", "queue_changelist", "queue_messages", "queue_message"), LOOK),
+    **dict.fromkeys(("endpoint_changelist", "endpoint_endpoint"), LOOK),
+    **dict.fromkeys(
+        ("failedmessage_changelist", "failedmessage_messages", "failedmessage_archived", "failedmessage_resolved"), LOOK
+    ),
+    **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
+    **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
+    **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
+    **dict.fromkeys(("conversation_changelist", "conversation_conversation"), LOOK),
+    **dict.fromkeys([f"analytics_{name}" for name in ("changelist", "groups", "map", "usage", "notable")], LOOK),
+    **dict.fromkeys(("lakesearch_changelist", "pipelinerun_changelist"), LOOK),
+    **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
+    **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
+    **dict.fromkeys(("schedule_changelist", "schedule_message", "subscription_changelist"), LOOK),
+    "delayedmessage_body": "view_body",
+    "queue_save": "view_body",
+    "queue_message_body": "view_body",
+}
+FORM = {
+    "confirmed": "1",
+    "seen": "1",
+    "typed": "1",
+    "headers": "{}",
+    "body": "{}",
+    "note": "x",
+    "from": "Old",
+    "to": "Sales",
+    "concurrency": "1",
+}
+KINDS = ("viewer", "reader", "writer", "admin", "superuser")
+
+
+def names() -> list[str]:
+    """The names of the addresses of our pages, without the app."""
+    admins = [site.get_model_admin(model) for model, _ in ADMINS]
+    found = [pattern.name or "" for each in admins if isinstance(each, PageAdmin) for pattern in each.get_urls()]
+    return [name.removeprefix("sqlqueue_app_") for name in found]
+
+
+@pytest.fixture
+def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
+    """Something of each kind; the values for the addresses by their names."""
+    install(sqlite_database, SCHEDULES={"Sales": {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}})
+    table(sqlite_database, "Sales").send([message()])
+    (failure,) = fail(sqlite_database, [failed_row(more={"NServiceBus.ContentType": "application/json"})])
+    subscribe(sqlite_database, "Sales", "Sales.OrderPlaced")
+    row = instance(silent=timedelta(hours=1))
+    now = datetime.now(UTC)
+    redirect = Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=now)
+    operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=now, state=OperationState.RUNNING)
+    notified = make_rule(RuleValues("long", "queue_longer", "", 5.0, "webhook", "https://hooks.example.com/"), new_secret())
+    delivery = new_delivery(notified, {}, now)
+    delivery.state = DeliveryState.FAILED
+    delivery.save(force_insert=True)
+    check = CheckResult.objects.create(name="payment gateway", failing=True, since=now, checked_at=now)
+    return {
+        "checkresult": check.pk,
+        "name": "Sales",
+        "table": "Sales.Delayed",
+        "message_type": "Sales.CloseDay",
+        "topic": "Sales.OrderPlaced",
+        "endpoint": "Sales",
+        "key": put(sqlite_database),
+        "row_version": 1,
+        "instance": row.pk,
+        "group": FailureGroup.objects.all()[0].pk,
+        "failedmessage": failure.pk,
+        "redirect": redirect.pk,
+        "operation": operation.pk,
+        "notificationrule": notified.pk,
+        "delivery": delivery.pk,
+    }
+
+
+def address(name: str, filled: dict[str, object]) -> str:
+    """The address of this name with values of what there is."""
+    model = name.partition("_")[0]
+    patterns = (pattern for each in site.get_urls() for pattern in getattr(each, "url_patterns", []))
+    pattern = next(each.pattern for each in patterns if each.name == f"sqlqueue_app_{name}")
+    values = {}
+    for part, converter in pattern.converters.items():
+        key = model if part in ("pk", "unique") else part
+        key = "delivery" if name == "notificationrule_again" else key
+        key = "group" if part == "unique" and "group/" in str(pattern) else key
+        values[part] = (
+            filled[key] if key in filled else {UUIDConverter: uuid.uuid4(), IntConverter: 1}.get(type(converter), "Sales")
+        )
+    if name == "queue_remove":
+        values["name"] = "Sales.here"
+    ids = {"failedmessage": filled["failedmessage"], "delayedmessage": filled["key"]}.get(model)
+    query = f"?ids={ids}" if ids else ""
+    return reverse(f"admin:sqlqueue_app_{name}", kwargs=values) + query
+
+
+def has(kind: str, codename: str) -> bool:
+    return kind == "superuser" or codename in (LOOK, *GROUPS.get(f"sqlqueue {kind}", ()))
+
+
+def test_the_tables_name_addresses_that_there_are() -> None:
+    assert ACTS.keys() | LOOKS.keys() <= set(names())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_lacks_a_permission_is_refused(sqlite_database: QueueDatabase, filled: dict[str, object], kind: str) -> None:
+    client = client_of(kind)
+    for name, codename in (ACTS | LOOKS).items():
+        answer = client.get(address(name, filled))
+        assert (answer.status_code == 403) == (not has(kind, codename)), (name, answer.status_code)
+        assert answer.status_code in (200, 403, 409), name
+        answer.close()
+    refused = [name for name, codename in ACTS.items() if not has(kind, codename)]
+    for name in refused:
+        form = {
+            "confirmed": "1",
+            "seen": "1",
+            "typed": "1",
+            "headers": "{}",
+            "body": "{}",
+            "note": "x",
+            "to": "Sales",
+            "concurrency": "1",
+        }
+        assert client.post(address(name, filled), form).status_code == 403, name
+
+    assert OperatorAction.objects.count() == OperatorAction.objects.filter(result=ActionResult.DENIED, user_name=kind).count()
+    assert OperatorAction.objects.count() == len(refused)
+    assert (count(sqlite_database, "Sales"), count(sqlite_database, "error")) == (1, 1)
+    assert delayed(sqlite_database).count(10)[0] == 1
+    assert FailedMessage.objects.get().status == 1
+    assert Instance.objects.filter(paused=False).count() == Redirect.objects.count() == 1
+    assert not Operation.objects.get().cancel_requested
+    assert NotificationRule.objects.get().enabled
+    assert NotificationDelivery.objects.get().state == DeliveryState.FAILED
+
+
+@pytest.mark.parametrize("name", sorted(LOOKS))
+def test_pages_that_look_take_no_form(filled: dict[str, object], name: str) -> None:
+    assert client_of("superuser").post(address(name, filled), {"confirmed": "1"}).status_code == 405
+
+
+@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403)])
+def test_nothing_is_for_everybody(filled: dict[str, object], kind: str, status: int) -> None:
+    client = client_of(kind)
+    for name in ACTS | LOOKS:
+        page = address(name, filled)
+        assert (client.get(page).status_code, client.post(page, {"confirmed": "1"}).status_code) in (
+            (status, status),
+            (status, 405),
+        ), name

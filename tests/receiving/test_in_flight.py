@@ -1,0 +1,273 @@
+"""The memory of rows in work, without processes: who is counted, what is forgotten, what it costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from sqlqueue_app.receiving.in_flight import MAX_CRASHES, SLOTS, CrashCount, InFlightMemory, InFlightRegistry, way_of_ending
+from sqlqueue_app.worker.supervisor import DeathCounts
+from tests.support.waiting import join_all, poll_until
+
+ONE, TWO, THREE, FOUR = (uuid.UUID(int=number) for number in range(1, 5))
+
+
+@pytest.fixture
+def memory() -> Iterator[InFlightMemory]:
+    made = InFlightMemory.create(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def counts(memory: InFlightMemory) -> DeathCounts:
+    return DeathCounts(memory)
+
+
+def held(memory: InFlightMemory, process: int = 0) -> set[uuid.UUID]:
+    return {uuid.UUID(bytes=row_id) for row_id in memory.held(process)}
+
+
+def die_at(memory: InFlightMemory, counts: DeathCounts, row_id: uuid.UUID, *, process: int = 0, exit_code: int = -9) -> int:
+    """A process that begins this row and dies."""
+    memory.hold(memory.slots(process).start, row_id.bytes)
+    return counts.died(process, exit_code)[row_id]
+
+
+def test_a_row_is_held_from_its_begin_to_its_end(memory: InFlightMemory) -> None:
+    work = InFlightRegistry(memory, 0)
+    assert work.begin(ONE) is None
+    assert held(memory) == {ONE}
+    assert held(memory, 1) == set()
+    work.end()
+    assert held(memory) == set()
+    work.end()
+
+
+def test_of_several_rows_in_one_transaction_only_the_one_that_is_being_handled_is_held(memory: InFlightMemory) -> None:
+    work = InFlightRegistry(memory, 0)
+    for row_id in (ONE, TWO, THREE):
+        work.begin(row_id)
+    assert held(memory) == {THREE}
+    assert DeathCounts(memory).died(0, -signal.SIGKILL) == {THREE: 1}
+
+
+def test_every_thread_has_a_slot_of_its_own_and_gives_it_back(memory: InFlightMemory) -> None:
+    work = InFlightRegistry(memory, 1)
+    both = threading.Barrier(3)
+
+    def handle(row_id: uuid.UUID) -> None:
+        for _ in range(SLOTS):
+            work.begin(row_id)
+            work.end()
+        work.begin(row_id)
+        both.wait(60)
+        both.wait(60)
+        work.end()
+
+    threads = [threading.Thread(target=handle, args=(row_id,)) for row_id in (ONE, TWO)]
+    for thread in threads:
+        thread.start()
+    both.wait(60)
+    assert held(memory, 1) == {ONE, TWO}
+    both.wait(60)
+    join_all(threads)
+    assert held(memory, 1) == set()
+
+
+def test_a_thread_that_finds_no_slot_is_not_watched_and_works_all_the_same(memory: InFlightMemory) -> None:
+    work = InFlightRegistry(memory, 0)
+    work._free.clear()
+    assert work.begin(ONE) is None
+    assert held(memory) == set()
+    work.end()
+
+
+def test_the_third_death_is_the_last(memory: InFlightMemory, counts: DeathCounts) -> None:
+    for expected in range(1, MAX_CRASHES + 1):
+        work = InFlightRegistry(memory, 0)
+        assert work.begin(ONE) is None
+        assert counts.died(0, -signal.SIGSEGV) == {ONE: expected}
+        assert held(memory) == set()
+    again = InFlightRegistry(memory, 1)
+    died = again.begin(ONE)
+    assert str(died) == "the process died 3 times while it handled this message, the last time by SIGSEGV"
+    assert held(memory, 1) == set()
+    assert again.begin(TWO) is None
+
+
+def test_a_row_that_was_ended_after_all_is_forgotten_by_all(memory: InFlightMemory, counts: DeathCounts) -> None:
+    for _ in range(MAX_CRASHES):
+        die_at(memory, counts, ONE)
+    other = InFlightRegistry(memory, 1)
+    assert other.begin(ONE) is not None
+    other.end()
+    # Retried from the error queue it is a message like any other, in each process.
+    assert InFlightRegistry(memory, 0).begin(ONE) is None
+    assert other.begin(ONE) is None
+    other.end()
+    assert die_at(memory, counts, ONE) == 1
+
+
+def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory: InFlightMemory, counts: DeathCounts) -> None:
+    for _ in range(MAX_CRASHES):
+        die_at(memory, counts, ONE)
+    die_at(memory, counts, TWO)
+    batch = (ONE, TWO, THREE)
+    work = InFlightRegistry(memory, 1)
+    assert [work.begin(row_id) is None for row_id in batch] == [False, True, True]
+    assert held(memory, 1) == {THREE}
+    # The third one kills the process: the move of the first one into the error queue is undone with it.
+    assert counts.died(1, -9) == {THREE: 1}
+    again = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
+    assert [again.begin(row_id) is None for row_id in batch] == [False, True, True]
+    again.end()
+    assert [die_at(memory, counts, row_id) for row_id in batch] == [1, 1, 1]
+
+
+def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InFlightMemory, counts: DeathCounts) -> None:
+    for row_id in (ONE, TWO):
+        die_at(memory, counts, row_id)
+    work = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
+    work.begin(ONE)
+    begun = threading.Event()
+
+    def handle(row_id: uuid.UUID, is_begun: threading.Event) -> None:
+        work.begin(row_id)
+        is_begun.set()
+        work.end()
+
+    second = threading.Thread(target=handle, args=(TWO, begun))
+    second.start()
+    passed = threading.Event()
+    third = threading.Thread(target=handle, args=(THREE, passed))
+    third.start()
+    assert passed.wait(60)
+    assert not begun.is_set()
+    assert held(memory, 1) == {ONE}
+    work.end()
+    assert begun.wait(60)
+    join_all([second, third])
+
+
+def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InFlightMemory, counts: DeathCounts) -> None:
+    for row_id in (ONE, TWO):
+        die_at(memory, counts, row_id)
+    work = InFlightRegistry(memory, 1, suspect_wait_seconds=0.01)
+    work.begin(ONE)
+
+    def handle() -> None:
+        work.begin(TWO)
+        work.end()
+
+    late = threading.Thread(target=handle)
+    late.start()
+    join_all([late])
+    work.end()
+    assert work.begin(TWO) is None
+    work.end()
+
+
+def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InFlightMemory, counts: DeathCounts) -> None:
+    """The database gives the row of a dead process to another one before the supervisor has seen the end."""
+    for _ in range(MAX_CRASHES - 1):
+        die_at(memory, counts, ONE)
+    memory.hold(memory.slots(0).start, ONE.bytes)
+    impatient = InFlightRegistry(memory, 1, suspect_wait_seconds=0.01)
+    assert impatient.begin(ONE) is None
+    impatient.abandon()
+
+    told: list[object] = []
+    work = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
+    thread = threading.Thread(target=lambda: told.append(work.begin(ONE)))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    counts.died(0, -signal.SIGKILL)
+    join_all([thread])
+    assert f"the process died {MAX_CRASHES} times" in str(told[0])
+    assert held(memory, 1) == set()
+
+
+def test_an_end_on_purpose_leaves_nothing_to_count(memory: InFlightMemory, counts: DeathCounts) -> None:
+    work = InFlightRegistry(memory, 0)
+    work.begin(ONE)
+    work.abandon()
+    assert counts.died(0, 143) == {}
+    assert not memory.has_suspects()
+
+
+def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InFlightMemory) -> None:
+    counts = DeathCounts(memory, size=2)
+    die_at(memory, counts, ONE)
+    die_at(memory, counts, TWO)
+    assert die_at(memory, counts, ONE) == 2
+    die_at(memory, counts, THREE)
+    assert memory.has_suspects()
+    assert memory.crashes(TWO) is None
+    assert memory.crashes(ONE) == CrashCount(2, -9)
+    # A row that was survived gives its place to a new one, before any is forgotten.
+    memory.forget(THREE)
+    die_at(memory, counts, FOUR)
+    assert memory.has_suspects()
+    assert memory.crashes(ONE) == CrashCount(2, -9)
+    assert memory.crashes(FOUR) == CrashCount(1, -9)
+
+
+def test_a_list_that_is_being_written_is_not_read(memory: InFlightMemory, counts: DeathCounts) -> None:
+    die_at(memory, counts, ONE)
+    reader = InFlightMemory(os.dup(memory.descriptor))
+    try:
+        assert reader.has_suspects()
+        # As if the supervisor had come as far as the new number, and not to the ids.
+        memory._mapped[:4] = (2).to_bytes(4, "little")
+        assert reader.has_suspects()
+        assert reader.crashes(ONE) == CrashCount(1, -9)
+        assert reader.crashes(TWO) is None
+        die_at(memory, counts, TWO)
+        assert reader.has_suspects()
+        assert reader.crashes(TWO) == CrashCount(1, -9)
+    finally:
+        reader.close()
+
+
+def test_another_process_sees_it_and_it_outlives_a_kill(memory: InFlightMemory, counts: DeathCounts) -> None:
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        InFlightRegistry(InFlightMemory(memory.descriptor), 1).begin(ONE)
+        os.write(writing, b"!")
+        while True:
+            signal.pause()
+    try:
+        assert os.read(reading, 1) == b"!"
+        poll_until(lambda: held(memory, 1) == {ONE}, what="the row is held")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
+    assert counts.died(1, -signal.SIGKILL) == {ONE: 1}
+    assert held(memory, 1) == set()
+
+
+def test_without_memfd_an_unlinked_file_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    memory = InFlightMemory.create(1)
+    try:
+        assert os.fstat(memory.descriptor).st_nlink == 0
+        InFlightRegistry(memory, 0).begin(ONE)
+        assert held(memory) == {ONE}
+    finally:
+        memory.close()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (0, "exit code 0"), (137, "exit code 137"), (-40, "signal 40")]
+)
+def test_an_end_in_words(exit_code: int, said: str) -> None:
+    assert way_of_ending(exit_code) == said

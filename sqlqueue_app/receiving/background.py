@@ -59,6 +59,7 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
         self._died = died
         self._ahead = _ahead_of_monotonic()
         self._woken = threading.Event()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sqlqueue-background", daemon=True)
 
     def start(self, paused: bool = False) -> None:
@@ -69,13 +70,15 @@ class _SteadyScheduler(BaseScheduler):  # type: ignore[misc]
         self._woken.set()
 
     def shutdown(self, wait: bool = True) -> None:
-        super().shutdown(wait)
+        # The timer thread first: APScheduler removes all jobs when it stops, also those whose times the thread is just shifting.
+        self._stopping.set()
         self.wakeup()
         self._thread.join()
+        super().shutdown(wait)
 
     def _run(self) -> None:
         try:
-            while self.running:
+            while not self._stopping.is_set():
                 self._follow_clock()
                 seconds = self._process_jobs()
                 # If the clock was put meanwhile, the wait was computed with both times.

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from apscheduler.jobstores.memory import MemoryJobStore
+from apscheduler.schedulers.base import BaseScheduler
 
 from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
 from sqlqueue_app.receiving.waiting import StopSignal
@@ -51,6 +52,21 @@ def test_jobs_go_on_when_the_clock_of_the_machine_jumps(
     assert told == [
         f"the clock of this machine was put {'forward' if hours > 0 else 'back'} by 3600 s: background jobs go on as they did"
     ]
+
+
+def test_the_timer_has_ended_before_its_jobs_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[list[str]] = []
+    shutdown = BaseScheduler.shutdown
+
+    def recording(self: BaseScheduler, wait: bool = True) -> None:
+        timers.append([thread.name for thread in threading.enumerate() if thread.name == "sqlqueue-background"])
+        shutdown(self, wait)
+
+    monkeypatch.setattr(BaseScheduler, "shutdown", recording)
+    jobs = BackgroundJobs([BackgroundJob("beat", 0.05, lambda: None)])
+    jobs.start()
+    jobs.stop()
+    assert timers == [[]], "a timer that shifts the times of jobs after a jump of the clock would not find them"
 
 
 def test_a_timer_that_dies_is_told(monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:

@@ -16,17 +16,14 @@ from sqlqueue_app.receiving.error_queue import ErrorQueue, failure_of, headers_o
 from sqlqueue_app.sending.composer import Composer, utc_now
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 
-# --- auditing ---------------------------------------------------------------------------------------------------------
-# What is sent because a message was handled: its copy for the audit queue, and the acknowledgement of a retry.
-#
-# Both go with what the handlers sent: in the same dispatch, so in the same transaction and, for several messages to a queue, in the
-# same statement. Form and order of the headers are those of the recorded rows (docs/internals/wire.md#audit-headers).
+logger = logging.getLogger("sqlqueue.receive")
 
 
 class Auditing:
-    """Makes these messages for one endpoint; `queue` is its audit queue, or None; `acknowledges` whether it answers to retries.
+    """Makes the audit copy and the acknowledgement of a retry for one endpoint; `queue` is its audit queue, or None.
 
-    Immutable; shared by all threads.
+    Both go in the dispatch of what the handlers sent, so in its transaction. Form and order of the headers are those of
+    docs/internals/wire.md#audit-headers. Immutable; shared by all threads.
     """
 
     def __init__(
@@ -96,18 +93,12 @@ class Auditing:
         return OutgoingMessage(destination, headers, b"")
 
 
-# --- forwarding -------------------------------------------------------------------------------------------------------
-# Messages that came here on their way to another queue: peers' movers bring what was delayed into the sender's own queue first.
-#
-# A header holds the destination (docs/internals/wire.md#delayed-messages). It is removed when it is first read, so that no message
-# can go round in circles: where it arrives, it has no such header any more.
-
-
-logger = logging.getLogger("sqlqueue.receive")
-
-
 class Forwarding:
-    """Sends messages of one queue on, or finds that they have arrived. Shared by the queue's threads."""
+    """Sends messages of one queue on, or finds that they have arrived. Shared by the queue's threads.
+
+    Peers bring delayed messages into the sender's own queue first; a header holds the destination
+    (docs/internals/wire.md#delayed-messages). It is removed when it is first read, so that no message goes round in circles.
+    """
 
     def __init__(
         self,

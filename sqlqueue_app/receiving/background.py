@@ -23,11 +23,8 @@ from sqlqueue_app.tables.connections import KEPT_SECONDS, KeptConnections
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.receiver import Receiver
 
-# --- scheduler --------------------------------------------------------------------------------------------------------
-# Background jobs of a worker, on APScheduler: each in a thread of its own pool; short ones hand on their connections.
-
-
 background_logger = logging.getLogger("sqlqueue.background")
+logger = logging.getLogger("sqlqueue.worker")
 
 # Less than this is how clocks are kept right; a job that comes so much earlier or later harms nobody.
 JUMP_SECONDS = 1.0
@@ -166,17 +163,11 @@ def _new_connections() -> Iterator[None]:
         connections.close_all()
 
 
-# --- worker -----------------------------------------------------------------------------------------------------------
-# A worker: the receivers of one or more endpoints with their background jobs, started and stopped as one.
-#
-# The order of a stop: no new polls, every message that is being handled is finished, background jobs end, connections close.
-
-
-logger = logging.getLogger("sqlqueue.worker")
-
-
 class Worker:
-    """Runs receivers until the stop signal is set, then drains. Started once, in one thread; `stop` may be set from anywhere."""
+    """Runs receivers until the stop signal is set, then drains. Started once, in one thread; `stop` may be set from anywhere.
+
+    The order of a stop: no new polls, every message that is being handled is finished, background jobs end, connections close.
+    """
 
     def __init__(self, receivers: Sequence[Receiver], jobs: Sequence[BackgroundJob], stop: StopSignal) -> None:
         self.receivers = list(receivers)

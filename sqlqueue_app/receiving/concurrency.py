@@ -20,13 +20,9 @@ from sqlqueue_app.policies.polling import (
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Poller, Receiver, ReceiverOptions, logger
 from sqlqueue_app.receiving.waiting import Watch
 
-# --- adaptive ---------------------------------------------------------------------------------------------------------
-# The adaptive receiver of transport 2.1: as many polling threads as the ramp-up controller asks for
-# (docs/internals/endpoints.md#ramp-up-controller).
-
 
 class AdaptiveReceiver(Receiver):
-    """Keeps between one and `maximum` polling threads on one queue."""
+    """Keeps between one and `maximum` polling threads on one queue (docs/internals/endpoints.md#ramp-up-controller)."""
 
     def __init__(self, queue: str, options: ReceiverOptions) -> None:
         super().__init__(queue, options)
@@ -106,15 +102,11 @@ class AdaptiveReceiver(Receiver):
         self._idle_wait(wait)
 
 
-# --- fixed ------------------------------------------------------------------------------------------------------------
-# The fixed receiver of transports 1.x and 2.0: `maximum` polling threads from start to end
-# (docs/internals/endpoints.md#fixed-threads).
-
-
 class FixedReceiver(Receiver):
     """Runs exactly `maximum` polling threads; each waits by its own back-off, and for longer after a fault.
 
-    While push is enabled, idle threads wait longer, and one of them polls now and then for all.
+    While push is enabled, idle threads wait longer, and one of them polls now and then for all
+    (docs/internals/endpoints.md#fixed-threads).
     """
 
     _is_started = False
@@ -163,20 +155,17 @@ class FixedReceiver(Receiver):
             self._ended(number)
 
 
-# --- monitor ----------------------------------------------------------------------------------------------------------
-# The monitor receiver of transports 3.0 and later: one thread peeks, a pool receives (docs/internals/endpoints.md#peek-monitor).
-#
-# The monitor's own thread is no receive thread: it takes nothing. Pool threads start when there is work for them and end after
-# a while without any; each holds one connection.
-
-
 # A pool thread without work for so long gives its connection back.
 IDLE_SECONDS = 10.0
 SECONDS_BETWEEN_LOOKS_AT_THE_STOP = 1.0
 
 
 class MonitorReceiver(Receiver):
-    """Peeks at the queue and has each waiting message received by a pool of at most `maximum` threads."""
+    """Peeks at the queue and has each waiting message received by a pool of at most `maximum` threads.
+
+    The monitor's own thread receives nothing. Pool threads, each with a connection, start when there is work for them and end after
+    a while without any (docs/internals/endpoints.md#peek-monitor).
+    """
 
     def __init__(self, queue: str, options: ReceiverOptions, *, peek_delay_seconds: float) -> None:
         super().__init__(queue, options)
@@ -310,10 +299,6 @@ class MonitorReceiver(Receiver):
         finally:
             received(False)
             self._slots.release()
-
-
-# --- resizable semaphore ----------------------------------------------------------------------------------------------
-# How many receives may run at once: a semaphore whose size can change while it is held.
 
 
 class ResizableSemaphore:

@@ -33,11 +33,8 @@ from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import QueueTable, chunks_by_table, write_chunks
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 
-# --- due messages -----------------------------------------------------------------------------------------------------
-# Moving what is due from an endpoint's delayed table straight to where it goes (docs/internals/wire.md#delayed-messages).
-
-
 logger = logging.getLogger("sqlqueue.receive")
+background_logger = logging.getLogger("sqlqueue.background")
 
 # As every version of NServiceBus has it: so many messages in a transaction.
 BATCH = 100
@@ -73,7 +70,10 @@ class DueMessage:
 
 
 class DueMessages:
-    """Moves what is due out of one delayed table. Several processes may do so side by side; an object serves one thread."""
+    """Moves what is due out of one delayed table straight to where it goes (docs/internals/wire.md#delayed-messages).
+
+    Several processes may do so side by side; an object serves one thread.
+    """
 
     def __init__(
         self,
@@ -153,10 +153,6 @@ class DueMessages:
         }
 
 
-# --- delayed tables ---------------------------------------------------------------------------------------------------
-# The delayed tables of the settings, ready to be moved from: those of all endpoints and of SEND_AS, whoever runs them.
-
-
 def due_messages_of(settings: Settings) -> list[DueMessages]:
     """One for each endpoint of the settings and for SEND_AS. Reaches no database; the tables need not be there.
 
@@ -204,10 +200,6 @@ def _error_queue(alias: str, book: AddressBook, error_queue: str, processor: Pro
     return ErrorQueue(alias, book.parse(error_queue), failed_queue=failed_queue, processor=processor)
 
 
-# --- delayed wake up --------------------------------------------------------------------------------------------------
-# What announcements of new delayed messages do: the thread that moves them looks into their table at once.
-
-
 class DelayedWakeUp:
     """For one delayed table: whether everything in it is announced, and whether something was. Safe from any thread."""
 
@@ -244,20 +236,6 @@ class DelayedWakeUp:
         return announced
 
 
-# --- delayed mover ----------------------------------------------------------------------------------------------------
-# The one thread of a worker process that moves due messages out of delayed tables, and when it looks.
-#
-# It sleeps until the earliest message that it knows of is due, at most LOOK_SECONDS. A message that this process stores meanwhile
-# and
-# that is due earlier wakes it at its commit; one that another process stores is seen within LOOK_SECONDS. A table with the wake-up
-# trigger announces each message that anybody stores, so that it can be left alone for longer. A look is one statement for each
-# table
-# that reads the first entry of the index on the due times, so that it costs the same however many messages wait. What is due is the
-# database's clock to say; ours only measures how long to sleep.
-
-
-background_logger = logging.getLogger("sqlqueue.background")
-
 # NServiceBus looks every second (3.1 to 6.2), or after 1 to 60 s (8.1); a short delay that a web process stores shall not wait.
 LOOK_SECONDS = 1.0
 # A clock of the database and a timer of ours never agree to the last digit.
@@ -270,7 +248,12 @@ MISSING_SECONDS = 60.0
 
 
 class DelayedMover:
-    """Moves due messages until the stop signal. Run by one thread; `stored` and `anything_due` may be called from any."""
+    """Moves due messages until the stop signal. Run by one thread; `stored` and `anything_due` may be called from any.
+
+    It sleeps until the earliest message that it knows of is due, at most LOOK_SECONDS. The commit of an earlier one wakes it if
+    this process stores it, or if the table has the wake-up trigger; such a table is left alone for longer. A look is one statement
+    for each table, which reads the first entry of the index on the due times. The database's clock decides what is due.
+    """
 
     def __init__(
         self,

@@ -16,13 +16,6 @@ from sqlqueue_app.tables.announcements import announcing_table
 from sqlqueue_app.tables.installation import check_address
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
-# --- routes of satellites ---------------------------------------------------------------------------------------------
-# Where the messages in the satellite queues of transports 1.x to 3.x are on their way to (docs/internals/wire.md#timeout-manager).
-#
-# A row of `.Retries` waits for a delayed retry: it goes back to the queue that it failed in.
-# A row of `.Timeouts` waits for a time: it goes to its destination when that has come.
-# A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint, which nobody here can read.
-
 
 class Unroutable(SqlQueueError):
     """A message that cannot be brought where it was on its way to; the text says why."""
@@ -47,7 +40,12 @@ def cancelled_saga(queue: str, headers: Headers) -> str | None:
 
 
 def route_of(queue: str, headers: Headers) -> Route:
-    """Where a message of the satellite `queue` goes, by its headers alone. Raises Unroutable."""
+    """Where a message of the satellite `queue` goes, by its headers alone. Raises Unroutable.
+
+    A row of `.Retries` waits for a delayed retry and goes back to the queue that it failed in, a row of `.Timeouts` to its
+    destination at its time. A row of `.TimeoutsDispatcher` names a timeout in the store of the old endpoint
+    (docs/internals/wire.md#timeout-manager).
+    """
     if is_for_retries(queue):
         failed = headers.get(names.FAILED_QUEUE)
         if not failed:
@@ -136,10 +134,6 @@ class Destinations:
     def _folded(self, table: str) -> str:
         """The name as the database may read it: but on PostgreSQL, case makes no difference."""
         return table if self._book.dialect == "postgresql" else table.rstrip().casefold()
-
-
-# --- allowed ----------------------------------------------------------------------------------------------------------
-# Queues that the headers of a received message may make us send to: the setting ALLOWED_DESTINATIONS.
 
 
 _ANY = "*"

@@ -54,9 +54,6 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.transaction_log import TransactionLog
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
-# --- endpoint ---------------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("sqlqueue.worker")
 
 
@@ -388,12 +385,11 @@ def _only_sends(settings: Settings, name: str) -> bool:
     return name == settings.send_as and handles_nothing
 
 
-# --- distributed ------------------------------------------------------------------------------------------------------
-# Which other databases take part in the receive transactions of an endpoint (docs/internals/decisions.md#two-phase-commit).
-
-
 def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> TwoPhaseParticipants | None:
-    """The participants of one thread's receive transactions beside the alias of the queues, whose log it is; None without any."""
+    """The participants of one thread's receive transactions beside the alias of the queues, whose log it is; None without any.
+
+    See docs/internals/decisions.md#two-phase-commit.
+    """
     aliases: Sequence[str] = aliases_beside(log.alias) if mode is TransactionMode.TRANSACTION_SCOPE else ()
     return TwoPhaseParticipants(aliases, log, queue) if aliases else None
 
@@ -413,12 +409,8 @@ def name_coordinator(log: TransactionLog) -> None:
         log.coordinator()
 
 
-# --- purging ----------------------------------------------------------------------------------------------------------
-# Deleting expired messages, in batches that are committed each by itself.
-
-
 def purge_expired(table: QueueTable, batch: int) -> None:
-    """Delete what has expired by now, at most `batch` messages at once. DatabaseError if the database refuses."""
+    """Delete what has expired by now, in commits of at most `batch` messages. DatabaseError if the database refuses."""
     purged = 0
     while True:
         deleted = table.purge_expired(batch)

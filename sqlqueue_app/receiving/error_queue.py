@@ -25,13 +25,6 @@ from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
 
-# --- failures ---------------------------------------------------------------------------------------------------------
-# The headers that a failed message carries into the error queue (docs/internals/wire.md#error-queue-headers).
-#
-# The stack trace is written in the form that ServiceControl groups by: a first line with type and message, then a frame in the
-# form of .NET, innermost first; the Python traceback follows below (docs/internals/operations.md#failure-groups).
-
-
 # Cut as core 5.2.26 and 6.0 on do.
 MESSAGE_CHARACTERS = 16_384
 # The text of an error stands in the trace several times, and may be as long as the message that it is about.
@@ -65,7 +58,11 @@ class Failure:
 
 
 def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str, str] | None = None) -> Failure:
-    """The exception in words; never raises, whatever the exception's own `__str__` does."""
+    """The exception in words; never raises, whatever the exception's own `__str__` does.
+
+    The stack trace has the form that ServiceControl groups by: type and message, then frames in the form of .NET, innermost first,
+    then the Python traceback (docs/internals/operations.md#failure-groups).
+    """
     inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     text = _text(error)
     return Failure(
@@ -82,7 +79,10 @@ def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str,
 def failure_headers(
     headers: dict[str, str | None], failure: Failure, *, processor: Processor, failed_queue: str, at: datetime
 ) -> dict[str, str | None]:
-    """The headers of the message plus those of the failure; retry counters are dropped, their timestamp is kept."""
+    """The headers of the message plus those of the failure; retry counters are dropped, their timestamp is kept.
+
+    See docs/internals/wire.md#error-queue-headers.
+    """
     kept = without_counters(headers)
     kept[names.PROCESSING_MACHINE] = processor.machine
     kept[names.PROCESSING_ENDPOINT] = processor.endpoint
@@ -161,10 +161,6 @@ def _dotnet_frames(error: BaseException) -> list[str]:
     return frames[::-1]
 
 
-# --- error queue ------------------------------------------------------------------------------------------------------
-# Moving a message to the error queue, on the connection of the receive transaction.
-
-
 class ErrorQueue:
     """The error queue of an endpoint, as one of its receiving queues uses it. Expiry is dropped: a failure waits for a person."""
 
@@ -240,12 +236,8 @@ class ErrorQueue:
         table.send([NewRow(str(new_id), headers, body, correlation_id, reply_to_address)])
 
 
-# --- retry headers ----------------------------------------------------------------------------------------------------
-# The headers that count the delayed retries of a message (docs/internals/endpoints.md#retry-policy).
-
-
 def retries_so_far(headers: Headers) -> int:
-    """How many delayed retries a message has had; 0 where the header holds no number."""
+    """How many delayed retries a message has had; 0 where the header holds no number (docs/internals/endpoints.md#retry-policy)."""
     return whole_number(headers.get(names.DELAYED_RETRIES))
 
 

@@ -38,9 +38,7 @@ from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
 
-# --- handlers ---------------------------------------------------------------------------------------------------------
-# Handlers: which functions are called for which message type, found in modules named `handlers` or named by the settings.
-
+logger = logging.getLogger("sqlqueue.receive")
 
 HandlerFunction = Callable[[Any, Any], Any]
 _Handler = TypeVar("_Handler", bound=HandlerFunction)
@@ -176,10 +174,6 @@ def _path(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{name}"
 
 
-# --- calling ----------------------------------------------------------------------------------------------------------
-# From a message to its handlers: which are called, with which body, in which order.
-
-
 _REMEMBERED_TEXTS = 1000
 _LONGEST_REMEMBERED = 4000
 
@@ -286,7 +280,10 @@ class HandlerTable:
         return [(handler, bodies[handler.target]) for handler in plan.handlers] if bodies else self._calls_of_each(incoming)
 
     def _calls_of_each(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
-        """All bodies are read before the first handler is called."""
+        """The calls for several messages in one body, as cores 3 and 4 wrote them (docs/internals/wire.md#bodies).
+
+        All bodies are read before the first handler is called. If one message fails, the row is tried again as a whole.
+        """
         found: list[tuple[Handler, Any]] = []
         enclosed = incoming.message_types
         with limited_tries(len(incoming.body)):
@@ -305,14 +302,8 @@ class HandlerTable:
         return (known.names if known else None) or self._body_names
 
 
-# --- middleware -------------------------------------------------------------------------------------------------------
-# Middleware: callables of the project around each handler, composed once for each handler when the endpoint is built.
-#
-# The shape is that of Django's: `def middleware(call)` returns `def handle(message, context)`, which does its part and returns
-# `call(message, context)`. Without middleware a handler is called directly.
-
-
 Middleware = Callable[[HandlerFunction], HandlerFunction]
+"""As Django's: `def middleware(call)` returns `def handle(message, context)`, which does its part and calls `call`."""
 
 
 def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: str) -> list[Middleware]:
@@ -375,15 +366,6 @@ def _shown(found: object) -> str:
     return f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', None) or type(found).__qualname__}"
 
 
-# --- several ----------------------------------------------------------------------------------------------------------
-# Several messages in one body: the children of a root `Messages`, as cores 3 and 4 wrote what was sent together
-# (docs/internals/wire.md#bodies).
-#
-# Each is a message of its own type for its own handlers. They are handled in their order, in the one transaction of their row:
-# where
-# one fails, none is handled, and the row is tried again as a whole.
-
-
 _BEFORE_NAME: Final = re.compile(r".*[.+]", re.DOTALL)
 
 
@@ -433,13 +415,6 @@ def _with_bases(names: Sequence[str], element: Element) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-# --- control messages -------------------------------------------------------------------------------------------------
-# Subscribe and unsubscribe messages of older endpoints, whose transport knows no subscription table
-# (docs/internals/wire.md#control-messages).
-
-
-logger = logging.getLogger("sqlqueue.receive")
-
 _INTENTS = (Intent.SUBSCRIBE, Intent.UNSUBSCRIBE)
 
 
@@ -451,7 +426,10 @@ def is_subscription_message(incoming: IncomingMessage) -> bool:
 
 
 class SubscriptionMessages:
-    """Writes what such a message asks for into the subscription table, in the receive transaction. Shared by all threads."""
+    """Handles subscribe and unsubscribe messages of older endpoints (docs/internals/wire.md#control-messages).
+
+    Writes into the subscription table in the receive transaction. Shared by all threads.
+    """
 
     def __init__(self, table: SubscriptionTable, book: AddressBook, *, own: str, allowed: AllowedDestinations | None) -> None:
         self._table = table
@@ -510,10 +488,6 @@ def _topic(incoming: IncomingMessage) -> str:
             f"but its intent is {incoming.headers.get(names.MESSAGE_INTENT)!r}: expected Subscribe or Unsubscribe"
         )
     return topic
-
-
-# --- task handlers ----------------------------------------------------------------------------------------------------
-# The handler that runs Django Tasks, for the endpoints that tasks are sent to.
 
 
 def task_handlers(settings: Settings, endpoint: str) -> list[Handler]:

@@ -21,9 +21,6 @@ from uuid import UUID
 
 from sqlqueue_app.messages.errors import ProcessDied
 
-# --- registry ---------------------------------------------------------------------------------------------------------
-
-
 MAX_CRASHES = 3
 # How long a suspect waits for another one. Its turn protects innocent messages and must not become a deadlock with database locks
 # that the other one's handler waits for.
@@ -136,20 +133,6 @@ def _process_died(crashes: CrashCount) -> ProcessDied:
     )
 
 
-# --- shared memory ----------------------------------------------------------------------------------------------------
-# The memory that a supervisor shares with its worker processes: which rows they handle, and which rows crashed ones held.
-#
-# It belongs to the operating system and outlives a process that crashes in any way. Layout:
-#
-#     8 bytes                   number of suspects and the checksum of their ids: changes with every new list
-#     MAX_SUSPECTS × 4 bytes    crash count of each suspect, 0 for a free place, and the exit code of the last one
-#     MAX_SUSPECTS × 16 bytes   row id of each suspect
-#     from a new page on        for each process SLOTS × 32 bytes: the id of a row and 1 while a thread handles it
-#
-# The supervisor writes the suspects; processes write their slots and reset the crash count of a suspect. Nothing waits: what is
-# read while it is written fails the checksum or names a row that does not exist, and both are harmless.
-
-
 # Receive threads of one process that can be watched; 41 is what an endpoint of version 2.0 with all its satellites has at level 10.
 SLOTS = 1024
 # As many rows as NServiceBus remembers failures of (docs/internals/endpoints.md#failure-memory).
@@ -175,9 +158,17 @@ class CrashCount(NamedTuple):
 
 
 class InFlightMemory:
-    """The memory, mapped. `descriptor` is what another process opens it by; processes are numbered from 0.
+    """The memory that a supervisor shares with its worker processes, mapped; it outlives a process that crashes in any way.
 
-    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method takes a lock or waits.
+    `descriptor` is what another process opens it by; processes are numbered from 0. Layout:
+
+        8 bytes                   number of suspects and the checksum of their ids: changes with every new list
+        MAX_SUSPECTS × 4 bytes    crash count of each suspect, 0 for a free place, and the exit code of the last one
+        MAX_SUSPECTS × 16 bytes   row id of each suspect
+        from a new page on        for each process SLOTS × 32 bytes: the id of a row and 1 while a thread handles it
+
+    Methods on slots are for the process that owns them, `held` and `publish` for the supervisor. No method takes a lock or waits:
+    what is read while it is written fails the checksum or names a row that does not exist, and both are harmless.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -27,11 +27,7 @@ from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
-# --- instances --------------------------------------------------------------------------------------------------------
-
-
-# --- instances --------------------------------------------------------------------------------------------------------
-
+logger = logging.getLogger("sqlqueue.worker")
 
 HEARTBEAT_SECONDS = 10.0
 # Four heartbeats, as ServiceControl counts an endpoint as gone (docs/internals/operations.md#heartbeats).
@@ -238,21 +234,12 @@ def managed_alias() -> str:
     return router.db_for_write(Instance)
 
 
-# --- heartbeat --------------------------------------------------------------------------------------------------------
-# The heartbeat of an instance: reports that the process lives and how many threads it has, and follows what its row asks for.
-#
-# The row's `concurrency` is how many messages are handled at once, at most; its `paused` is whether to receive at all. A change of
-# either, by whatever means, changes the running process at its next heartbeat.
-
-
-logger = logging.getLogger("sqlqueue.worker")
-
-
 class Heartbeat:
-    """The heartbeats of one instance. `receivers` are those of its endpoint; `following` are those whose number is the
-    endpoint's, the main queue's first: callback queues and satellites that were set apart keep their own.
-    `unpaused` are those that go on during a pause: that of the callback queue, because requests wait for its replies.
-    `on_lost` is called at each beat once another process has taken over.
+    """The heartbeats of one instance: each reports that the process lives, and follows `concurrency` and `paused` of its row.
+
+    `receivers` are those of its endpoint; `following` are those whose number is the endpoint's, the main queue's first: callback
+    queues and satellites that were set apart keep their own. `unpaused` are those that go on during a pause: that of the callback
+    queue, because requests wait for its replies. `on_lost` is called at each beat once another process has taken over.
     """
 
     def __init__(
@@ -330,16 +317,12 @@ class Heartbeat:
         self._written = wanted
 
 
-# --- claims -----------------------------------------------------------------------------------------------------------
-# Work that one process of a cluster does for all, claimed in the database (docs/internals/decisions.md#background-work).
-
-
 # A claim that is further ahead was made before the clock was put back, and would keep everybody from the work until it comes.
 AHEAD_AT_MOST = timedelta(minutes=15)
 
 
 def claim(alias: str, name: str, until: datetime) -> bool:
-    """Take on the work of this name up to an instant of the database's clock; False if somebody has, or is faster.
+    """Claim work of a cluster up to an instant of the database's clock; False if another process has, or is faster.
 
     Who is too late has paid one SELECT. Inside of a transaction the claim is given back when that is rolled back, and others
     who want it wait until then.

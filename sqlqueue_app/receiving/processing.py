@@ -62,8 +62,6 @@ from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
 logger = logging.getLogger("sqlqueue.receive")
 
-# --- a message and its transaction ------------------------------------------------------------------------------------
-
 
 class Outcome(enum.Enum):
     """What became of a received row."""
@@ -122,9 +120,6 @@ class NullBody(PoisonMessage):
 
 class _GaveWay(Exception):
     """The transaction was lost to another session before a handler was called: no failure of the message."""
-
-
-# --- the life of a message --------------------------------------------------------------------------------------------
 
 
 class MessageProcessor:
@@ -542,16 +537,12 @@ def _end_child() -> NoReturn:
     os._exit(1)
 
 
-# --- transaction mode none --------------------------------------------------------------------------------------------
-# The message is gone as soon as it is received, whatever becomes of it (docs/internals/endpoints.md#transaction-modes).
-#
-# The receive commits before the handlers are called, once, outside of any transaction. A failed message goes to the error queue in
-# a transaction of its own, or is dropped, as the settings say. A process that crashes in between loses the message: that is the
-# mode.
-
-
 class NonTransactionalProcessor(MessageProcessor):
-    """Processes the messages of one queue in one thread, without a transaction around the handlers."""
+    """Transaction mode none: the receive commits before the handlers are called, once, outside of any transaction.
+
+    A failed message goes to the error queue in a transaction of its own, or is dropped, as the settings say. A process that crashes
+    in between loses the message (docs/internals/endpoints.md#transaction-modes).
+    """
 
     # A process that crashes loses what it has received: one message and not a batch.
     takes_batches = False
@@ -607,10 +598,6 @@ class NonTransactionalProcessor(MessageProcessor):
             raise
         self._report(delivery, action, failure)
         return Outcome.FAILED
-
-
-# --- configuration ----------------------------------------------------------------------------------------------------
-# What the processing of one queue needs, shared by all its threads.
 
 
 @dataclass(slots=True)

@@ -33,9 +33,6 @@ OUTAGE_CAP_SECONDS = 10.0
 # Versions 3 and later (docs/internals/endpoints.md#circuit-breakers); the setting CIRCUIT_BREAKER overrides it.
 CIRCUIT_BREAKER_SECONDS = 30.0
 
-# --- a poll -----------------------------------------------------------------------------------------------------------
-# What one receive thread does with the database: one poll, one transaction.
-
 
 class Poller(Protocol):
     """What one receive thread does; made, used and closed in that thread alone. Other threads may read its attributes."""
@@ -227,9 +224,6 @@ def _processor_of_mode(config: ProcessorConfig, opened: ReceiveTransaction) -> M
     return (NonTransactionalProcessor if config.mode is TransactionMode.NONE else MessageProcessor)(config, opened)
 
 
-# --- an outage --------------------------------------------------------------------------------------------------------
-
-
 class Outage:
     """Logs once that receiving fails, once that it has failed for too long, and once that it works again, however many threads
     notice.
@@ -286,9 +280,6 @@ class Outage:
                 self._breaker.succeeded()
         if back:
             logger.info("receiving again", extra={"event": "receive_recovered", "queue": self._queue})
-
-
-# --- the threads ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,6 @@ from sqlqueue_app.tables.queue import queue_table
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.processing import Delivery, ProcessorConfig
 
-# --- recovering -------------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("sqlqueue.receive")
 
 
@@ -173,12 +170,11 @@ def _check(action: object, now: datetime) -> None:
         raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")
 
 
-# --- rate limiting ----------------------------------------------------------------------------------------------------
-# The rate limit of a queue at work: one message at a time, and a pause after each failure, until one is handled.
-
-
 class RateLimit:
-    """Shared by the threads of a queue; `after` so many failures in a row the limit begins. Costs little while nothing fails."""
+    """After `after` failures in a row: one message at a time, and a pause after each failure, until one is handled.
+
+    Shared by the threads of a queue.
+    """
 
     def __init__(self, queue: str, after: int) -> None:
         self._queue = queue

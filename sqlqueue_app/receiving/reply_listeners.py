@@ -30,6 +30,8 @@ from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.replies import pending
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 
+logger = logging.getLogger("sqlqueue.callbacks")
+
 
 @dataclass(frozen=True, slots=True)
 class CallbackHome:
@@ -134,11 +136,6 @@ homes = CallbackHomes()
 
 os.register_at_fork(after_in_child=homes.reset)
 
-
-# --- processes that run no worker -------------------------------------------------------------------------------------
-
-
-logger = logging.getLogger("sqlqueue.callbacks")
 
 # An orderly end of the process waits so long for a message of the callback queue that is being handled.
 CLOSE_SECONDS = 10.0

@@ -14,8 +14,7 @@ from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
 from sqlqueue_app.tables.listening import Interrupted, ListeningConnection
 
-# --- stopping ---------------------------------------------------------------------------------------------------------
-# How a worker stops, and how it knows that nothing is left to do.
+logger = logging.getLogger("sqlqueue.receive")
 
 
 class StopSignal:
@@ -160,12 +159,11 @@ class EmptyQueues:
             return mark == self._generation and not self._busy
 
 
-# --- pausing ----------------------------------------------------------------------------------------------------------
-# The gate that the threads of a receiver pass before each poll: closed while an operator has paused them.
-
-
 class PauseGate:
-    """Open at first. Safe from any thread; a stop lets every thread through, so that a paused worker ends like any other."""
+    """The threads of a receiver pass it before each poll; closed while an operator has paused them. Safe from any thread.
+
+    A stop lets every thread through, so that a paused worker ends like any other.
+    """
 
     def __init__(self, stop: StopSignal) -> None:
         self._stop = stop
@@ -212,16 +210,6 @@ class PauseGate:
             self._condition.notify_all()
 
 
-# --- wake up ----------------------------------------------------------------------------------------------------------
-# Waking idle receivers: the flag that each receiver waits on, and the one thread of a process that listens for all of them.
-#
-# The rules that keep a message from being overlooked: a thread that waits clears the flag when its wait ends, so before it polls; a
-# thread that found something raises the flag again, so that another one polls too. One notification wakes one thread, and that one
-# wakes the next only if there was something to find.
-
-
-logger = logging.getLogger("sqlqueue.receive")
-
 RECONNECT_FIRST_SECONDS = 1.0
 RECONNECT_CAP_SECONDS = 10.0
 # How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
@@ -254,7 +242,11 @@ class Woken(Protocol):
 
 
 class WakeUp:
-    """Ends the idle waits of one receiver's threads. Safe from any thread."""
+    """Ends the idle waits of one receiver's threads. Safe from any thread.
+
+    So that no message is overlooked, a thread clears the flag when its wait ends, before it polls, and raises it again if it found
+    something: one notification wakes one thread, and that one wakes the next only if there was something to find.
+    """
 
     listens = True
     """Whether to listen for new messages; else only this process itself wakes."""

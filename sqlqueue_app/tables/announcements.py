@@ -30,9 +30,6 @@ from sqlqueue_app.tables.listing import table_exists
 from sqlqueue_app.tables.queue import COPY_FROM_ROWS, QueueTable, all_or_none, can_copy, queue_table
 from sqlqueue_app.tables.rows import NewRow
 
-# --- announcing -------------------------------------------------------------------------------------------------------
-# Queue tables whose inserts announce themselves, so that idle receivers wake up with the commit. PostgreSQL only.
-
 
 class AnnouncingQueueTable(QueueTable):
     """Each statement that inserts also notifies: in the transaction of the rows and without a round trip of its own.
@@ -70,10 +67,6 @@ def announcing_table(alias: str, address: QueueAddress) -> QueueTable:
         if table is None:
             table = _tables[shared] = AnnouncingQueueTable(alias, address)
     return table
-
-
-# --- wake up triggers -------------------------------------------------------------------------------------------------
-# The triggers that announce new rows of queue tables: who has them, and making those that are missing. PostgreSQL only.
 
 
 # Whoever writes into the table waits behind us while we wait, so not for long.

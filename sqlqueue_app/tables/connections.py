@@ -21,12 +21,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, QueueNotFound
 
-# --- connections ------------------------------------------------------------------------------------------------------
-
-
-# --- connections ------------------------------------------------------------------------------------------------------
-# Django connections as the queue tables use them: dialect, error kinds, a scope for statements outside of a transaction.
-
 
 def connection_of(alias: str) -> BaseDatabaseWrapper:
     """Django's connection of the calling thread for the alias."""
@@ -116,10 +110,6 @@ class SecondConnections:
             second.close()
 
 
-# --- table errors -----------------------------------------------------------------------------------------------------
-# The errors of statements about one table, as our kinds.
-
-
 class Table(Protocol):
     """What is asked of a table when a statement about it has failed."""
 
@@ -184,13 +174,6 @@ def missing_table(table: Table, text: str) -> QueueNotFound:
     return error
 
 
-# --- watched connection -----------------------------------------------------------------------------------------------
-# Django's connection, watched: somebody is told before it is first used, so that a savepoint need not be taken for nothing.
-#
-# Whatever asks the database something asks the attribute `connection` of Django's connection for the driver's one: every cursor,
-# `copy()` and `callproc()` included, every `atomic()`, and code that goes below Django. That one attribute is watched.
-
-
 SAVEPOINT: Final = "sqlqueue"
 """The name of the savepoint before the work of a message."""
 
@@ -199,7 +182,11 @@ Hooks = list[Callable[[], Any]]
 
 
 class Watched:
-    """Mixed into the class of one Django connection. Like the connection, of one thread."""
+    """Mixed into the class of one Django connection: calls a hook before the connection is used. Like it, of one thread.
+
+    Every cursor, `copy()`, `callproc()` and `atomic()`, and code that goes below Django, asks Django's connection for its attribute
+    `connection`, the driver's one. That attribute is watched.
+    """
 
     on_first_use: Callable[[], None] | None = None
     """Called once, before the driver's connection is handed out next; None is set before the call."""
@@ -240,12 +227,6 @@ def _watched(kind: type[BaseDatabaseWrapper]) -> type[BaseDatabaseWrapper]:
     return type(kind.__name__, (Watched, kind), names)
 
 
-# --- kept connections -------------------------------------------------------------------------------------------------
-# Connections that threads hand on to each other, for short work that comes again and again.
-#
-# A new connection costs a server more than most of that work: a process, a log-in, the set-up of the session.
-
-
 # What is not asked for in this time was needed only because much came together.
 KEPT_SECONDS: Final = 30.0
 
@@ -259,10 +240,10 @@ class _Kept:
 
 
 class KeptConnections:
-    """Lends a thread the connections that another has given back. Safe from any thread; `close` comes when all work is done.
+    """A pool of connections for short work that comes again and again, which costs less than a new connection.
 
-    There are as many as there was work at the same time, at least one of them in use every KEPT_SECONDS. What a pool of Django's
-    own keeps is given back to it.
+    Safe from any thread; `close` comes when all work is done. There are as many as there was work at the same time, at least one of
+    them in use every KEPT_SECONDS. What a pool of Django's own keeps is given back to it.
     """
 
     def __init__(self, *, kept_seconds: float = KEPT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -329,24 +310,19 @@ def _close(kept: list[_Kept]) -> None:
             connection.close()
 
 
-# --- clock ------------------------------------------------------------------------------------------------------------
-# The clock of a database, which all processes that work on it share (docs/internals/decisions.md#database-clock).
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def database_now(alias: str) -> datetime:
-    """What time it is by the clock of the alias's database: aware, in UTC, in whole seconds. One statement; DatabaseError."""
+    """The time by the clock of the alias's database, which all its processes share: aware, in UTC, in whole seconds.
+
+    One statement; DatabaseError (docs/internals/decisions.md#database-clock).
+    """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     with database_errors(dialect, "read the clock"):
         (seconds,) = fetch_all(connection, dialect.statement("clock"))[0]
     return _EPOCH + timedelta(seconds=int(seconds))
-
-
-# --- looking ----------------------------------------------------------------------------------------------------------
-# Looking at tables without harm: errors in our kinds, a transaction of the caller that survives them.
 
 
 @contextmanager

@@ -27,10 +27,6 @@ from sqlqueue_app.tables.listing import table_exists
 from sqlqueue_app.tables.row_selection import statement_portions
 from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_of
 
-# --- delayed ----------------------------------------------------------------------------------------------------------
-# The table of an endpoint's delayed messages: put in, take what is due. The database's clock says what is
-# (docs/internals/decisions.md#database-clock).
-
 
 @dataclass(frozen=True, slots=True)
 class DelayedRow:
@@ -43,7 +39,8 @@ class DelayedRow:
 class DelayedTable:
     """A description, not a connection: each call uses the calling thread's Django connection. May be shared by threads.
 
-    Every call raises QueueNotFound if the table is missing.
+    Every call raises QueueNotFound if the table is missing. The database's clock says what is due
+    (docs/internals/decisions.md#database-clock).
     """
 
     def __init__(self, alias: str, address: QueueAddress) -> None:
@@ -134,10 +131,6 @@ class DelayedTable:
 
     def _statement(self, name: str) -> Rendered:
         return self.dialect.statement(name, table=self.qualified)
-
-
-# --- delayed rows -----------------------------------------------------------------------------------------------------
-# Rows of a table of delayed messages that somebody looks at or has chosen: listed by their due times, read, taken out, removed.
 
 
 _LARGEST_NUMBER: Final = 2**63 - 1

@@ -27,8 +27,6 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, dial
 from sqlqueue_app.tables.listing import shape_of_table, table_exists
 from sqlqueue_app.tables.queue import forget_tables
 
-# --- installation -----------------------------------------------------------------------------------------------------
-
 
 class FindingKind(enum.Enum):
     """What may be wrong with a table; none of it stops a worker but a missing table or foreign columns."""
@@ -178,10 +176,6 @@ def _layout_found(dialect: Dialect, table: PlannedTable, qualified: str, shape: 
         check_subscriptions(qualified, shape)
         return None
     return layout_of(dialect.name, qualified, shape)
-
-
-# --- well known -------------------------------------------------------------------------------------------------------
-# Tables whose names follow from an endpoint's name, or are the same everywhere; whether a database can hold a name.
 
 
 SUBSCRIPTION_TABLE = "SubscriptionRouting"

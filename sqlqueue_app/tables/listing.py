@@ -16,14 +16,6 @@ from sqlqueue_app.messages.errors import TableMismatch
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.rows import row_id_of, text_of
 
-# --- listing ----------------------------------------------------------------------------------------------------------
-# All tables of a database that look like ours or a transport's, found and looked at with few statements.
-#
-# Whoever lists two hundred queues would otherwise pay a round trip for each number. A look takes nothing, locks nothing and reads
-# no
-# further than its limit.
-
-
 # What PostgreSQL plans in a few tens of milliseconds; SQLite takes 500 parts of a UNION at most.
 TABLES_PER_STATEMENT: Final = 100
 
@@ -103,7 +95,10 @@ def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[Q
 
 
 def look_at_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[Look]:
-    """One look for each queue, in their order; a statement for each hundred. Raises DatabaseError if one of them is gone."""
+    """One look for each queue, in their order; a statement for each hundred, which takes and locks nothing.
+
+    Raises DatabaseError if one of them is gone.
+    """
     return [
         Look(
             int(waiting),
@@ -167,14 +162,6 @@ def union_of(dialect: Dialect, pieces: Sequence[Piece]) -> tuple[str, list[Any]]
     return "\nUNION ALL\n".join(statements), values
 
 
-# --- finding ----------------------------------------------------------------------------------------------------------
-# Rows whose headers hold a text, looked for in many tables at once, in each no further than a limit.
-#
-# There is no index on what headers say, so a look reads rows: the first ones of a queue, or the last ones of a table that only
-# grows.
-# It takes nothing, locks nothing, waits for nobody, and says where there was more than it has read.
-
-
 # Every text of headers that is a JSON object has it: to find all rows.
 EVERY: Final = "{"
 
@@ -210,7 +197,8 @@ class Finding:
 def find_rows(alias: str, places: Sequence[Place], text: str, *, most: int) -> Finding:
     """The rows whose headers hold the text, as it stands in the JSON; `most` of each place at most.
 
-    A statement for each hundred tables. Raises DatabaseError if one of them is gone.
+    A statement for each hundred tables, which takes and locks nothing and waits for nobody. There is no index on headers, so it
+    reads the rows. Raises DatabaseError if one of the tables is gone.
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
@@ -237,13 +225,12 @@ def _piece(number: int, place: Place, text: str, most: int) -> Piece:
     return Piece(name, number, place.address, {"looked": place.looked, "most": most, "text": text}, order)
 
 
-# --- dead rows --------------------------------------------------------------------------------------------------------
-# Dead rows: deleted, and still in the way of who reads, until vacuum takes them. PostgreSQL alone can say how many there are.
-
-
 @dataclass(frozen=True, slots=True)
 class DeadRows:
-    """What the statistics say of a table; they follow what happens by a second or so, and are lost with a crash of the server."""
+    """What PostgreSQL's statistics say of deleted rows that vacuum has not taken yet, which slow down every reader.
+
+    They follow by a second or so, and are lost with a crash of the server.
+    """
 
     table: str
     dead: int
@@ -291,10 +278,6 @@ def horizon_holders(alias: str) -> list[HorizonHolder]:
     with database_errors(dialect, "look for old transactions"):
         found = fetch_all(connection, dialect.statement("horizon_holders"))
     return [HorizonHolder(kind, name, role, pid, state, seconds, int(age)) for kind, name, role, pid, state, seconds, age in found]
-
-
-# --- inspection -------------------------------------------------------------------------------------------------------
-# What the database says of a table: whether it exists, its columns, its indexes. Reads only; needs no right on the rows.
 
 
 def shape_of_table(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> TableShape | None:

@@ -36,9 +36,6 @@ from sqlqueue_app.tables.connections import (
 from sqlqueue_app.tables.listing import shape_of_table, table_exists
 from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, clamped, peeked_row, values_of
 
-# --- queue ------------------------------------------------------------------------------------------------------------
-
-
 # Depth is exact up to here; beyond, an estimate from the two ends of the index.
 EXACT_COUNT_LIMIT = 10_000
 PEEKED_BODY_BYTES = 65_536
@@ -272,10 +269,6 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.tables")
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-# Rows into queue tables, all or none: in chunks of one statement each, of which few are in memory at a time.
-
-
 # So many bytes of headers and bodies wait for a statement at most, so that memory and the server's packet limits hold with large
 # messages; one larger message goes alone.
 SEND_BYTES_PER_STATEMENT = 4 * 1024 * 1024
@@ -359,10 +352,6 @@ def all_or_none(alias: str) -> Iterator[None]:
         block.__exit__(None, None, None)
 
 
-# --- copying ----------------------------------------------------------------------------------------------------------
-# Many rows into a PostgreSQL queue table by COPY: three times as fast as INSERT, on Django's own connection and transaction.
-
-
 def can_copy(connection: BaseDatabaseWrapper) -> bool:
     """Whether the database has COPY and the driver streams into it: psycopg 3 does, psycopg 2 does not."""
     if connection.vendor != "postgresql":
@@ -372,7 +361,7 @@ def can_copy(connection: BaseDatabaseWrapper) -> bool:
 
 
 def copy_rows(connection: BaseDatabaseWrapper, dialect: Dialect, table: str, rows: Sequence[NewRow]) -> None:
-    """Write the rows in their order, all or none, in the transaction of the connection if there is one.
+    """Write the rows in their order by COPY, three times as fast as INSERT; all or none, in the transaction of the caller if any.
 
     Times to be received are added to the database's clock as it stood before the first row. Errors come as Django's.
     """

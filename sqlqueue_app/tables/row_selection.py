@@ -12,10 +12,6 @@ from sqlqueue_app.tables.connections import fetch_all, run
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import bytes_of, row_id_of, text_of
 
-# --- chosen rows ------------------------------------------------------------------------------------------------------
-# Rows of a queue table that somebody has chosen by their RowVersions: looked at, taken out, removed.
-
-
 # So many numbers stand in one statement at most.
 ROWS_PER_STATEMENT: Final = 1_000
 Chosen = TypeVar("Chosen")
@@ -97,10 +93,6 @@ def _taken(row: Sequence[Any]) -> TakenRow:
         text_of(headers),
         bytes_of(body),
     )
-
-
-# --- row ranges -------------------------------------------------------------------------------------------------------
-# Many rows of a queue table by their numbers: for the pipeline, which takes hundreds of thousands at once.
 
 
 RANGES_PER_STATEMENT: Final = 1_000

@@ -29,14 +29,12 @@ from sqlqueue_app.messages.errors import CannotPrepare, DatabaseError, DoomedTra
 from sqlqueue_app.tables.connections import SAVEPOINT, Hooks, WatchedConnection, connection_of, database_errors, fetch_all, watch
 from sqlqueue_app.tables.transaction_log import TransactionLog
 
-# --- participants of one receive transaction; an object serves one thread ---------------------------------------------
-
-
 logger = logging.getLogger("sqlqueue.receive")
+background_logger = logging.getLogger("sqlqueue.background")
 
 
 class TwoPhaseParticipants:
-    """The other databases: those that can prepare a transaction take part, the rest may only be read."""
+    """The other databases of one thread: those that can prepare a transaction take part, the rest may only be read."""
 
     def __init__(self, aliases: Sequence[str], log: TransactionLog, queue: str) -> None:
         self._log = log
@@ -158,12 +156,6 @@ class TwoPhaseParticipants:
         logger.warning(text, branch, error, then, extra={"event": "branch_in_doubt", "queue": self._queue})
 
 
-# --- branches ---------------------------------------------------------------------------------------------------------
-# Two-phase commit as the other databases see it: prepare, commit and roll back branches, and list those that were left.
-
-
-background_logger = logging.getLogger("sqlqueue.background")
-
 # An object is not there: somebody else has ended the branch. It is in use: somebody does so now.
 _GONE: Final = "42704"
 _NOT_IN_THE_STATE: Final = "55000"
@@ -279,20 +271,17 @@ def _code(error: BaseException) -> str | None:
     return getattr(error.__cause__ or error, "sqlstate", None) or getattr(error.__cause__ or error, "pgcode", None)
 
 
-# --- participant ------------------------------------------------------------------------------------------------------
-# Another database of the project that takes part in the receive transaction: begun when a handler first uses it.
-#
-# From the start of a message Django sees its connection inside an outermost `atomic()`, so that nested `atomic()`, `on_commit` and
-# `durable` behave as on the alias of the queues. The transaction itself begins with the first use, which the watched connection
-# reports. An object serves one thread.
-
-
 # libpq's PQTRANS_INERROR: a statement has failed, and a commit would roll back without an error.
 _IN_ERROR: Final = 3
 
 
 class Participant:
-    """For each message `begin_message`, then `end_message` or `undo_message`; at last `commit_plainly`, `prepare` or `abandon`."""
+    """For each message `begin_message`, then `end_message` or `undo_message`; at last `commit_plainly`, `prepare` or `abandon`.
+
+    From the start of a message Django sees the connection inside an outermost `atomic()`, so that nested `atomic()`, `on_commit`
+    and `durable` behave as on the alias of the queues. The transaction itself begins with the first use, which the watched
+    connection reports. An object serves one thread.
+    """
 
     def __init__(self, alias: str, *, before_use: Callable[[str], None] | None = None) -> None:
         """`before_use` is called with the alias, before its transaction begins."""
@@ -471,12 +460,6 @@ def _unmark(connection: WatchedConnection) -> None:
     connection.savepoint_ids.clear()
 
 
-# --- read-only participant --------------------------------------------------------------------------------------------
-# Another database of the project that cannot prepare a transaction: handlers may read from it, statements that write are refused.
-#
-# They are refused when they are executed, not at the end of the message: by then nothing could be undone.
-
-
 # What reads, and what begins and ends a transaction or sets up a session.
 _HARMLESS: Final = re.compile(
     r"\s*(?:--[^\n]*\n\s*|/\*.*?\*/\s*|\(\s*)*"
@@ -488,7 +471,10 @@ _TEXTS: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*
 
 
 class ReadOnlyParticipant:
-    """Wraps the statements of the thread's connection while a handler runs."""
+    """A database that cannot prepare a transaction: while a handler runs, statements that write are refused.
+
+    They are refused when they are executed: at the end of the message nothing could be undone.
+    """
 
     def __init__(self, alias: str) -> None:
         self.alias = alias

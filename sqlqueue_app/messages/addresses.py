@@ -1,5 +1,5 @@
 """Queue addresses: the text that names a queue in headers, settings and subscription tables, the quoting of its parts, and the
-schema and catalog that a name resolves to.
+schema and catalog that a name resolves to. All names reach SQL through here: as one quoted identifier, or an AddressError.
 """
 
 from __future__ import annotations
@@ -9,13 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
-
-# --- identifiers ------------------------------------------------------------------------------------------------------
-# Quoting of database identifiers, and the limits of their length.
-#
-# Pure text work: no connection is asked. Whatever text comes in, what goes out is exactly one quoted identifier, or an
-# :class:`AddressError`. All names reach SQL through here.
-
 
 SQLSERVER_LIMIT: Final = 128
 """UTF-16 units of one SQL Server identifier (``sysname``)."""
@@ -138,22 +131,6 @@ def _unquote(text: str, opening: str, closing: str) -> str:
     return text[1:-1].replace(closing * 2, closing)
 
 
-# --- addresses --------------------------------------------------------------------------------------------------------
-# Queue addresses: the text that names a queue in headers, settings and subscription tables, and its parts.
-#
-# Five forms of text exist (docs/internals/wire.md#addresses):
-#
-# ============ ============================== ===========================================================
-# form         text                           who writes it
-# ============ ============================== ===========================================================
-# sqlserver    ``table@[schema]@[catalog]``   SQL Server transport 3.1 and later; our own on SQL Server
-# postgresql   ``"schema"."table"``           PostgreSQL transport; our own on PostgreSQL
-# 3.0          ``table@[schema]``             SQL Server transport 3.0
-# legacy       ``table`` or ``table@machine`` SQL Server transport 1.x and 2.x, which cut at the first ``@``
-# sqlite       ``table``                      our own on SQLite, which has no schemas
-# ============ ============================== ===========================================================
-
-
 FORMS: Final = ("sqlserver", "postgresql", "3.0", "legacy", "sqlite")
 """Every form that :meth:`QueueAddress.parse` knows."""
 
@@ -163,6 +140,16 @@ _Parts = tuple[str, str | None, str | None]
 @dataclass(frozen=True, slots=True)
 class QueueAddress:
     """A queue as table, schema and catalog, unquoted, with the form in which it is written as text.
+
+    ============ ============================== ===========================================================
+    form         text                           who writes it (docs/internals/wire.md#addresses)
+    ============ ============================== ===========================================================
+    sqlserver    ``table@[schema]@[catalog]``   SQL Server transport 3.1 and later; our own on SQL Server
+    postgresql   ``"schema"."table"``           PostgreSQL transport; our own on PostgreSQL
+    3.0          ``table@[schema]``             SQL Server transport 3.0
+    legacy       ``table`` or ``table@machine`` SQL Server transport 1.x and 2.x, which cut at the first ``@``
+    sqlite       ``table``                      our own on SQLite, which has no schemas
+    ============ ============================== ===========================================================
 
     Blank schemas and catalogs become ``None``, which means: not said, resolution decides. Raises :class:`AddressError`
     (a ``ValueError``) for a blank table, an unknown form, NUL and broken Unicode. Lengths are not checked here, because
@@ -375,20 +362,16 @@ _EXPECTED: Final = {
 }
 
 
-# --- resolution -------------------------------------------------------------------------------------------------------
-# Which schema and catalog a queue is in: the address book of one database.
-#
-# The order, for schema and catalog alike (docs/internals/wire.md#address-resolution): the setting for the queue, the setting for
-# the endpoint where a message is routed to one, the address, the default, and for schemas at last ``dbo`` or ``public``. Look-ups
-# are exact, case-sensitive, by the table part.
-
-
 _LAST_SCHEMA: Final = {"sqlserver": "dbo", "postgresql": "public", "sqlite": None}
 
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """Fills in the schema and the catalog of queue addresses, by settings.
+    """Fills in the schema and the catalog of queue addresses of one database, by settings.
+
+    The order, for both alike (docs/internals/wire.md#address-resolution): the setting for the queue, the setting for the endpoint
+    where a message is routed to one, the address, the default, and for schemas at last ``dbo`` or ``public``. Look-ups are exact,
+    case-sensitive, by the table part.
 
     ``dialect`` is ``sqlserver``, ``postgresql`` or ``sqlite``; only SQL Server has catalogs, SQLite has no schemas
     either, and settings for what a database does not have are not looked at. Without any catalog known (no default), the

@@ -1,4 +1,7 @@
-"""A message with its headers: as received from a row, as about to be written, and the times that its headers give."""
+"""A message with its headers: as received from a row, as about to be written, and the times that its headers give.
+
+Nothing here asks a clock, a machine or a database: whoever receives or sends hands those values in.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,6 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.headers import Headers, Intent
 from sqlqueue_app.messages.times import format_time, format_timespan, parse_time
 from sqlqueue_app.messages.types import resolve_enclosed
-
-# --- envelope ---------------------------------------------------------------------------------------------------------
-# A message with what the wire says about it: as received from a row, and as it is about to be written.
-#
-# Nothing here asks a clock, a machine or a database: whoever receives or sends hands those values in.
-
 
 VERSION: Final = "9.0.0"
 """What we say in the header ``NServiceBus.Version``: three numbers, because readers expect a core version there.
@@ -254,13 +251,9 @@ def _trace_of(incoming: IncomingMessage) -> Headers:
     return found
 
 
-# --- message times ----------------------------------------------------------------------------------------------------
-# The times of a message by its headers: how long it waited, how long it was processed, both (docs/internals/operations.md#metrics).
-
-
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """Instants, and what lies between them; None where a header is missing or cannot be read.
+    """Instants, and what lies between them (docs/internals/operations.md#metrics); None without a header that can be read.
 
     Negative times come from clocks that differ, and are not corrected. `ended` is when processing ended, or when it failed.
     """

@@ -22,18 +22,6 @@ from typing import Final
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import is_blank
 
-# --- stack frames -----------------------------------------------------------------------------------------------------
-# The first frame of a .NET stack trace, found as ServiceControl finds it (docs/internals/operations.md#failure-groups).
-#
-# ServiceControl uses a regular expression with a time limit of 5 seconds. A trace comes from whoever sends messages, so this is a
-# reader of our own, whose time grows with the length of the trace alone. It takes what that expression takes:
-#
-#     at <type>.<method>(<parameters>) in <file>:line <number>
-#
-# ``at``, ``in`` and ``line`` may be any word, for .NET translates them. Parameters are none, or a type and a name at least.
-# The place is optional; its file starts with ``/`` or with a drive letter, or it is in the form of Mono. Nothing else may follow.
-
-
 _WORD: Final = re.compile(r"[ \t]*\w+[ \t]+")
 # Only white space ends a name, a line does not; what is longer is none.
 _NAME: Final = re.compile(r"[^ \t]{0,4000}")
@@ -47,7 +35,17 @@ _MONO: Final = re.compile(r"[ \t]+\[0x[0-9a-f]+\][ \t]+\w+[ \t]+<[^>]{1,1000}>:[
 
 
 def first_frame(trace: str) -> str | None:
-    """The method of the first frame, as ``Type.Method(parameters)``; None if no line of the trace is a frame."""
+    """The method of the first frame of a .NET stack trace, as ``Type.Method(parameters)``; None if no line of it is a frame.
+
+    A frame is what ServiceControl's regular expression, with a time limit of 5 seconds, takes
+    (docs/internals/operations.md#failure-groups). A trace comes from whoever sends messages, so this is a reader of our own, whose
+    time grows with the length of the trace alone:
+
+        at <type>.<method>(<parameters>) in <file>:line <number>
+
+    ``at``, ``in`` and ``line`` may be any word, for .NET translates them. Parameters are none, or a type and a name at least. The
+    place is optional; its file starts with ``/`` or with a drive letter, or it is in the form of Mono. Nothing else may follow.
+    """
     frames = _Frames(trace)
     start = 0
     while start <= len(trace):
@@ -141,9 +139,6 @@ def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
     return start if found is None else found.end()
 
 
-# --- failure groups ---------------------------------------------------------------------------------------------------
-
-
 Headers = Mapping[str, str | None]
 
 
@@ -213,9 +208,6 @@ def processing_endpoint(headers: Headers) -> str:
         return said
     address = headers.get(names.FAILED_QUEUE) or headers.get(names.REPLY_TO_ADDRESS) or ""
     return address.partition("@")[0]
-
-
-# --- the titles ---------------------------------------------------------------------------------------------------------------
 
 
 def exception_title(exception_type: str | None, message: str | None, trace: str | None) -> str:

@@ -1,4 +1,8 @@
-"""Message headers: their names, the JSON text in which a row keeps them, and the rules for headers that a caller adds."""
+"""Message headers: their names, the JSON text in which a row keeps them, and the rules for headers that a caller adds.
+
+The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). What is read is what either generation
+of NServiceBus readers takes for sensible; what is written all of them read.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,6 @@ from typing import Any, Final
 from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
 from sqlqueue_app.messages.times import format_time, parse_time, parse_timespan
 from sqlqueue_app.messages.types import resolve_enclosed
-
-# --- headers ----------------------------------------------------------------------------------------------------------
-# The headers of a message: their names, and the JSON text in which a row keeps them.
-#
-# The text is one flat JSON object of strings and nulls (docs/internals/wire.md#headers-text). What is read is what either
-# generation of NServiceBus readers takes for sensible; what is written all of them read.
-
 
 # The way of a message (docs/internals/wire.md#headers).
 MESSAGE_ID: Final = "NServiceBus.MessageId"
@@ -247,10 +244,6 @@ def whole_number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
-# --- custom headers ---------------------------------------------------------------------------------------------------
-# Headers of a caller's own: none that a reader of NServiceBus fails on (docs/internals/wire.md#header-readers).
-
-
 _REFUSED: Final = {
     "__type": "readers of transports 3 to 9.0 take it for the type of the dictionary, and the row for poison",
     FORWARD_DESTINATION: "receivers would send the message on to what it says; say where it goes by to=",
@@ -290,6 +283,7 @@ _CHECKS: Final[dict[str, Callable[[str], object]]] = {
 def check_custom_headers(headers: object) -> None:
     """Raise :class:`WireFormatError`, naming the header, for what readers fail on, and for what is no mapping of text.
 
+    See docs/internals/wire.md#header-readers.
     That is a time or duration in another form or `None`, no type, an unknown intent, names that mean something else to readers.
     What a header may say otherwise is its sender's business.
     """

@@ -37,12 +37,9 @@ from sqlqueue_app.messages.type_hints import (
     pascal,
 )
 
-# --- misfit -----------------------------------------------------------------------------------------------------------
-# The error that carries the place of a wrong value out of a body; it never leaves the serializers.
-
 
 class Misfit(Exception):
-    """A value does not fit; ``path`` grows from the inside to the outside while the error passes."""
+    """A value does not fit; ``path`` grows from the inside to the outside. Never leaves the serializers."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -52,10 +49,6 @@ class Misfit(Exception):
     def __str__(self) -> str:
         where = "".join(reversed(self.path)).lstrip(".")
         return f"{where}: {self.reason}" if where else self.reason
-
-
-# --- json reader ------------------------------------------------------------------------------------------------------
-# Decoded JSON as typed values: the dataclass that a handler asked for, from what a .NET or Python peer wrote.
 
 
 Reader = Callable[[Any], Any]
@@ -396,13 +389,6 @@ def _unknown(hint: Any) -> MessageTypeError:
     )
 
 
-# --- tries ------------------------------------------------------------------------------------------------------------
-# How often a body may fail to fit one of several alternatives, so that nobody can have a reader try for ever.
-#
-# Hints such as `Node | Leaf` are tried one after the other. Where they hold such hints themselves, a short body that fits none
-# could be tried as often as there are ways through it: twice as often with each level.
-
-
 LEAST_TRIES: Final = 10_000
 _LEFT: Final[ContextVar[list[int] | None]] = ContextVar("tries_left", default=None)
 
@@ -411,7 +397,8 @@ _LEFT: Final[ContextVar[list[int] | None]] = ContextVar("tries_left", default=No
 def limited_tries(size: int) -> Iterator[None]:
     """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_TRIES at least.
 
-    Inside of another one, that one counts: several messages of one body share its tries.
+    Where the alternatives of a union such as `Node | Leaf` hold unions themselves, a short body that fits none could be tried twice
+    as often with each level. Inside of another one, that one counts: several messages of one body share its tries.
     """
     if _LEFT.get() is not None:
         yield
@@ -436,11 +423,7 @@ def count_failed_try() -> None:
         )
 
 
-# --- scalar text ------------------------------------------------------------------------------------------------------
-# Single values as text, in the forms that JSON and XML of .NET share (docs/internals/wire.md#bodies).
-#
-# Everything raises Misfit for what .NET could not hold.
-
+# The texts of single values that JSON and XML of .NET share; all raise Misfit for what .NET could not hold.
 
 # Beyond this size a Decimal keeps its exponent; written out, it could fill the memory.
 _PLAIN_DECIMAL: Final = 64
@@ -508,13 +491,6 @@ def bytes_text(value: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(value).decode("ascii")
 
 
-# --- json writer ------------------------------------------------------------------------------------------------------
-# Values as JSON text, in the forms that the JSON serializers of NServiceBus read (docs/internals/wire.md#bodies).
-#
-# The standard encoder cannot write a Decimal as a number without losing digits, and libraries that can (msgspec, pydantic)
-# write durations as ISO text, which .NET refuses; hence a writer of our own.
-
-
 _Write = Callable[[Any], str]
 
 # In C, so twice as fast as we are; asked for values alone that it writes to the letter as we do.
@@ -527,6 +503,10 @@ _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 def write_json(value: Any, names: str) -> str:
     """The compact JSON text of a value; raises :class:`Misfit` for what JSON or .NET could not hold.
+
+    The standard encoder cannot write a Decimal as a number without losing digits, and libraries that can (msgspec, pydantic) write
+    durations as ISO text, which .NET refuses; hence a writer of our own (docs/internals/wire.md#bodies).
+
 
     ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
     data and stay as they are. May raise RecursionError and OverflowError of values nested without end.

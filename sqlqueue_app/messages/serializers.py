@@ -30,7 +30,6 @@ _JSON: Final = "json"
 _SERIALIZERS: Final = {JSON_CONTENT_TYPE: _JSON, "text/json": _JSON, XML_CONTENT_TYPE: "xml", "application/xml": "xml"}
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 
-
 Writer = Callable[[object], bytes]
 """Writes the body of a message; raises :class:`MessageBodyError` as :func:`serialize` does."""
 

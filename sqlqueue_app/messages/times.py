@@ -1,4 +1,7 @@
-"""Instants and durations as text (the wire timestamp of headers, the TimeSpan text of .NET), and delivery delays."""
+"""Instants and durations as text (the wire timestamp of headers, the TimeSpan text of .NET), and delivery delays.
+
+Nothing here asks a clock. Sources: docs/internals/wire.md#timestamps and the recorded rows.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlqueue_app.messages.errors import ConfigurationError, WireFormatError
-
-# --- times ------------------------------------------------------------------------------------------------------------
-# Instants and durations as text: the wire timestamp of headers and the TimeSpan text of .NET.
-#
-# Nothing here asks a clock. Sources: docs/internals/wire.md#timestamps and the recorded rows.
-
 
 _LENGTH: Final = 28
 _FIELDS: Final = (slice(0, 4), slice(5, 7), slice(8, 10), slice(11, 13), slice(14, 16), slice(17, 19), slice(20, 26))
@@ -130,12 +127,6 @@ def parse_iso_duration(text: str) -> timedelta:
     if size > _LONGEST:
         raise WireFormatError(f"the duration {text!r} is longer than .NET can hold ({_LONGEST!r})")
     return -size if match["minus"] else size
-
-
-# --- delays -----------------------------------------------------------------------------------------------------------
-# When a message shall be delivered: a delay or a time, checked before anything is written.
-#
-# Nothing here asks a clock: whoever sends hands the time in.
 
 
 LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC)

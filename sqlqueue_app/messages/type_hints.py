@@ -22,13 +22,6 @@ from uuid import UUID
 
 from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
 
-# --- shapes -----------------------------------------------------------------------------------------------------------
-# What members a message class has: the one place that knows dataclasses from other annotated classes.
-#
-# A class can be mapped if it is a dataclass, a TypedDict, a model of Pydantic, or if it has annotations and its constructor takes
-# their names as keywords (attrs classes, named tuples and careful hand-written ones do).
-
-
 AS_IS: Final = "as_is"
 """Members are written under their Python names."""
 
@@ -53,7 +46,11 @@ class Member:
 
 
 def check_mappable(cls: type) -> None:
-    """Raise :class:`MessageTypeError`, saying what to do, for a class whose instances could not be read from a body."""
+    """Raise :class:`MessageTypeError`, saying what to do, for a class whose instances could not be read from a body.
+
+    A dataclass, a TypedDict and a Pydantic model can be; so can a class with annotations whose constructor takes their names as
+    keywords (attrs classes, named tuples and careful hand-written ones do).
+    """
     if typing.is_typeddict(cls) or is_model(cls):
         return
     own = set(_annotations(cls))
@@ -237,10 +234,6 @@ def _listed(names: set[str]) -> str:
     return ", ".join(sorted(names))
 
 
-# --- hints ------------------------------------------------------------------------------------------------------------
-# Type hints without what surrounds them, for readers and writers of bodies.
-
-
 ARRAYS: Final = (
     list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection,
     collections.abc.Iterable, collections.abc.Set, collections.abc.MutableSet,
@@ -298,15 +291,11 @@ def mapping_items(hint: Any) -> tuple[Any, Any] | None:
     return (args[0], args[1]) if typing.get_origin(hint) in MAPPINGS and len(args) == 2 else None
 
 
-# --- generics ---------------------------------------------------------------------------------------------------------
-# The type hints of a class, with what its type variables stand for: `value: T` of `Page[Line]` is a Line.
-
-
 _Bound = dict[Any, Any]
 
 
 def bound_hints(kind: Any) -> dict[str, Any]:
-    """The hints of a class, or of an alias such as `Page[Line]`, by name, extras included.
+    """The hints of a class, or of an alias such as `Page[Line]`, by name, extras included: `value: T` of `Page[Line]` is a Line.
 
     A variable that nothing binds stays as it is. Raises what `typing.get_type_hints` raises.
     """
@@ -345,10 +334,6 @@ def _substituted(hint: Any, bound: _Bound) -> Any:
     return hint[tuple(bound.get(variable, variable) for variable in variables)]
 
 
-# --- typed dicts ------------------------------------------------------------------------------------------------------
-# Names of members in dictionaries whose type is known: a TypedDict has members, a plain dict has data.
-
-
 def pascal_keys(value: Any, hint: Any) -> Any:
     """The value with the keys of TypedDicts as .NET spells them, as far as the hint knows them; others stay.
 
@@ -373,10 +358,6 @@ def _members(value: Mapping[Any, Any], hints: dict[str, Any]) -> dict[Any, Any]:
             raise MessageBodyError(f"two members would both be written as {name!r}; rename one of them")
         found[name] = pascal_keys(item, hints.get(key, Any))
     return found
-
-
-# --- enum members -----------------------------------------------------------------------------------------------------
-# Which member of an Enum a value of a body stands for: its value, its name, or the names of flags.
 
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")

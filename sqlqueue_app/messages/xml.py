@@ -45,13 +45,6 @@ from sqlqueue_app.messages.type_hints import (
     pascal,
 )
 
-# --- xml document -----------------------------------------------------------------------------------------------------
-# An XML body as a tree of elements, and which messages it holds.
-#
-# Parsed by expat, without document types: no entity is expanded, nothing is fetched. ElementTree would drop the declared
-# namespaces, which name the base types of a message.
-
-
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"
 _DEEPEST: Final = 100
 # An element of a message has xsi:nil at most, and a namespace for each base type.
@@ -189,13 +182,6 @@ class _BuilderOfControls(_Builder):
         super().text(data.translate(_CONTROLS_OF))
 
 
-# --- xml reader -------------------------------------------------------------------------------------------------------
-# XML as NServiceBus writes it, made into the values that the JSON of the same message would have (docs/internals/wire.md#bodies).
-#
-# XML has no types: what `<Quantity>2</Quantity>` is, only the class of the message knows. So the type hints go along here, and the
-# reader of JSON does the rest, with its errors that name the place.
-
-
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _NULL_TEXT: Final = "\n"
 _NO_NUMBERS: Final = {"NaN": "NaN", "INF": "Infinity", "-INF": "-Infinity"}
@@ -209,6 +195,9 @@ _NET_TYPES: Final[dict[str, Any]] = {
 
 def decode_xml(body: bytes, hint: Any) -> Any:
     """The body as decoded JSON would be, for a reader of `hint`; without types (dict) every value is text, but for nil.
+
+    XML has no types: only the class of the message knows what `<Quantity>2</Quantity>` is. So the type hints go along here, and the
+    reader of JSON does the rest, with its errors that name the place (docs/internals/wire.md#bodies).
 
     Raises MessageBodyError for what is no XML, and of that SeveralMessages for several messages in one body.
     """
@@ -375,12 +364,6 @@ _SCALARS: Final[dict[Any, Callable[[str], Any]]] = {
 }
 
 
-# --- xml writer -------------------------------------------------------------------------------------------------------
-# Messages as XML in the form of the XML serializer of NServiceBus 6 and later, to the letter (docs/internals/wire.md#bodies).
-#
-# A reader of .NET finds members by their exact names: message types for it are written with `names="pascal"`.
-
-
 _NAMESPACE: Final = "http://tempuri.net/"
 _XSD: Final = "http://www.w3.org/2001/XMLSchema"
 # Where an element has neither content nor attributes, NServiceBus writes a line break.
@@ -393,8 +376,9 @@ _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "
 
 
 def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
-    """The document of a message; `types` are the full names of its type and its base types, `names` spells members of classes.
+    """The document of a message, as the XML serializer of NServiceBus 6 and later writes it (docs/internals/wire.md#bodies).
 
+    `types` are the full names of its type and its base types, `names` spells members of classes: "pascal" for a reader of .NET.
     Raises Misfit for what XML or .NET could not hold. May raise RecursionError of values nested without end.
     """
     if not types:

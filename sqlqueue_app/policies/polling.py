@@ -8,9 +8,6 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-# --- back off ---------------------------------------------------------------------------------------------------------
-# How long a polling thread waits after an empty poll.
-
 
 @dataclass(slots=True)
 class BackOff:
@@ -34,13 +31,6 @@ class BackOff:
         self._next_seconds = 0.0
 
 
-# --- ramp up ----------------------------------------------------------------------------------------------------------
-# The ramp-up controller of transport 2.1: when a polling thread asks for another one, and when it ends.
-#
-# Each polling thread asks its own controller; the number of threads follows from what they find
-# (docs/internals/endpoints.md#ramp-up-controller).
-
-
 RAMP_UP_ABOVE_SUCCESSES = 5
 END_AT_FAILURES = 7
 SLOW_TASK_TICK_SECONDS = 5.0
@@ -58,10 +48,10 @@ class Step(enum.Enum):
 
 @dataclass(slots=True)
 class RampUpController:
-    """Counts consecutive successes and failures of one polling thread. Not thread-safe: one per thread.
+    """Counts consecutive successes and failures of one polling thread; the number of threads follows from what all of them find.
 
     A success is a poll that yielded a message, even if its processing failed; a failure is an empty poll, an expired or a
-    poison row.
+    poison row (docs/internals/endpoints.md#ramp-up-controller). Not thread-safe: one per thread.
     """
 
     back_off: BackOff = field(default_factory=BackOff)
@@ -138,17 +128,13 @@ class ThreadBudget:
         return self.live == 0
 
 
-# --- fixed threads ----------------------------------------------------------------------------------------------------
-# The fixed model of transports 1.x and 2.0: so many polling threads from start to end, each with its own back-off.
-
-
 # A thread that faulted (connection, SQL) waits so long and starts again (docs/internals/endpoints.md#fixed-threads).
 FIXED_FAULT_PAUSE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class FixedThread:
-    """What one of the threads does after each poll. Not thread-safe: one per thread."""
+    """What one thread of the fixed model does after each poll. Not thread-safe: one per thread."""
 
     back_off: BackOff = field(default_factory=BackOff)
 
@@ -163,11 +149,6 @@ class FixedThread:
         """The seconds to wait after a fault; the thread starts over then."""
         self.back_off.reset()
         return FIXED_FAULT_PAUSE_SECONDS
-
-
-# --- peek monitor -----------------------------------------------------------------------------------------------------
-# The peek monitor of transports 3.0 and later: one look, then one receive per waiting message
-# (docs/internals/endpoints.md#peek-monitor).
 
 
 # After a failed peek or receive: armed breaker, docs/internals/endpoints.md#circuit-breakers.
@@ -190,7 +171,7 @@ def look(waiting: int, peek_delay_seconds: float) -> Look:
 
 @dataclass(slots=True)
 class Batch:
-    """The receives that follow from one peek. Not thread-safe: callers hold one lock.
+    """The receives that follow from one peek (docs/internals/endpoints.md#peek-monitor). Not thread-safe: callers hold one lock.
 
     The first receive that finds nothing ends the batch: what was not started is not started any more, because the peek is an upper
     bound (gaps in the numbers, other receivers). The next peek waits until each started receive has executed its DELETE, so that a
@@ -220,15 +201,6 @@ class Batch:
         return self.cancelled or self.received >= self.started
 
 
-# --- batch size -------------------------------------------------------------------------------------------------------
-# How many messages the next receive takes into one transaction.
-#
-# A commit costs as much as ten receives, so that many messages in one transaction are cheap
-# (docs/internals/performance.md#limits-of-the-database); but they wait for each other, and are all received again when their
-# transaction is lost. So a batch grows only while the queue is deep and handlers are quick, and after a loss each message is taken
-# alone, so that the one to blame is found.
-
-
 # More rows gain nothing (docs/internals/performance.md#limits-of-the-database: 50 and 100 rows come to the same).
 AUTO_MAXIMUM: Final = 64
 # A batch takes no longer than this, so that its first message waits for its commit no longer either.
@@ -236,7 +208,12 @@ AUTO_SECONDS: Final = 0.1
 
 
 class BatchSize:
-    """The size for one receiving thread: fixed, or by itself with "auto". Times are seconds."""
+    """The size for one receiving thread: fixed, or by itself with "auto". Times are seconds.
+
+    A commit costs as much as ten receives (docs/internals/performance.md#limits-of-the-database); but messages of one transaction
+    wait for each other, and are all received again when it is lost. So a batch grows only while the queue is deep and handlers are
+    quick, and after a loss each message is taken alone, so that the one to blame is found.
+    """
 
     def __init__(self, size: int | Literal["auto"] = 1) -> None:
         self._automatic = size == "auto"
@@ -268,21 +245,9 @@ class BatchSize:
             self._size = 1
 
 
-# --- idle wait --------------------------------------------------------------------------------------------------------
-# How long a receiver may leave a queue alone while push is enabled, so that new messages wake it.
-
-
-# The polls in between find what no notification announces: a message that came back because its worker was killed, or messages
-# after the trigger was dropped.
+# While push is enabled. The polls in between find what no notification announces: a message that came back because its worker was
+# killed, or messages after the trigger was dropped.
 IDLE_WAIT_SECONDS = 10.0
-
-
-# --- lower bound ------------------------------------------------------------------------------------------------------
-# From where a receive looks: the lower bound that keeps dead rows out of its way.
-#
-# A receive that walks from the start of the table meets every row that is dead but not yet vacuumed, all of them while an
-# old transaction is open: measured 340 instead of 18,000 receives a second after 60,000 messages
-# (docs/internals/performance.md#dead-rows).
 
 
 # The bound must never hide a row that came back below it or was committed late: after so long a receive looks from the start.
@@ -294,7 +259,10 @@ LOOK_AGAIN_CAP_SECONDS = 1.0
 
 @dataclass(slots=True)
 class LowerBound:
-    """The lowest number that the next receive asks for. Instants are seconds of a monotonic clock.
+    """The lowest number that the next receive asks for, so that it need not pass rows that are dead but not yet vacuumed.
+
+    Measured 18,000 instead of 340 receives a second after 60,000 messages while an old transaction was open
+    (docs/internals/performance.md#dead-rows). Instants are seconds of a monotonic clock.
 
     One for each queue and process: its threads share it, so that one of them looks from the start for all. Used without a lock:
     whatever threads write at the same time, the bound is one that some receive has proved, or 0.
@@ -326,16 +294,12 @@ class LowerBound:
         self.lowest = 0
 
 
-# --- circuit breaker --------------------------------------------------------------------------------------------------
-# The circuit breaker of a receiver: when failures to reach the database become a critical error
-# (docs/internals/endpoints.md#circuit-breakers).
-
-
 @dataclass(slots=True)
 class CircuitBreaker:
     """Armed by the first failure, triggered when failures have gone on for `wait_seconds`, reset by any success.
 
-    Only the first failure starts the time. Not thread-safe: callers hold one lock. Instants are seconds of any monotonic clock.
+    Not thread-safe: callers hold one lock. Instants are seconds of any monotonic clock
+    (docs/internals/endpoints.md#circuit-breakers).
     """
 
     wait_seconds: float
@@ -355,10 +319,6 @@ class CircuitBreaker:
         """Disarm and reset."""
         self.armed_at = None
         self.triggered = False
-
-
-# --- rate limit -------------------------------------------------------------------------------------------------------
-# Automatic rate limiting: after so many failures in a row an endpoint slows down until something works again.
 
 
 # So long after each failure, one message at a time (docs/internals/endpoints.md#rate-limit).

@@ -18,9 +18,6 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 from uuid import UUID
 
-# --- recoverability ---------------------------------------------------------------------------------------------------
-
-
 # A delayed retry that lies longer back than this was the last (docs/internals/endpoints.md#retry-policy).
 DELAYED_RETRIES_END_AFTER = timedelta(days=1)
 
@@ -118,10 +115,6 @@ def _is_too_old(context: FailureContext) -> bool:
     return at is not None and now is not None and now - at > DELAYED_RETRIES_END_AFTER
 
 
-# --- failure memory ---------------------------------------------------------------------------------------------------
-# How often a message failed, where the database cannot remember it: its transaction was lost with the failure.
-
-
 # As many entries as NServiceBus keeps per receiver (docs/internals/endpoints.md#failure-memory).
 REMEMBERED_FAILURES = 10_000
 
@@ -129,7 +122,10 @@ _Cause = TypeVar("_Cause")
 
 
 class FailureMemory(Generic[_Cause]):
-    """Failed attempts and the last cause by row id, the oldest forgotten first. Not thread-safe: callers hold one lock."""
+    """Failed attempts and the last cause by row id, for failures whose transaction was lost; the oldest is forgotten first.
+
+    Not thread-safe: callers hold one lock.
+    """
 
     def __init__(self, size: int = REMEMBERED_FAILURES) -> None:
         self._size = size
@@ -154,12 +150,8 @@ class FailureMemory(Generic[_Cause]):
         self._failures.pop(row_id, None)
 
 
-# --- transaction mode -------------------------------------------------------------------------------------------------
-# The transaction modes of a receive, by the names of the settings (docs/internals/endpoints.md#transaction-modes).
-
-
 class TransactionMode(enum.Enum):
-    """What is atomic with the receive."""
+    """What is atomic with the receive, by the names of the settings (docs/internals/endpoints.md#transaction-modes)."""
 
     NONE = "none"
     RECEIVE_ONLY = "receive_only"

@@ -85,9 +85,6 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-# --- composer ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TypeForm:
     """What all messages of one type have in common when one sender sends them."""
@@ -375,10 +372,6 @@ def _check_kinds(message_id: object, time_to_be_received: object) -> None:
         )
 
 
-# --- routing ----------------------------------------------------------------------------------------------------------
-# Which endpoint a message type goes to, by the setting ROUTES.
-
-
 class Routes:
     """Message type names and `Namespace.*` patterns to endpoint names: the exact name wins, then the longest pattern."""
 
@@ -402,10 +395,6 @@ class Routes:
         if message_type in self._exact:
             return self._exact[message_type]
         return next((endpoint for start, endpoint in self._patterns if message_type.startswith(start)), None)
-
-
-# --- rows -------------------------------------------------------------------------------------------------------------
-# A composed message as the row that is written, and back again.
 
 
 _GUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -470,10 +459,6 @@ def outgoing_of(destination: QueueAddress, row: NewRow) -> OutgoingMessage:
 
 def _duration(milliseconds: int | None) -> timedelta | None:
     return None if milliseconds is None else timedelta(milliseconds=milliseconds)
-
-
-# --- many -------------------------------------------------------------------------------------------------------------
-# Many messages at once: what those of one type have in common is composed once, which leaves an id and a body for each.
 
 
 # An iterable may be slow: so many messages of one type at most are stamped with the same time sent.

@@ -152,10 +152,6 @@ class SeparateDispatcher(Dispatcher):
         self._second.close()
 
 
-# --- delays -----------------------------------------------------------------------------------------------------------
-# The table that delayed messages wait in, and who is notified when there is a new one.
-
-
 def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> DelayedTable:
     """The table that messages of this endpoint wait in; ConfigurationError as `check_can_delay`."""
     return DelayedTable(alias, delayed_address(book, check_can_delay(endpoint)))

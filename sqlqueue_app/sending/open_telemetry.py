@@ -29,7 +29,6 @@ _BAGGAGE = W3CBaggagePropagator()
 # its own.
 _STARTS_NEW_TRACE = {Intent.SEND: "False", Intent.PUBLISH: "True"}
 
-
 # Names a provider that OpenTelemetry makes when it is first asked for it.
 _BY_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
 _PROVIDER: Callable[[], object] = object if _BY_ENVIRONMENT else partial(getattr, trace, "_TRACER_PROVIDER", "unknown")

@@ -22,10 +22,6 @@ from sqlqueue_app.messages.serializers import deserialize
 from sqlqueue_app.messages.type_hints import check_mappable
 from sqlqueue_app.messages.types import find_message_type
 
-# --- replies ----------------------------------------------------------------------------------------------------------
-# What a reply says: a return code, or an object (docs/internals/wire.md#callbacks); and how a return code is written.
-
-
 NO_CODE: Final = -(2**31)
 """The code of a reply with neither a code nor a body, as core 5 reads it."""
 
@@ -128,12 +124,6 @@ def return_code_headers(code: int, custom: Mapping[str, str | None] | None) -> d
     return {**(custom or {}), names.RETURN_MESSAGE_ERROR_CODE: str(code), names.CONTROL_MESSAGE: "True"}
 
 
-# --- pending ----------------------------------------------------------------------------------------------------------
-# Requests whose replies are waited for in this process: the future that a caller holds, and the table that finds it again.
-#
-# A reply belongs to the request whose message id is its correlation id; the first one wins (docs/internals/wire.md#callbacks).
-
-
 T = TypeVar("T")
 
 # While a reply is awaited, its queue is looked at again after an eighth of the time that the last request has waited: that makes
@@ -223,7 +213,10 @@ class CallbackCounts:
 
 
 class PendingRequests:
-    """The requests of this process that wait. Safe from any thread; a forked child begins with none."""
+    """The requests of this process that wait. Safe from any thread; a forked child begins with none.
+
+    A reply belongs to the request whose message id is its correlation id; the first one wins (docs/internals/wire.md#callbacks).
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

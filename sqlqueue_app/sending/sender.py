@@ -154,10 +154,6 @@ def publish(
     return event_id
 
 
-# --- subscribing ------------------------------------------------------------------------------------------------------
-# `subscribe()` and `unsubscribe()`: for scripts, and for what the worker does not do by itself.
-
-
 def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
     """Have events of a type, and of types derived from it, sent to the queue of an endpoint from now on.
 
@@ -199,10 +195,6 @@ def _endpoint(given: str | None) -> str:
     if name is None:
         raise ConfigurationError('nobody to subscribe: name the endpoint with endpoint=, or set SQLQUEUE["SEND_AS"]')
     return name
-
-
-# --- sender ------------------------------------------------------------------------------------------------------------
-# Composes and writes under the settings of the process.
 
 
 class Sender:
@@ -309,10 +301,6 @@ def _settings_changed(*, setting: str, **_: object) -> None:
 
 
 setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.sender")
-
-
-# --- current ----------------------------------------------------------------------------------------------------------
-# The message that the calling thread handles, so that a plain `send()` inside of a handler continues its conversation.
 
 
 Collect = Callable[[Sequence[OutgoingMessage]], None]

@@ -16,7 +16,6 @@ from sqlqueue_app.messages.errors import json_text, terminal_line, terminal_text
 
 FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
 
-
 _before: dict[logging.Handler, tuple[int, bool]] = {}  # what `remove_logging` brings back
 
 

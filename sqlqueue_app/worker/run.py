@@ -49,11 +49,8 @@ from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.worker.service_control import service_control_jobs
 
-# --- run --------------------------------------------------------------------------------------------------------------
-# Running a worker from start to end: tables, leases, receivers; what `run_sqlqueue_worker` does.
-
-
 logger = logging.getLogger("sqlqueue.worker")
+background_logger = logging.getLogger("sqlqueue.background")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +218,6 @@ def _say_started(endpoints: list[Endpoint], queues: list[str]) -> None:
     )
 
 
-# --- signals ----------------------------------------------------------------------------------------------------------
-# SIGINT and SIGTERM, told to a worker or its supervisor.
-
-
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 # Never the number of a signal.
 _END = b"\0"
@@ -295,21 +288,18 @@ def _forget_in_child() -> None:
 os.register_at_fork(after_in_child=_forget_in_child)
 
 
-# --- cpu affinity -----------------------------------------------------------------------------------------------------
-# A worker process that stays on one processor.
-#
-# Threads of one interpreter run one at a time. Where the system moves them about, what they share travels from the cache of one
-# processor to that of another with every change between them, which costs a message more than its own work does: eight threads did
-# 1.6 to 2.0 times as much on one processor as on two (docs/explanation/performance.md).
-
-
 AUTO: Final = "auto"
 _NAME: Final = "sqlqueue-processor"
 
 
 @dataclass(frozen=True, slots=True)
 class CpuAffinity:
-    """Which processors the processes of a worker stay on: one each. None at all: each finds one that no other worker stays on."""
+    """Which processors the processes of a worker stay on: one each. None at all: each finds one that no other worker stays on.
+
+    Threads of one interpreter run one at a time. What they share travels from the cache of one processor to that of another with
+    every change between them: eight threads did 1.6 to 2.0 times as much on one processor as on two
+    (docs/explanation/performance.md).
+    """
 
     processors: Sequence[int] = ()
 
@@ -377,12 +367,6 @@ def _is_claimed(stack: contextlib.ExitStack, name: str) -> bool:
     return True
 
 
-# --- pipeline schedule ------------------------------------------------------------------------------------------------
-# The pipeline at the times of a crontab line: one worker of the cluster starts it, as a process of its own.
-
-
-background_logger = logging.getLogger("sqlqueue.background")
-
 LOOK_SECONDS: Final = 10.0
 _CLAIM: Final = "pipeline starts"
 
@@ -397,7 +381,7 @@ def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
 
 
 class PipelineSchedule:
-    """Starts `run_sqlqueue_pipeline --once` at each tick, unless another worker has, or the last one runs still.
+    """Starts `run_sqlqueue_pipeline --once` as a process at each tick, unless another worker has, or the last one still runs.
 
     A tick at which no worker ran is not made up for: the next run takes what there is. Between ticks the database is asked nothing.
     """
@@ -463,10 +447,6 @@ def _environment() -> dict[str, str]:
     path = os.pathsep.join(dict.fromkeys(entry or os.getcwd() for entry in sys.path))
     module = getattr(django_settings, "SETTINGS_MODULE", None)
     return {**os.environ, **({"DJANGO_SETTINGS_MODULE": module} if module else {}), "PYTHONPATH": path}
-
-
-# --- task results -----------------------------------------------------------------------------------------------------
-# Results of tasks that are finished are deleted when they are old enough.
 
 
 EVERY_SECONDS = 600.0

@@ -19,15 +19,6 @@ from sqlqueue_app.policies.polling import BackOff
 from sqlqueue_app.receiving.in_flight import MAX_SUSPECTS, CrashCount, InFlightMemory, InFlightRegistry, way_of_ending
 from sqlqueue_app.receiving.waiting import StopSignal
 
-# --- supervisor -------------------------------------------------------------------------------------------------------
-# A supervisor of worker processes: starts them, starts one again that dies, counts who dies of what, stops all in order.
-#
-# The children are the same command in processes of their own, each in a session of its own, so that Ctrl-C in a terminal reaches
-# the supervisor alone. Each reads a pipe that only the supervisor holds open: it is told to stop through it, and when the
-# supervisor
-# is gone, however it went, its children end at once, and their messages are in their queues again.
-
-
 logger = logging.getLogger("sqlqueue.worker")
 
 # Settings and tables are the same at the next start: these ends are final (1: the database refused, 2: a wrong setting).
@@ -58,6 +49,8 @@ class _Child:
 class Supervisor:
     """Runs `processes` children of one command line. Started once; the stop signal may be set from anywhere.
 
+    Each child has a session of its own, so that Ctrl-C in a terminal reaches the supervisor alone, and reads a pipe that only the
+    supervisor holds open: it brings the stop, and when it closes the child ends at once and its messages return to their queues.
     A child that dies is started again after `restart_seconds`, then after twice as long, up to RESTART_CAP_SECONDS; after the first
     again if it has lived for so long.
     """
@@ -192,10 +185,6 @@ class Supervisor:
                         os.write(child.pipe, STOP)
 
 
-# --- supervised -------------------------------------------------------------------------------------------------------
-# A worker process that a supervisor has started: how it finds its supervisor, obeys it, and ends with it.
-
-
 # Who has it was started by a supervisor. Its parts: the descriptors of the pipe and of the shared memory, the process's number.
 SUPERVISOR_VARIABLE = "SQLQUEUE_SUPERVISOR"
 # The supervisor writes it into the pipe. It is no signal, so that a signal to all processes of a service, as systemd sends one,
@@ -238,10 +227,6 @@ class SupervisedProcess:
             os._exit(128 + signal.SIGKILL)
 
         threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
-
-
-# --- death counts -----------------------------------------------------------------------------------------------------
-# How many processes died at each row, as their supervisor counts it.
 
 
 class DeathCounts:

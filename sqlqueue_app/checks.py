@@ -24,9 +24,9 @@ from sqlqueue_app.status.queues import dead_row_problems
 from sqlqueue_app.status.schedules import schedules_without_route
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
-from sqlqueue_app.tables.handled import handled_elsewhere
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
 from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.managed import handled_elsewhere
 from sqlqueue_app.tables.two_phase import max_prepared_transactions
 
 

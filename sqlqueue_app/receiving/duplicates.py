@@ -14,7 +14,7 @@ import uuid
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, TransientError
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.tables.handled import HandledTable
+from sqlqueue_app.tables.managed import HandledTable
 
 logger = logging.getLogger("sqlqueue.receive")
 

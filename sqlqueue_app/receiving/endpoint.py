@@ -22,7 +22,6 @@ from sqlqueue_app.models import DistributedTransaction, HandledMessage, TwoPhase
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.callbacks import CallbackWakeUp, callback_processor
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
 from sqlqueue_app.receiving.destinations import Destinations, allowed_destinations
 from sqlqueue_app.receiving.duplicates import Duplicates
@@ -37,21 +36,19 @@ from sqlqueue_app.receiving.handlers import (
     task_handlers,
 )
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.measures import Measures
+from sqlqueue_app.receiving.measures import Measures, SlowHandlers
 from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
 from sqlqueue_app.receiving.receiver import NewProcessor, QueuePoller, Receiver, ReceiverOptions
 from sqlqueue_app.receiving.recovery import RateLimit
-from sqlqueue_app.receiving.satellites import SatelliteProcessor, SatelliteRoutes
-from sqlqueue_app.receiving.slow_handlers import SlowHandlers
+from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProcessor, SatelliteRoutes, callback_processor
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, dialect_of_connection
-from sqlqueue_app.tables.handled import HandledTable, handled_elsewhere
 from sqlqueue_app.tables.installation import FindingKind, delayed_address, inspect_tables
 from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.managed import HandledTable, TransactionLog, handled_elsewhere
 from sqlqueue_app.tables.queue import QueueTable, queue_table
-from sqlqueue_app.tables.transaction_log import TransactionLog
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
 logger = logging.getLogger("sqlqueue.worker")

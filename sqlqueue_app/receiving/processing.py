@@ -41,16 +41,15 @@ from sqlqueue_app.policies.recoverability import (
     default_policy,
 )
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
-from sqlqueue_app.receiving.batch_turns import BatchTurn
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.receiving.duplicates import Duplicates
 from sqlqueue_app.receiving.error_queue import UNRECOVERABLE, ErrorQueue, Failure, failure_of
 from sqlqueue_app.receiving.handlers import Handler, HandlerTable, is_subscription_message, refuse_unrun
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.measures import Done, Measures, done
+from sqlqueue_app.receiving.measures import Done, Measures, SlowHandlers, done
 from sqlqueue_app.receiving.recovery import RateLimit, Recovery
-from sqlqueue_app.receiving.slow_handlers import SlowHandlers
+from sqlqueue_app.receiving.waiting import BatchTurn
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.sender import Handling, handling

@@ -20,10 +20,10 @@ from django.db import connections
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
 from sqlqueue_app.receiving.background import Worker
-from sqlqueue_app.receiving.callbacks import CallbackWakeUp
 from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue
 from sqlqueue_app.receiving.instances import Heartbeat, lease_instance, managed_alias
 from sqlqueue_app.receiving.receiver import Receiver
+from sqlqueue_app.receiving.special_queues import CallbackWakeUp
 from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal, listening
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher

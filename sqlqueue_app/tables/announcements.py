@@ -1,16 +1,23 @@
-"""Announcements of new rows: queue tables whose inserts wake idle receivers with the commit. PostgreSQL only."""
+"""Announcements of new rows, which wake idle receivers with the commit: by inserts, by triggers, and how to listen for them.
+
+PostgreSQL only.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.dialects.dialect import Dialect, Rendered
+from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect
 from sqlqueue_app.dialects.schema import (
     TRIGGER,
     PlannedTable,
@@ -24,6 +31,7 @@ from sqlqueue_app.dialects.schema import (
     wake_up_lock,
 )
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind
 from sqlqueue_app.tables.listing import table_exists
@@ -134,3 +142,153 @@ def _has_trigger(connection: BaseDatabaseWrapper, dialect: Dialect, address: Que
     statement = dialect.statement("wake_up_trigger_exists")
     values = {"table": qualified, "trigger": TRIGGER, "channel": wake_up_channel(qualified)}
     return bool(fetch_all(connection, statement, **values)[0][0])
+
+
+# For a connection where the alias sets no connect_timeout, and for an answer.
+CONNECT_SECONDS = 30.0
+ANSWER_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """`interrupt` was called: no wait works any more."""
+
+
+class ListeningConnection:
+    """A connection that only listens for notifications, made from the alias's parameters, TCP keepalive among them.
+
+    Each of its waits, for the connection, an answer or a notification, ends at once when it is interrupted. psycopg's blocking
+    connections cannot do that, and a server that does not answer would hold up the stop of a worker; so this is an asynchronous one
+    on an event loop of its own. It needs psycopg 3. Used by one thread, which alone opens and closes it; `interrupt` may be called
+    from any.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._dialect = dialect("postgresql")
+        self._connection: Any = None
+        # Not the default loop: psycopg cannot use that of Windows.
+        self._runner = asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)
+        self._loop = self._runner.get_loop()
+        # What the thread waits for.
+        self._task: asyncio.Task[Any] | None = None
+        self._is_interrupted = False
+
+    def interrupt(self) -> None:
+        """End the wait that goes on, and every later one: they raise Interrupted."""
+        self._is_interrupted = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            self._loop.call_soon_threadsafe(self._give_up)
+
+    def open(self, channels: Iterable[str]) -> None:
+        """Connect and listen on the channels. ConnectionLost or DatabaseError if that cannot be."""
+        self.close()
+        conninfo, seconds = _conninfo(self._alias)
+        self._run(self._connect(conninfo), seconds)
+        self._ask("; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels))
+
+    def covered(self, tables: Mapping[str, str]) -> frozenset[str]:
+        """Of the tables (channel by quoted name) the channels on which a trigger announces every new row.
+
+        None of them where a pooler stands between us and the server: it may hand our session to others, and what is announced then
+        reaches nobody.
+        """
+        statement = self._dialect.statement("wake_up_triggers", trigger=f"'{TRIGGER}'")
+        found = self._ask(statement.sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})])
+        if any(session != self._connection.info.backend_pid for _, _, session in found):
+            return frozenset()
+        return frozenset(channel for channel, has_trigger, _ in found if has_trigger)
+
+    def wait(self, seconds: float) -> set[str]:
+        """The channels on which something was announced; empty after so many seconds. ConnectionLost, Interrupted."""
+        return self._run(self._announced(seconds), seconds + ANSWER_SECONDS)
+
+    def close(self) -> None:
+        """Close the connection; it may be opened again."""
+        if self._connection is not None:
+            self._loop.run_until_complete(self._connection.close())
+            self._connection = None
+
+    def dispose(self) -> None:
+        """Close everything, for good."""
+        self.close()
+        self._runner.close()
+
+    def _ask(self, statement: str, values: Sequence[str] | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a statement; DatabaseError for what the server refused."""
+        return self._run(self._rows(statement, values), ANSWER_SECONDS)
+
+    async def _connect(self, conninfo: str) -> None:
+        # Here and not above: without PostgreSQL there may be no psycopg at all.
+        from psycopg import AsyncConnection  # noqa: PLC0415
+
+        # Nothing is prepared: a pooler may give each statement another session.
+        self._connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+
+    async def _rows(self, statement: str, values: Sequence[str] | None) -> list[tuple[Any, ...]]:
+        cursor = await self._connection.execute(statement, values)
+        return list(await cursor.fetchall()) if cursor.description else []
+
+    async def _announced(self, seconds: float) -> set[str]:
+        deadline = self._loop.time() + seconds
+        while True:
+            # With a timeout above 0 psycopg would wake up ten times a second.
+            channels = {each.channel async for each in self._connection.notifies(timeout=0)}
+            if channels or not await self._readable(deadline):
+                return channels
+
+    async def _readable(self, deadline: float) -> bool:
+        """Wait for something to read; False if there is nothing until the deadline."""
+        line, readable = self._connection.fileno(), asyncio.Event()
+        self._loop.add_reader(line, readable.set)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await readable.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._loop.remove_reader(line)
+
+    def _run(self, work: Coroutine[Any, Any, T], seconds: float) -> T:
+        """Do the work and return its result. Interrupted; ConnectionLost, also after so many seconds; DatabaseError."""
+        from psycopg import Error  # noqa: PLC0415 - as in `_connect`
+
+        self._task = task = self._loop.create_task(work)
+        timer = self._loop.call_later(seconds, self._give_up)
+        if self._is_interrupted:
+            self._give_up()
+        try:
+            return self._loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            if self._is_interrupted:
+                raise Interrupted from None
+            raise ConnectionLost(f"failed to listen: the server does not answer within {seconds:g} s") from None
+        except Error as error:
+            kind = ConnectionLost if self._connection is None or self._connection.closed else DatabaseError
+            raise kind(f"failed to listen: {str(error).strip()}") from error
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        # Closed before the task is cancelled: psycopg would ask the server to end the statement, and wait for that.
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _conninfo(alias: str) -> tuple[str, float]:
+    """What libpq needs of the alias's parameters, and how long connecting may take. ConnectionLost if there are none to get."""
+    from psycopg import pq  # noqa: PLC0415 - as in `ListeningConnection._connect`
+    from psycopg.conninfo import make_conninfo  # noqa: PLC0415
+
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    try:
+        # Asked anew for each connection: a backend may hand out passwords that expire.
+        given: Mapping[str, Any] = connection_of(alias).get_connection_params()
+        conninfo = make_conninfo(**{name: value for name, value in given.items() if name in known})
+    except Exception as error:
+        raise ConnectionLost(f"failed to find the parameters of database {alias!r} for listening: {error}") from error
+    timeout = given.get("connect_timeout")
+    return conninfo, float(timeout) if timeout else CONNECT_SECONDS

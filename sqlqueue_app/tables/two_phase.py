@@ -27,7 +27,7 @@ from sqlqueue_app.dialects.dialect import Dialect, dialect
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE, BranchId
 from sqlqueue_app.messages.errors import CannotPrepare, DatabaseError, DoomedTransaction
 from sqlqueue_app.tables.connections import SAVEPOINT, Hooks, WatchedConnection, connection_of, database_errors, fetch_all, watch
-from sqlqueue_app.tables.transaction_log import TransactionLog
+from sqlqueue_app.tables.managed import TransactionLog
 
 logger = logging.getLogger("sqlqueue.receive")
 background_logger = logging.getLogger("sqlqueue.background")

@@ -13,8 +13,8 @@ from sqlqueue_app.receiving.processing import MessageProcessor
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables import two_phase
 from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
-from sqlqueue_app.tables.transaction_log import TransactionLog
 from sqlqueue_app.tables.two_phase import Participant
 from tests.support.failpoints import die, trap
 

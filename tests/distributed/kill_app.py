@@ -14,9 +14,9 @@ from django.db import connections
 from sqlqueue_app import handles
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.tables import two_phase
+from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
-from sqlqueue_app.tables.transaction_log import TransactionLog
 from sqlqueue_app.tables.two_phase import Participant
 from tests.receiving.kill_app import KILL_AT, die_at
 from tests.support.failpoints import trap

@@ -13,8 +13,8 @@ from django.db import OperationalError, connections, transaction
 
 from sqlqueue_app import handles
 from sqlqueue_app.status.in_doubt import InDoubt
+from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
-from sqlqueue_app.tables.transaction_log import TransactionLog
 from sqlqueue_app.tables.two_phase import Participant
 from tests.distributed.conftest import OtherDatabase, reasons
 from tests.receiving.conftest import Bench, Calls

@@ -10,8 +10,8 @@ import pytest
 from django.db import transaction
 
 from sqlqueue_app import handles
-from sqlqueue_app.receiving import batch_turns
-from sqlqueue_app.receiving.batch_turns import BATCHES_WITHOUT, TURN_SECONDS, TURNS, BatchTurn
+from sqlqueue_app.receiving import waiting
+from sqlqueue_app.receiving.waiting import BATCHES_WITHOUT, TURN_SECONDS, TURNS, BatchTurn
 from tests.receiving.conftest import Bench, Calls
 
 
@@ -75,7 +75,7 @@ def test_a_turn_that_takes_too_long_ends_between_two_messages() -> None:
 def test_the_turn_is_for_handling_a_batch_and_not_for_its_commit(
     bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    monkeypatch.setattr(batch_turns, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(waiting, "TURN_SECONDS", 60.0)
 
     @handles("Test.Message")
     def handler(message: Any, context: Any) -> None:

@@ -19,7 +19,7 @@ from sqlqueue_app import handles, pause, resume, send, send_many
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.receiving import instances
 from sqlqueue_app.receiving.waiting import WakeUp
-from sqlqueue_app.tables.listening import ListeningConnection
+from sqlqueue_app.tables.announcements import ListeningConnection
 from tests.contract.tables import execute
 from tests.receiving.conftest import Bench, Calls
 from tests.receiving.processes import address

@@ -16,8 +16,8 @@ from psycopg import ConnectionInfo
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, WakeUpListener, listening
-from sqlqueue_app.tables import listening as listening_module
-from sqlqueue_app.tables.listening import Interrupted, ListeningConnection
+from sqlqueue_app.tables import announcements
+from sqlqueue_app.tables.announcements import Interrupted, ListeningConnection
 from tests.contract.tables import execute
 from tests.receiving.conftest import Bench
 from tests.receiving.test_wake_up import NEVER, Line, by_insert, by_own_send, prepare
@@ -107,7 +107,7 @@ def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Somebody who takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         text = f"host=127.0.0.1 port={server.getsockname()[1]} sslmode=disable gssencmode=disable"
-        monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (text, 0.05))
+        monkeypatch.setattr(announcements, "_conninfo", lambda alias: (text, 0.05))
         yield
 
 
@@ -121,8 +121,8 @@ def test_a_server_that_does_not_answer_is_given_up(bench: Bench, silent_server: 
 def test_the_stop_does_not_wait_for_a_server_that_does_not_answer(
     bench: Bench, silent_server: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, _ = listening_module._conninfo(bench.database.alias)
-    monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (text, NEVER))
+    text, _ = announcements._conninfo(bench.database.alias)
+    monkeypatch.setattr(announcements, "_conninfo", lambda alias: (text, NEVER))
     line = ListeningConnection(bench.database.alias)
     interrupter = threading.Timer(0.05, line.interrupt)
     interrupter.start()
@@ -139,7 +139,7 @@ def stalled(bench: Bench, postgresql_server: ThrowAwayServer, monkeypatch: pytes
     name = connections[bench.database.alias].settings_dict["NAME"]
     with Proxy("127.0.0.1", postgresql_server.port) as proxy:
         url = postgresql_server.url(name).replace(f":{postgresql_server.port}/", f":{proxy.port}/")
-        monkeypatch.setattr(listening_module, "_conninfo", lambda alias: (url, NEVER))
+        monkeypatch.setattr(announcements, "_conninfo", lambda alias: (url, NEVER))
         line = ListeningConnection(bench.database.alias)
         line.open(["sqlqueue_x"])
         proxy.stall()
@@ -148,7 +148,7 @@ def stalled(bench: Bench, postgresql_server: ThrowAwayServer, monkeypatch: pytes
 
 
 def test_a_server_that_ceases_to_answer_is_given_up(stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening_module, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(announcements, "ANSWER_SECONDS", 0.05)
     with pytest.raises(ConnectionLost, match=r"does not answer within 0\.05 s"):
         stalled.covered({})
 
@@ -156,7 +156,7 @@ def test_a_server_that_ceases_to_answer_is_given_up(stalled: ListeningConnection
 def test_the_stop_does_not_wait_for_a_server_that_ceases_to_answer(
     stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening_module, "ANSWER_SECONDS", NEVER)
+    monkeypatch.setattr(announcements, "ANSWER_SECONDS", NEVER)
     interrupter = threading.Timer(0.05, stalled.interrupt)
     interrupter.start()
     began = time.monotonic()

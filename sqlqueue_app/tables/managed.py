@@ -1,9 +1,4 @@
-"""The coordinator's log of two-phase commit, in the database of the queues: what is in it is committed, wherever its branches are.
-
-A transaction records itself before it prepares its first branch, in the receive transaction. So who sees a prepared branch can have
-the database decide: to insert the same id waits while that transaction is open, fails if it was committed, and succeeds if it never
-will be. No clock and no time limit decides anything.
-"""
+"""Managed tables that receive transactions write: the log of two-phase commit, and the ids of handled messages."""
 
 from __future__ import annotations
 
@@ -17,6 +12,7 @@ from typing import Final
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.errors import ConfigurationError, ConstraintViolation, DatabaseError, LockTimeout
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, run
 from sqlqueue_app.tables.queue import all_or_none
@@ -30,9 +26,14 @@ class _NotRecorded(Exception):
 
 
 class TransactionLog:
-    """A description, not a connection: each call uses the calling thread's Django connection. Shared by threads.
+    """The coordinator's log of two-phase commit: a transaction in it is committed, wherever its branches are.
 
-    `table` and `coordinators` are the names of the managed tables, `kept_in` the alias where the routers keep them.
+    A transaction records itself before it prepares its first branch, in the receive transaction. So who sees a prepared branch can
+    have the database decide: to insert the same id waits while that transaction is open, fails if it was committed, and succeeds if
+    it never will be. No clock and no time limit decides anything.
+
+    A description, not a connection: each call uses the calling thread's Django connection. Shared by threads. `table` and
+    `coordinators` are the names of the managed tables, `kept_in` the alias where the routers keep them.
     """
 
     def __init__(self, alias: str, table: str, coordinators: str, *, kept_in: str) -> None:
@@ -147,4 +148,57 @@ def recorded_elsewhere(kept_in: str, alias: str) -> str:
     return (
         f"a transaction that several databases take part in is recorded in that of the queues, {alias!r}, but the routers keep the "
         f"tables of sqlqueue_app in {kept_in!r}"
+    )
+
+
+class HandledTable:
+    """The ids of handled messages. A description, not a connection, as TransactionLog; the database's clock says what is old."""
+
+    def __init__(self, alias: str, name: str) -> None:
+        self.alias = alias
+        self.name = name
+        self._dialect = dialect_of_connection(connection_of(alias))
+        self._qualified = self._dialect.quote(name)
+        self._remember = self._statement("remember_handled")
+
+    def exists(self) -> bool:
+        """Whether `migrate` has made the table."""
+        values = {"name": self.name} if self._dialect.name == "sqlite" else {"table": self._qualified}
+        with database_errors(self._dialect, f"look for {self._qualified}"):
+            return bool(fetch_all(connection_of(self.alias), self._dialect.statement("table_exists"), **values)[0][0])
+
+    def remember(self, key: uuid.UUID, queue: str) -> bool:
+        """Remember the key in the caller's transaction; False if it is known already.
+
+        Waits while another transaction is remembering the same key, and takes it as known if that one commits.
+        """
+        try:
+            with database_errors(self._dialect, "remember the id of a message"):
+                return run(connection_of(self.alias), self._remember, id=self._dialect.uuid_text(key), queue=queue) == 1
+        except ConstraintViolation:
+            # On SQL Server the one that comes second fails; its transaction goes on.
+            if self._dialect.name != "sqlserver":
+                raise
+            return False
+
+    def forget(self, queue: str, older_than_seconds: float, limit: int) -> int:
+        """Delete at most `limit` keys of the queue that were remembered longer ago, the oldest first; returns how many."""
+        with database_errors(self._dialect, "forget ids of messages"):
+            return run(
+                connection_of(self.alias),
+                self._statement("forget_handled"),
+                queue=queue,
+                seconds=older_than_seconds,
+                limit=limit,
+            )
+
+    def _statement(self, name: str) -> Rendered:
+        return self._dialect.statement(name, table=self._qualified)
+
+
+def handled_elsewhere(endpoint: str, alias: str, wanted: str) -> str:
+    """What is wrong where the handled messages would be remembered in another database than that of the queues."""
+    return (
+        f"DEDUPLICATE_FOR of endpoint {endpoint!r} remembers messages in the receive transaction, in the database {wanted!r}, "
+        f"but the routers keep the tables of sqlqueue_app in {alias!r}"
     )

@@ -1,22 +1,19 @@
-"""Draining the satellite queues of transports 1.x to 3.x: each message is moved to its destination, or to the error queue.
-
-No handler is called here. A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so no row
-is lost. A message that cannot be routed goes to the error queue with the reason. A retry waits as long as if the message had
-failed here; once the retries are used up, it goes to the error queue with the failure that it carries.
-"""
+"""Queues whose messages are not simply for handlers: satellites of old transports, which are drained, and callback queues."""
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.envelope import OutgoingMessage, columns_of
+from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, columns_of
 from sqlqueue_app.messages.errors import PoisonMessage, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers, write_headers
-from sqlqueue_app.policies.recoverability import FailureContext, RetryLater
+from sqlqueue_app.policies.recoverability import FailureContext, MoveToError, RetryLater, TransactionMode
 from sqlqueue_app.receiving.destinations import Destinations, Unroutable, cancelled_saga, is_for_retries, route_of
 from sqlqueue_app.receiving.error_queue import (
     ErrorQueue,
@@ -26,8 +23,19 @@ from sqlqueue_app.receiving.error_queue import (
     retries_so_far,
     with_next_retry,
 )
-from sqlqueue_app.receiving.processing import MessageProcessor, Outcome, ProcessorConfig, ReceivedBatch, logger
+from sqlqueue_app.receiving.measures import done
+from sqlqueue_app.receiving.processing import (
+    Delivery,
+    MessageProcessor,
+    NonTransactionalProcessor,
+    Outcome,
+    ProcessorConfig,
+    ReceivedBatch,
+    logger,
+)
 from sqlqueue_app.receiving.recovery import by_default
+from sqlqueue_app.receiving.waiting import StopSignal, WakeUp
+from sqlqueue_app.sending.replies import Request, is_reply, pending
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
@@ -56,7 +64,12 @@ class SatelliteRoutes:
 
 
 class SatelliteProcessor(MessageProcessor):
-    """Moves the messages of one satellite queue in one thread, one at a time. Calls no handler."""
+    """Moves the messages of one satellite queue of transports 1.x to 3.x in one thread, one at a time. Calls no handler.
+
+    A move is a receive and an insert in one transaction, whatever the endpoint's transaction mode, so no row is lost. A message
+    that cannot be routed goes to the error queue with the reason. A retry waits as long as if the message had failed here; once the
+    retries are used up, it goes to the error queue with the failure that it carries.
+    """
 
     takes_batches = False
 
@@ -176,3 +189,86 @@ def _without_delay(row: ReceivedRow, headers: Headers) -> Headers:
     if reply_to := headers.get(names.TIMEOUT_REPLY_TO_ADDRESS):
         kept[names.REPLY_TO_ADDRESS] = reply_to
     return kept
+
+
+class CallbackProcessor(MessageProcessor):
+    """Processes the messages of one callback queue in one thread, one at a time.
+
+    A reply is delivered after the commit of its receive, so at most once; a process that crashes in between takes its waiting
+    requests with it. A reply without a waiting request is audited like any other, logged and counted.
+    """
+
+    takes_batches = False
+
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+        """Hand a reply to the request that waits for it; deliver any other message to its handlers."""
+        row, incoming = delivery.row, delivery.incoming
+        if not is_reply(incoming):
+            return super().deliver(batch, delivery)
+        delivery.started = time.perf_counter()
+        began = self.config.auditing.begins()
+        request = pending.find(incoming.correlation_id)
+        try:
+            reply = None if request is None else request.read(incoming)
+            copies = self.config.auditing.copies(row, incoming, began)
+        except Exception as error:  # noqa: BLE001 - the classes of messages are the user's, and may raise anything
+            return self._refuse(delivery, request, error)
+        if copies:
+            self.config.joined_dispatcher.dispatch(copies, begun=True)
+        delivery.completed = time.perf_counter()
+        self.transaction.commit()
+        batch.handled.append(done(incoming.headers, delivery.started, delivery.completed))
+        if request is None:
+            pending.count_unclaimed()
+        if request is None or not pending.answer(request, reply):
+            self._log_unclaimed(incoming)
+        return Outcome.HANDLED
+
+    def _refuse(self, delivery: Delivery, request: Request[Any] | None, error: Exception) -> Outcome:
+        """The reply cannot be read: the request fails, and the reply is kept in the error queue."""
+        incoming = delivery.incoming
+        failure = failure_of(error, unrecoverable=True)
+        moved = MoveToError(self.config.recoverability.error_queue)
+        self.recovery.write(moved, delivery, failure)
+        self.transaction.commit()
+        self.config.measures.failed(incoming.headers)
+        self.config.measures.decided(incoming.headers, moved)
+        if request is not None:
+            request.fail(error)
+        extra = self.log_extra("reply_unreadable", incoming.message_id)
+        logger.error("reply moved to the error queue: %s", failure.message, extra=extra)
+        return Outcome.FAILED
+
+    def _log_unclaimed(self, incoming: IncomingMessage) -> None:
+        logger.warning(
+            "nobody waits for the reply to message %r any more: the request has timed out, was cancelled, or its process is gone",
+            incoming.correlation_id,
+            extra=self.log_extra("reply_unclaimed", incoming.message_id),
+        )
+
+
+class NonTransactionalCallbackProcessor(CallbackProcessor, NonTransactionalProcessor):
+    """The same in transaction mode none: replies are handed over alike, other messages are handled as in that mode."""
+
+
+def callback_processor(mode: TransactionMode) -> type[CallbackProcessor]:
+    """The processor of callback queues in a transaction mode."""
+    return NonTransactionalCallbackProcessor if mode is TransactionMode.NONE else CallbackProcessor
+
+
+class CallbackWakeUp(WakeUp):
+    """Has the threads of a callback queue look more often while a reply is waited for, unless new messages are announced."""
+
+    def __init__(self, queue: str, qualified: str, stop: StopSignal, *, listens: bool) -> None:
+        super().__init__(queue, qualified, stop)
+        self.listens = listens
+
+    def hurry(self) -> None:
+        """A request was sent: a thread that has begun a long wait looks now, and then in short intervals."""
+        if not self.push_enabled:
+            self.wake()
+
+    def _wait(self, seconds: float | None) -> None:
+        if seconds is not None and not self.push_enabled and (longest := pending.longest_wait(self.queue)) is not None:
+            seconds = min(seconds, longest)
+        super()._wait(seconds)

@@ -76,7 +76,7 @@ def play(given: argparse.Namespace, directory: Path) -> Played:
     from tests.chaos.ledger_books import ledger_account, settle  # noqa: PLC0415
     from tests.chaos.load import Senders, prepare  # noqa: PLC0415
     from tests.chaos.workers import finish  # noqa: PLC0415
-    from tests.receiving.conftest import Bench  # noqa: PLC0415
+    from tests.support.bench import Bench  # noqa: PLC0415
 
     chance, log = random.Random(given.seed), directory / "workers.log"
     with database_of(given.database) as database, server_and_ledger(database) as (server, ledger):

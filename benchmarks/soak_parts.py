@@ -30,7 +30,7 @@ from tests.chaos.ledger_books import ledger_beside
 from tests.chaos.load import note
 from tests.chaos.servers import kill_server
 from tests.chaos.workers import KILLED, step_of, worker
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.databases import QueueDatabase
 from tests.support.other_databases import OtherDatabase
 from tests.support.postgresql import GivenServer, ThrowAwayServer, get_server

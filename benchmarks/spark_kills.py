@@ -83,9 +83,9 @@ def killed_run(database: QueueDatabase, lake: Path, chance: random.Random, step:
 
 def play(vendor: str, kills: int, most: int, seed: int) -> dict[str, object]:
     """The whole play on one database."""
-    from tests.operations.filling import install, table  # noqa: PLC0415
     from tests.pipeline.senders import Senders, truth  # noqa: PLC0415
-    from tests.pipeline.test_kills import ids_in_the_lake, run  # noqa: PLC0415
+    from tests.pipeline.workshop import ids_in_the_lake, run  # noqa: PLC0415
+    from tests.support.filling import install, table  # noqa: PLC0415
 
     chance = random.Random(seed)
     with database_of(vendor) as database, tempfile.TemporaryDirectory(prefix="sqlqueue-lake-") as folder:

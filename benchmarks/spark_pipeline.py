@@ -43,8 +43,8 @@ def measure(counts: Sequence[int]) -> Iterator[dict[str, object]]:
     from sqlqueue_app.pipeline.run import options_of, run_pipeline  # noqa: PLC0415
     from sqlqueue_app.receiving.waiting import StopSignal  # noqa: PLC0415
     from sqlqueue_app.spark.session import spark_running  # noqa: PLC0415
-    from tests.operations.filling import install, table  # noqa: PLC0415
     from tests.support import directories  # noqa: PLC0415
+    from tests.support.filling import install, table  # noqa: PLC0415
 
     # 10,000,000 rows are 20 GB, for which there is no room in memory
     directories.MEMORY = Path(tempfile.gettempdir())

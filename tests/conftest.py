@@ -15,6 +15,8 @@ from tests.support import postgresql, sqlserver
 pytest_plugins = [
     "tests.support.leaks",
     "tests.support.databases",
+    "tests.support.bench",
+    "tests.support.filling",
     "tests.support.side_by_side",
     "tests.support.spark",
     "tests.support.once",

@@ -314,6 +314,51 @@ def test_the_page_names_files_that_exist() -> None:
     assert [path for path in sorted(named) if not (ROOT / PACKAGE / path).exists() and not (ROOT / path).exists()] == []
 
 
+# --- the tests ----------------------------------------------------------------------------------------------------------------
+
+# The contract of a queue is run again, in memory: with the test functions of these modules.
+RUN_AGAIN = {"tests/testing/test_contract.py"}
+SHARED = {"tests.support", "tests.settings"}
+
+
+def find_borrowed_helpers(root: Path) -> Iterator[Finding]:
+    """What a test module imports from another test module, or from a folder that is not its own."""
+    for path in sorted((root / "tests").rglob("*.py")):
+        module = Module(path, root)
+        own = ".".join(path.relative_to(root).parts[:2])
+        for node, name in imports(module):
+            parts = name.split(".")
+            if parts[0] != "tests" or module.name in RUN_AGAIN:
+                continue
+            if any(part.startswith("test_") for part in (*parts[1:-1], *parts[2:3])):
+                yield module.finding(node, f"imports {name} from a test module: helpers have a module of their own")
+            elif ".".join(parts[:2]) not in {own, *SHARED}:
+                yield module.finding(node, f"imports {name} from another folder: shared helpers live in tests/support")
+
+
+def test_helpers_of_tests_live_where_they_are_looked_for() -> None:
+    assert [str(finding) for finding in find_borrowed_helpers(ROOT)] == []
+
+
+BORROWED = {
+    "from tests.sales.test_orders import order": "from a test module",
+    "from tests.sales import test_orders": "from a test module",
+    "from tests.billing.invoices import invoice": "from another folder",
+}
+
+
+@pytest.mark.parametrize("text", BORROWED)
+def test_a_borrowed_helper_is_found(text: str, tmp_path: Path) -> None:
+    for folder in ("sales", "billing", "support"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+    (tmp_path / "tests/sales/test_prices.py").write_text(text + "\nfrom tests.support.bench import Bench\n", encoding="utf-8")
+
+    found = [str(finding) for finding in find_borrowed_helpers(tmp_path)]
+
+    assert len(found) == 1
+    assert BORROWED[text] in found[0]
+
+
 # --- the rules themselves, on a made-up tree ----------------------------------------------------------------------------------
 
 BREACHES = [

@@ -15,9 +15,9 @@ from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler, get_internal_wsgi_application
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.dashboard.pages import client_of
 from tests.support.databases import QueueDatabase
 from tests.support.live_answers import no_answer_is_kept
+from tests.support.pages import client_of
 from tests.support.waiting import join_all
 
 __all__ = ["no_answer_is_kept"]

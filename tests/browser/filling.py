@@ -24,11 +24,11 @@ from sqlqueue_app.status.endpoints import set_minimum
 from sqlqueue_app.status.events import Actor, EventKind, record_action, tell_event
 from sqlqueue_app.status.schedules import request_run, set_enabled
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.operations.delayed_rows import put
-from tests.operations.error_rows import failed
-from tests.operations.filling import install, instance, message, row, subscribe, table
-from tests.operations.talks import sent
+from tests.support.conversations import sent
 from tests.support.databases import QueueDatabase
+from tests.support.delayed_rows import put
+from tests.support.error_rows import failed
+from tests.support.filling import install, instance, message, row, subscribe, table
 
 ONE, PENDING = deterministic_guid("m-1", "Sales"), deterministic_guid("m-2", "Sales")
 GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")

@@ -15,8 +15,8 @@ from sqlqueue_app.dashboard.registration import ADMINS
 from sqlqueue_app.models import ActionResult, OperatorAction
 from tests.browser.conftest import Site
 from tests.browser.walks import FILES, WALKS, Scene, Walk, set_the_scene
-from tests.dashboard.test_permission_of_each_page import ACTS, LOOKS, has
 from tests.support.databases import QueueDatabase
+from tests.support.roles import ACTS, LOOKS, has
 
 ADMIN = "/admin/sqlqueue_app/"
 ROLES = ("reader", "writer", "admin")

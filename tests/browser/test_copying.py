@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from tests.browser.conftest import Site
-from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
 
 PAGE = "/admin/sqlqueue_app/queue/Sales/1/"
 

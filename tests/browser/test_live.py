@@ -10,8 +10,8 @@ from playwright.sync_api import Page, Request
 
 from sqlqueue_app.models import Operation, OperationState
 from tests.browser.conftest import Site
-from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, instance, message, table
 
 SALES = "/admin/sqlqueue_app/queue/Sales/"
 SECONDS = 60_000  # of patience, in milliseconds

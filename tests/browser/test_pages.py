@@ -8,8 +8,8 @@ import pytest
 
 from tests.browser.conftest import Site
 from tests.browser.filling import GROUP, ONE, PENDING, fill
-from tests.dashboard.pages import client_of
 from tests.support.databases import QueueDatabase
+from tests.support.pages import client_of
 
 ADMIN = "/admin/sqlqueue_app/"
 PAGES = (

@@ -34,11 +34,11 @@ from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import list_rows
 from tests.browser.filling import PENDING, fill
-from tests.operations.delayed_rows import delayed, put
-from tests.operations.error_rows import failed
-from tests.operations.failing import fail
-from tests.operations.filling import count, instance, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.delayed_rows import delayed, put
+from tests.support.error_rows import failed
+from tests.support.failing import fail
+from tests.support.filling import count, instance, message, table
 
 _MESSAGES: Final = (
     "one",

@@ -15,7 +15,7 @@ from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from tests.chaos.load import ENDPOINTS
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.waiting import poll_until
 
 _PORTION = 1_000

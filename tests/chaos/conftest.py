@@ -7,12 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.ledger_books import ledger_beside
-from tests.receiving.conftest import Bench, bench, calls, events, handler_registry, postgresql_bench, sqlite_bench
+from tests.support.bench import Bench
 from tests.support.databases import DatabaseSession
 from tests.support.other_databases import OtherDatabase
 from tests.support.provisioning import PostgresqlProvider
-
-__all__ = ["bench", "calls", "events", "handler_registry", "ledger", "postgresql_bench", "sqlite_bench"]
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from django.db import connections
 from sqlqueue_app.models import DistributedTransaction
 from tests.chaos.ledger import ALIAS, RESOLVED, is_for_ledger
 from tests.chaos.workers import worker
-from tests.receiving.conftest import Bench
-from tests.receiving.processes import wait_until_given_back
+from tests.support.bench import Bench
 from tests.support.other_databases import OtherDatabase, made_beside
 from tests.support.provisioning import PostgresqlProvider
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import wait_until_given_back
 
 # Workers look every 5 s.
 SECONDS_TO_SETTLE = 60.0

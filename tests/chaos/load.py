@@ -16,7 +16,7 @@ from django.db import connections, transaction
 from sqlqueue_app import publish, send, send_many, subscribe
 from sqlqueue_app.messages.errors import DatabaseError
 from tests.chaos.app import EVENT, MODULE, TO_BILLING, TO_SALES
-from tests.receiving.conftest import FAST, Bench
+from tests.support.bench import FAST, Bench
 from tests.support.senders import SendingThreads
 
 ENDPOINTS = ("Sales", "Billing")

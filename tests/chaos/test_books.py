@@ -13,7 +13,7 @@ from tests.chaos.ledger import is_for_ledger
 from tests.chaos.ledger_books import LedgerAccount, ledger_account
 from tests.chaos.load import Senders, note, prepare
 from tests.chaos.workers import finish
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.other_databases import OtherDatabase
 
 

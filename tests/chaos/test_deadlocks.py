@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlqueue_app import handles, send_many
 from tests.chaos.books import assert_no_lock
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.processes import address
+from tests.support.bench import Bench, Calls
 from tests.support.databases import QueueDatabase
+from tests.support.worker_processes import address
 
 PAIRS = 10
 SECONDS_TO_MEET = 10.0

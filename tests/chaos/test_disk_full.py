@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from django.db import connections
 
+from tests.chaos.bad_messages import effects, prepare, send_bad
 from tests.chaos.books import assert_no_lock, failed_units
-from tests.chaos.test_bad_handlers import effects, prepare, send_bad
 from tests.chaos.workers import alias_with, worker
-from tests.receiving.conftest import Bench
-from tests.receiving.processes import wait_until_given_back
+from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import wait_until_given_back
 
 
 def assert_each_once(bench: Bench, ids: list[str]) -> None:

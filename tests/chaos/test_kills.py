@@ -15,7 +15,7 @@ from tests.chaos.failpoints import STEPS, STEPS_OF_TWO_PHASE
 from tests.chaos.ledger_books import ledger_account, settle
 from tests.chaos.load import Senders, prepare
 from tests.chaos.workers import KILLED, finish_whole, worker
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.other_databases import OtherDatabase
 from tests.support.processes import children_of
 from tests.support.waiting import poll_until

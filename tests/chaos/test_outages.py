@@ -15,7 +15,7 @@ from tests.chaos.books import handled_more, waiting
 from tests.chaos.load import Senders, prepare
 from tests.chaos.servers import kill_server
 from tests.chaos.workers import finish_whole, through, worker
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import poll_until

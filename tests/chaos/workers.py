@@ -13,11 +13,11 @@ from typing import Any
 
 from tests.chaos.books import Account, assert_accounted, assert_no_lock, waiting
 from tests.chaos.load import ENDPOINTS
-from tests.receiving.conftest import Bench
-from tests.receiving.processes import wait_until_given_back
+from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.proxy import Proxy
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import wait_until_given_back
 
 KILLED = -signal.SIGKILL
 

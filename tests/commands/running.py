@@ -58,3 +58,9 @@ def refused(ran: Ran, code: int = 2) -> str:
     assert ran.out == ""
     (line,) = ran.err.splitlines()
     return line
+
+
+PEEK_KEYS = {
+    "row_version", "row_id", "message_id", "types", "intent", "time_sent", "expires", "flags", "correlation_id", "reply_to_address",
+    "headers", "headers_text", "headers_problem", "body", "body_kind", "body_size", "body_cut",
+}  # fmt: skip

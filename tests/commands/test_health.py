@@ -20,8 +20,8 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from tests.commands.running import refused, run
-from tests.operations.filling import HOSTILE, install, instance, message, row, table
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.filling import HOSTILE, install, instance, message, row, table
 from tests.support.postgresql import ThrowAwayServer
 
 WORKS = {"Sales": 3, "Sales.Priority": 1, "Sales.here": 1}

@@ -11,8 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from sqlqueue_app.browsing.messages import read_details
-from tests.operations.filling import install, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, table
 
 
 def call(name: str, *arguments: str, **options: Any) -> str:

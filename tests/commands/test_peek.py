@@ -11,14 +11,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from sqlqueue_app.tables.rows import NewRow
-from tests.commands.running import refused, run
-from tests.operations.filling import count, install, message, row, table
+from tests.commands.running import PEEK_KEYS, refused, run
 from tests.support.databases import QueueDatabase
-
-KEYS = {
-    "row_version", "row_id", "message_id", "types", "intent", "time_sent", "expires", "flags", "correlation_id", "reply_to_address",
-    "headers", "headers_text", "headers_problem", "body", "body_kind", "body_size", "body_cut",
-}  # fmt: skip
+from tests.support.filling import count, install, message, row, table
 
 
 def peek(*arguments: str) -> str:
@@ -38,7 +33,7 @@ def test_messages_are_shown_and_stay(queue_database: QueueDatabase) -> None:
     found = messages("Sales", "--limit", "11")
 
     assert [json.loads(each["body"])["n"] for each in found] == list(range(11))
-    assert all(set(each) == KEYS for each in found)
+    assert all(set(each) == PEEK_KEYS for each in found)
     assert found[0]["headers"]["x"] == "ü"
     assert len(messages("Sales")) == 10
     assert count(queue_database, "Sales") == 12

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 
 from sqlqueue_app.management.commands import run_sqlqueue_pipeline
 from sqlqueue_app.models import PipelineRun
-from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install
 from tests.support.spark import has_spark
 
 needs_spark = pytest.mark.skipif(not has_spark(), reason="the extra spark is not installed")

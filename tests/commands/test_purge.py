@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 
 from sqlqueue_app.browsing.messages import purge_expired
 from tests.commands.running import refused, run, run_on_terminal
-from tests.operations.filling import count, install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import count, install, message, table
 
 
 def purge(*arguments: str) -> str:

@@ -20,8 +20,8 @@ from sqlqueue_app.status import instances
 from sqlqueue_app.status.instances import gone_callback_queues, remove_callback_queue
 from sqlqueue_app.tables.installation import install_tables
 from tests.commands.running import refused, run, run_on_terminal
-from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
 
 
 def instance(database: QueueDatabase, queue: str | None, *, silent: float = 3600, name: str = "gone", pid: int = 1) -> Instance:

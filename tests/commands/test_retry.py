@@ -13,9 +13,9 @@ from django.core.management import CommandError, call_command
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
 from tests.commands.running import refused, run
-from tests.operations.failing import fail, failed_row, install_sales
-from tests.operations.filling import count, table
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row, install_sales
+from tests.support.filling import count, table
 
 
 @pytest.fixture

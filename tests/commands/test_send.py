@@ -14,8 +14,8 @@ from sqlqueue_app.browsing.messages import Flag, MessageDetail, read_details
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.status.delayed import read_delayed
 from tests.commands.running import refused, run
-from tests.operations.filling import count, install, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import count, install, table
 
 
 def send(*arguments: str) -> str:

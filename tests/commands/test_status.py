@@ -14,10 +14,9 @@ from sqlqueue_app.models import ScheduleTick
 from sqlqueue_app.status.delayed import read_delayed
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from tests.commands.running import refused, run
-from tests.commands.test_peek import KEYS as PEEK_KEYS
-from tests.operations.filling import count, install, instance, message, now_of, table
+from tests.commands.running import PEEK_KEYS, refused, run
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.filling import count, install, instance, message, now_of, table
 from tests.support.postgresql import ThrowAwayServer
 
 QUEUE_KEYS = {

@@ -14,8 +14,8 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.handlers import Handler, registry
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from tests.operations.filling import install
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install
 
 KEYS = {"endpoint", "topic", "address", "queue_exists", "handled"}
 

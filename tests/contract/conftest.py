@@ -8,8 +8,8 @@ import pytest
 from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue_app.tables.queue import QueueTable
-from tests.contract.tables import cases, make_table
 from tests.support.databases import DatabaseSession, QueueDatabase, open_database
+from tests.support.tables import cases, make_table
 
 
 @pytest.fixture(params=cases(), ids="-".join)

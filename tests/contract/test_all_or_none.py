@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import pytest
 from django.db import transaction
 
@@ -13,24 +9,8 @@ from sqlqueue_app.messages.errors import ConstraintViolation, LockTimeout
 from sqlqueue_app.tables import queue as tables_queue
 from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable, chunks_by_table
 from sqlqueue_app.tables.rows import NewRow
-from tests.contract.tables import elsewhere, execute, make_table, receive_all, row, rows
-from tests.contract.test_error_kinds import fails, held_elsewhere
 from tests.support.databases import QueueDatabase
-
-Execute = Callable[[str, Any, bool, dict[str, Any]], Any]
-
-
-@contextmanager
-def statements(database: QueueDatabase) -> Iterator[list[str]]:
-    """The first words of the statements that go through Django's cursors meanwhile."""
-    seen: list[str] = []
-
-    def note(run: Execute, sql: str, values: Any, many: bool, context: dict[str, Any]) -> Any:
-        seen.append(str(sql).split(maxsplit=1)[0].upper())
-        return run(sql, values, many, context)
-
-    with database.connection.execute_wrapper(note):
-        yield seen
+from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make_table, receive_all, row, rows, statements
 
 
 @pytest.fixture

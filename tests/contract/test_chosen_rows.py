@@ -10,8 +10,8 @@ from sqlqueue_app.tables import row_selection
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows, take_rows
-from tests.contract.tables import address_of, elsewhere, row, rows, server_cases
 from tests.support.databases import QueueDatabase
+from tests.support.tables import address_of, elsewhere, row, rows, server_cases
 
 HOUR_MS = 3_600_000
 

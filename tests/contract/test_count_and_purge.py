@@ -7,8 +7,8 @@ from django.db import transaction
 
 from sqlqueue_app.tables.queue import Depth, QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
-from tests.contract.tables import elsewhere, execute, make_table, receive_all, row, rows, server_cases
 from tests.support.databases import QueueDatabase
+from tests.support.tables import elsewhere, execute, make_table, receive_all, row, rows, server_cases
 
 EXPIRED = -1_000
 LATER = 3_600_000

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 from django.db import connections, transaction
@@ -25,53 +22,14 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import NewRow
-from tests.contract.tables import address_of, elsewhere, execute, make_table, receive_all, row, rows
 from tests.support.databases import QueueDatabase
+from tests.support.tables import address_of, elsewhere, execute, fails, held_elsewhere, make_table, receive_all, row, rows
 from tests.support.waiting import join_all, poll_until
-
-
-@contextmanager
-def held_elsewhere(queue: QueueTable, statement: str) -> Iterator[None]:
-    """Inside, another connection has run the statement in a transaction that is still open."""
-    ready, done = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        connection = connections[queue.alias]
-        if connection.vendor == "sqlite":
-            connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
-        with transaction.atomic(using=queue.alias):
-            run(connection, statement)
-            ready.set()
-            done.wait(60)
-            transaction.set_rollback(True, using=queue.alias)
-        connections.close_all()
-
-    thread = threading.Thread(target=hold, name="holder")
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield
-    finally:
-        done.set()
-        join_all([thread])
 
 
 def run(connection: BaseDatabaseWrapper, statement: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(statement)
-
-
-def fails(kind: type[DatabaseError], work: Callable[[], object]) -> DatabaseError:
-    with pytest.raises(DatabaseError) as caught:
-        work()
-    assert type(caught.value) is kind, repr(caught.value)
-    error: BaseException | None = caught.value
-    assert caught.value.__cause__ is not None
-    while error is not None:
-        # cursors in the frames of the traceback would keep the database open
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__
-    return caught.value
 
 
 def test_a_missing_table(queue: QueueTable, database: QueueDatabase) -> None:

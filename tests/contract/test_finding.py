@@ -10,9 +10,9 @@ from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import EVERY, Place, find_rows
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
-from tests.contract.tables import address_of, make_table
-from tests.operations.filling import row
 from tests.support.databases import QueueDatabase
+from tests.support.filling import row
+from tests.support.tables import address_of, make_table
 
 
 def talk(number: int, of: str = "c-1") -> NewRow:

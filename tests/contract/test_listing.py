@@ -14,8 +14,8 @@ from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import TABLES_PER_STATEMENT, list_tables, look_at_delayed, look_at_expiries, look_at_queues
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
-from tests.contract.tables import address_of, execute, make_table, row, rows
 from tests.support.databases import QueueDatabase
+from tests.support.tables import address_of, execute, make_table, row, rows
 
 EXPIRED, LATER = -1_000, 3_600_000
 ODD = "a\"b'c]d%e"

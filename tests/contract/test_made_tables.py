@@ -12,8 +12,8 @@ from sqlqueue_app.messages.errors import QueueNotFound, TableMismatch
 from sqlqueue_app.tables.installation import FindingKind, inspect_tables, install_tables
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
-from tests.contract.tables import GOLDEN, address_of, execute, golden_statements, make_table, row
 from tests.support.databases import QueueDatabase
+from tests.support.tables import GOLDEN, address_of, execute, golden_statements, make_table, row
 
 KINDS = {"Sales": TableKind.QUEUE, "Sales.Delayed": TableKind.DELAYED, "SubscriptionRouting": TableKind.SUBSCRIPTIONS}
 

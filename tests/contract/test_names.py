@@ -11,8 +11,8 @@ from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.tables.installation import inspect_tables, install_tables
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
-from tests.contract.tables import LAYOUTS, address_of, execute, make_table, receive_all, row
 from tests.support.databases import QueueDatabase
+from tests.support.tables import LAYOUTS, address_of, execute, make_table, receive_all, row
 
 NAMES = [
     "with space",

@@ -10,8 +10,8 @@ from django.db import DatabaseError, connections, transaction
 from sqlqueue_app.messages.errors import DoomedTransaction, QueueNotFound
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
-from tests.contract.tables import elsewhere, execute, make_table, receive_all, row, rows, server_cases
 from tests.support.databases import QueueDatabase
+from tests.support.tables import elsewhere, execute, make_table, receive_all, row, rows, server_cases
 
 
 def test_an_empty_queue_gives_nothing_and_no_transaction(queue: QueueTable) -> None:

@@ -19,7 +19,7 @@ from sqlqueue_app.tables.row_selection import (
     row_ids,
     row_version_after,
 )
-from tests.contract.tables import row, rows
+from tests.support.tables import row, rows
 
 
 def numbers(queue: QueueTable) -> list[int]:

@@ -12,8 +12,8 @@ from sqlqueue_app.messages.errors import ConstraintViolation, QueueNotFound
 from sqlqueue_app.tables.queue import SEND_BYTES_PER_STATEMENT, QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import values_of
-from tests.contract.tables import address_of, elsewhere, execute, make_table, receive_all, row, rows
 from tests.support.databases import QueueDatabase
+from tests.support.tables import address_of, elsewhere, execute, make_table, receive_all, row, rows
 
 LONGEST = timedelta(milliseconds=2**31 - 1)
 

@@ -17,8 +17,8 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.subscriptions import LONGEST_VALUE, Subscription, SubscriptionTable
-from tests.contract.tables import address_of, elsewhere, execute, golden_statements
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.tables import address_of, elsewhere, execute, golden_statements
 from tests.support.waiting import poll_until
 
 BILLING = Subscription("Billing", "Shop.OrderPlaced", "Billing")

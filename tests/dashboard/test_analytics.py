@@ -25,9 +25,9 @@ from sqlqueue_app.models import (
     QueueFigures,
     UsageDay,
 )
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.filling import HOSTILE, install
 from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, install
+from tests.support.pages import Markup, client_of
 
 BASE = "/admin/sqlqueue_app/analytics/"
 PARTS = ("", "groups/", "map/", "usage/", "notable/")

@@ -9,10 +9,10 @@ import re
 
 import pytest
 
-from tests.dashboard.pages import client_of
-from tests.operations.failing import fail, failed_row
-from tests.operations.filling import install, message, table
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.failing import fail, failed_row
+from tests.support.filling import install, message, table
+from tests.support.pages import client_of
 
 PAGE = ROOT / "docs" / "reference" / "api.md"
 LISTS = re.findall(r"^\| `(/admin/[^`]+)` \| .+? \| (`.+`) \|$", PAGE.read_text("utf-8"), re.MULTILINE)

@@ -18,11 +18,11 @@ from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.failing import fail
-from tests.operations.filling import HOSTILE, install, row, table
-from tests.operations.talks import BEGIN, audited, failed_one, sent
+from tests.support.conversations import BEGIN, audited, failed_one, sent
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail
+from tests.support.filling import HOSTILE, install, row, table
+from tests.support.pages import Markup, client_of
 
 TALKS = "/admin/sqlqueue_app/conversation/"
 ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from sqlqueue_app.browsing.conversations import ConversationMessage, Kind, forest
 from sqlqueue_app.dashboard.conversations import BOX_HEIGHT, BOX_WIDTH, flow_diagram, lanes_of, sequence_diagram
-from tests.operations.talks import BEGIN, talks
+from tests.support.conversations import BEGIN, talks
 
 
 def talk(name: str, related_to: str, sending: str, receiving: str, kind: Kind = Kind.COMMAND) -> ConversationMessage:

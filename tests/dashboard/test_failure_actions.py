@@ -20,10 +20,10 @@ from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperatorAction
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.failing import fail, failed_row, install_sales, statuses
-from tests.operations.filling import count, table
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row, install_sales, statuses
+from tests.support.filling import count, table
+from tests.support.pages import Markup, client_of
 
 FAILURES = "/admin/sqlqueue_app/failedmessage/"
 ACTIONS = ("retry", "archive", "unarchive", "complete", "delete", "edit")

@@ -19,11 +19,11 @@ from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.row_selection import remove_rows
 from sqlqueue_app.tables.rows import NewRow
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.error_rows import FAILED_AT, failed
-from tests.operations.failing import fail
-from tests.operations.filling import install, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT, failed
+from tests.support.failing import fail
+from tests.support.filling import install, message, row, table
+from tests.support.pages import Markup, client_of
 
 ADMIN = "/admin/sqlqueue_app/"
 FAILURES = f"{ADMIN}failedmessage/"

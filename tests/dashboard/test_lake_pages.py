@@ -19,10 +19,10 @@ from sqlqueue_app.dashboard import lake as lake_admin
 from sqlqueue_app.lake.data_files import LakeEngineMissing, data_file
 from sqlqueue_app.lake.search import Cursor, Results
 from sqlqueue_app.models import LakeBatch, LakeFile, PipelineRun
-from tests.dashboard.pages import Markup, client_of
-from tests.lake.lakes import files_of, write
-from tests.operations.filling import HOSTILE, install
 from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, install
+from tests.support.lakes import files_of, write
+from tests.support.pages import Markup, client_of
 
 SEARCH = "/admin/sqlqueue_app/lakesearch/"
 RUNS = "/admin/sqlqueue_app/pipelinerun/"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, instance, message, table
+from tests.support.pages import OVERVIEW, Markup, client_of
 
 PAGES = ("/admin/sqlqueue_app/dashboard/", OVERVIEW, f"{OVERVIEW}Sales/")
 LIVE = {"Sqlqueue-Live": "1"}

@@ -18,10 +18,10 @@ from sqlqueue_app.dashboard import page as page_admin
 from sqlqueue_app.dashboard.live import KEPT_AT_MOST, LIVE_SECONDS, LONGEST_SECONDS, LOOKS_SECONDS, PART_OF_TIME, LiveAnswers
 from sqlqueue_app.status import delayed, queues
 from sqlqueue_app.tables import listing
-from tests.contract.tables import execute
-from tests.dashboard.pages import OVERVIEW, client_of
-from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
+from tests.support.pages import OVERVIEW, client_of
+from tests.support.tables import execute
 from tests.support.waiting import join_all
 
 LIVE = {"Sqlqueue-Live": "0"}

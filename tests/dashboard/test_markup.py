@@ -15,9 +15,9 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import translation
 from pytest_django import Settings
 
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import install, instance, message, row, table
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.filling import install, instance, message, row, table
+from tests.support.pages import OVERVIEW, Markup, client_of
 from tests.support.postgresql import ThrowAwayServer
 
 PAGES = [

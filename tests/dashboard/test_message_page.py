@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sqlqueue_app.models import OperatorAction
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import HOSTILE, count, install, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, count, install, message, row, table
+from tests.support.pages import OVERVIEW, Markup, client_of
 
 CONFIRMED = {"confirmed": "1"}
 AUDITED = {

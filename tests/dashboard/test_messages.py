@@ -12,9 +12,9 @@ from sqlqueue_app.dashboard.page import path_of, queue_of_path
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.status.queues import KnownQueue, QueueKind
 from sqlqueue_app.tables.rows import NewRow
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import HOSTILE, count, install, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, count, install, message, row, table
+from tests.support.pages import OVERVIEW, Markup, client_of
 
 NAMES = [
     "Sales",

@@ -20,9 +20,9 @@ from sqlqueue_app.models import NotificationDelivery, NotificationRule, Operator
 from sqlqueue_app.monitoring.notifying import Links
 from sqlqueue_app.monitoring.rules import RuleValues, make_rule, new_delivery
 from sqlqueue_app.monitoring.webhooks import key_of
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.filling import HOSTILE, install, instance
 from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, install, instance
+from tests.support.pages import Markup, client_of
 
 RULES = "/admin/sqlqueue_app/notificationrule/"
 LOG = f"{RULES}deliveries/"

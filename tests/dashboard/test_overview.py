@@ -9,9 +9,9 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import Settings
 
 from sqlqueue_app.status.overview import read_status
-from tests.dashboard.pages import OVERVIEW, Markup, client_of, numbers_of
-from tests.operations.filling import HOSTILE, count, install, instance, message, now_of, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, count, install, instance, message, now_of, row, table
+from tests.support.pages import OVERVIEW, Markup, client_of, numbers_of
 
 
 def overview() -> str:

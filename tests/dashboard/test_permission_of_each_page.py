@@ -15,7 +15,6 @@ from django.urls.converters import IntConverter, UUIDConverter
 
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.dashboard.registration import ADMINS
-from sqlqueue_app.installation import GROUPS
 from sqlqueue_app.models import (
     ActionResult,
     CheckResult,
@@ -32,75 +31,13 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.monitoring.rules import RuleValues, make_rule, new_delivery
 from sqlqueue_app.monitoring.webhooks import new_secret
-from tests.dashboard.pages import client_of
-from tests.operations.delayed_rows import delayed, put
-from tests.operations.failing import fail, failed_row
-from tests.operations.filling import count, install, instance, message, subscribe, table
 from tests.support.databases import QueueDatabase
+from tests.support.delayed_rows import delayed, put
+from tests.support.failing import fail, failed_row
+from tests.support.filling import count, install, instance, message, subscribe, table
+from tests.support.pages import client_of
+from tests.support.roles import ACTS, LOOKS, has
 
-LOOK = ""
-# What each address takes beside the permission to view; LOOK: nothing. Those that act ask for a confirmation.
-ACTS = {
-    "queue_purge": "purge_queue",
-    "queue_purge_expired": "purge_queue",
-    "queue_remove": "purge_queue",
-    "queue_move_all": "move_message",
-    "queue_message_delete": "delete_message",
-    "queue_message_move": "move_message",
-    "endpoint_pause": "control_endpoint",
-    "endpoint_resume": "control_endpoint",
-    "endpoint_pause_instance": "control_endpoint",
-    "endpoint_resume_instance": "control_endpoint",
-    "endpoint_concurrency": "control_endpoint",
-    "endpoint_minimum": "control_endpoint",
-    "endpoint_remove_instance": "control_endpoint",
-    "delayedmessage_deliver": "retry",
-    "delayedmessage_cancel": "delete_message",
-    **dict.fromkeys(("schedule_run", "schedule_cancel_run", "schedule_enable", "schedule_disable"), "manage_settings"),
-    "subscription_unsubscribe": "manage_settings",
-    "failedmessage_note": "manage_settings",
-    "failedmessage_retry": "retry",
-    "failedmessage_archive": "archive",
-    "failedmessage_unarchive": "archive",
-    "failedmessage_complete": "retry",
-    "failedmessage_redirect": "retry",
-    "failedmessage_delete": "delete_message",
-    "failedmessage_edit": "edit_message",
-    "redirect_make": "manage_redirect",
-    "redirect_edit": "manage_redirect",
-    "redirect_remove": "manage_redirect",
-    "operation_cancel": "retry",
-    "notificationrule_make": "manage_settings",
-    "notificationrule_edit": "manage_settings",
-    "notificationrule_secret": "manage_settings",
-    "notificationrule_test": "manage_settings",
-    "notificationrule_enable": "manage_settings",
-    "notificationrule_disable": "manage_settings",
-    "notificationrule_delete": "manage_settings",
-    "notificationrule_again": "manage_settings",
-    "checkresult_mute": "manage_settings",
-    "checkresult_unmute": "manage_settings",
-    "checkresult_run": "manage_settings",
-}
-LOOKS = {
-    **dict.fromkeys(("dashboard_changelist", "queue_changelist", "queue_messages", "queue_message"), LOOK),
-    **dict.fromkeys(("endpoint_changelist", "endpoint_endpoint"), LOOK),
-    **dict.fromkeys(
-        ("failedmessage_changelist", "failedmessage_messages", "failedmessage_archived", "failedmessage_resolved"), LOOK
-    ),
-    **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
-    **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
-    **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
-    **dict.fromkeys(("conversation_changelist", "conversation_conversation"), LOOK),
-    **dict.fromkeys([f"analytics_{name}" for name in ("changelist", "groups", "map", "usage", "notable")], LOOK),
-    **dict.fromkeys(("lakesearch_changelist", "pipelinerun_changelist"), LOOK),
-    **dict.fromkeys(("delayedmessage_changelist", "delayedmessage_table", "delayedmessage_message"), LOOK),
-    **dict.fromkeys(("notificationrule_changelist", "notificationrule_rule", "notificationrule_deliveries"), LOOK),
-    **dict.fromkeys(("schedule_changelist", "schedule_message", "subscription_changelist"), LOOK),
-    "delayedmessage_body": "view_body",
-    "queue_save": "view_body",
-    "queue_message_body": "view_body",
-}
 FORM = {
     "confirmed": "1",
     "seen": "1",
@@ -175,10 +112,6 @@ def address(name: str, filled: dict[str, object]) -> str:
     ids = {"failedmessage": filled["failedmessage"], "delayedmessage": filled["key"]}.get(model)
     query = f"?ids={ids}" if ids else ""
     return reverse(f"admin:sqlqueue_app_{name}", kwargs=values) + query
-
-
-def has(kind: str, codename: str) -> bool:
-    return kind == "superuser" or codename in (LOOK, *GROUPS.get(f"sqlqueue {kind}", ()))
 
 
 def test_the_tables_name_addresses_that_there_are() -> None:

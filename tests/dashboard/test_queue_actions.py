@@ -10,9 +10,9 @@ import pytest
 
 from sqlqueue_app.models import Instance, Operation, OperatorAction
 from sqlqueue_app.tables.queue import Depth, QueueTable
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import count, install, instance, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import count, install, instance, message, row, table
+from tests.support.pages import OVERVIEW, Markup, client_of
 
 SALES = f"{OVERVIEW}Sales/"
 CONFIRMED = {"confirmed": "1"}

@@ -18,10 +18,10 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.rows import NewRow
-from tests.contract.tables import make_table, row
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
+from tests.support.pages import OVERVIEW, Markup, client_of
+from tests.support.tables import make_table, row
 
 SECOND = timedelta(seconds=1)
 

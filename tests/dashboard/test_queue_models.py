@@ -9,9 +9,9 @@ from django.urls import path
 from pytest_django import Settings
 
 from sqlqueue_app.models import queue_model
-from tests.dashboard.pages import client_of
-from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
+from tests.support.pages import client_of
 
 
 def test_a_queue_model_can_be_browsed_in_the_admin(queue_database: QueueDatabase, settings: Settings) -> None:

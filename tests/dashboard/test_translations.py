@@ -13,9 +13,9 @@ import pytest
 from django.utils import translation
 
 import sqlqueue_app
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import install, instance
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, instance
+from tests.support.pages import OVERVIEW, Markup, client_of
 
 PACKAGE = Path(sqlqueue_app.__file__).parent
 LANGUAGES = ("de", "es", "fr")

@@ -20,7 +20,7 @@ from sqlqueue_app.dialects.schema import (
     managed_grant_statements,
 )
 from sqlqueue_app.messages.addresses import QueueAddress
-from tests.dialects.tsql import Hints, NotAsItShouldBe, check, parse
+from tests.support.tsql import Hints, NotAsItShouldBe, check, parse
 
 SQLSERVER = dialect("sqlserver")
 TABLE = "[shop].[dbo].[Sales]"

@@ -8,12 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from sqlqueue_app.status.in_doubt import InDoubt
-from tests.receiving.conftest import Bench
-from tests.receiving.conftest import bench as bench
-from tests.receiving.conftest import calls as calls
-from tests.receiving.conftest import events as events
-from tests.receiving.conftest import handler_registry as handler_registry
-from tests.receiving.conftest import postgresql_bench as postgresql_bench
+from tests.support.bench import Bench
 from tests.support.databases import DatabaseSession, QueueDatabase
 from tests.support.other_databases import OtherDatabase as OtherDatabase
 from tests.support.other_databases import made_beside

@@ -18,8 +18,8 @@ from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
 from sqlqueue_app.tables.two_phase import Participant
-from tests.receiving.kill_app import KILL_AT, die_at
 from tests.support.failpoints import trap
+from tests.support.kill_app import KILL_AT, die_at
 
 MODULE: Final = __name__
 STEPS: Final = (

@@ -26,8 +26,8 @@ from sqlqueue_app.status.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.two_phase import prepare
 from tests.distributed.conftest import OtherDatabase, other_database
-from tests.receiving.conftest import Bench
 from tests.support import postgresql, postgresql_programs
+from tests.support.bench import Bench
 from tests.support.provisioning import PostgresqlProvider
 
 

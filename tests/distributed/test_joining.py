@@ -16,8 +16,7 @@ from sqlqueue_app import handles
 from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.status.in_doubt import InDoubt
 from tests.distributed.conftest import OtherDatabase, reasons
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.test_processing import write_instance, written
+from tests.support.bench import Bench, Calls, write_instance, written
 
 pytestmark = pytest.mark.usefixtures("nobody_looks_in_the_background")
 

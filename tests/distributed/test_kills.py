@@ -14,9 +14,9 @@ from sqlqueue_app.models import DistributedTransaction
 from sqlqueue_app.status.in_doubt import InDoubt
 from tests.distributed import kill_app
 from tests.distributed.conftest import OtherDatabase
-from tests.receiving.conftest import Bench
-from tests.receiving.processes import address, wait_until_given_back, worker_process
+from tests.support.bench import Bench
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import address, wait_until_given_back, worker_process
 
 pytestmark = pytest.mark.once
 

@@ -17,8 +17,7 @@ from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.two_phase import Participant
 from tests.distributed.conftest import OtherDatabase, reasons
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.test_processing import write_instance, written
+from tests.support.bench import Bench, Calls, write_instance, written
 
 pytestmark = pytest.mark.usefixtures("nobody_looks_in_the_background")
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import django
 
-from tests.docs.pages import Block, blocks
+from tests.support.doc_pages import Block, blocks
 
 SECONDS = 120
 

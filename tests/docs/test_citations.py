@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import anchors
 from tests.support.databases import ROOT
+from tests.support.doc_pages import anchors
 
 TREES = ("sqlqueue_app", "tests", "benchmarks", "project")
 # Reports of measurements and recorded rows are data.

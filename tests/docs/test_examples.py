@@ -12,8 +12,8 @@ from pathlib import Path
 import django
 import pytest
 
-from tests.docs.pages import Block, blocks, pages
 from tests.support.databases import ROOT
+from tests.support.doc_pages import Block, blocks, pages
 from tests.support.spark import has_spark
 
 MOST_NOT_RUN = 14

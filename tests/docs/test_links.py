@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import anchors, pages, prose
 from tests.support.databases import ROOT
+from tests.support.doc_pages import anchors, pages, prose
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
+
+from django.core.management import call_command
 
 ENDPOINTS: dict[str, Any] = {
     "Sales": {"INSTANCE": "web1", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}},
@@ -21,3 +24,9 @@ TABLES = [
     ("subscriptions", "SubscriptionRouting"),
 ]
 NAMES = {name for _, name in TABLES}
+
+
+def install(*arguments: str, **options: Any) -> str:
+    out = StringIO()
+    call_command("sqlqueue_install", *arguments, stdout=out, stderr=out, **options)
+    return out.getvalue()

@@ -14,9 +14,9 @@ from pytest_django import Settings
 from sqlqueue_app.checks import check_names, check_router, check_tables
 from sqlqueue_app.dialects.dialect import TableShape, dialect
 from sqlqueue_app.tables import installation
-from tests.contract.tables import execute, golden_statements
 from tests.installation.offline import offline_connection
 from tests.support.databases import QueueDatabase
+from tests.support.tables import execute, golden_statements
 
 ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False}}
 NEEDED = 4

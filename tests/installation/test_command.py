@@ -16,17 +16,11 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections
 
-from tests.installation.shop import ENDPOINTS, NAMES, TABLES
+from tests.installation.shop import ENDPOINTS, NAMES, TABLES, install
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.waiting import join_all
 
 INSTALL = [sys.executable, "-m", "django", "sqlqueue_install"]
-
-
-def install(*arguments: str, **options: Any) -> str:
-    out = StringIO()
-    call_command("sqlqueue_install", *arguments, stdout=out, stderr=out, **options)
-    return out.getvalue()
 
 
 def tables_in(database: QueueDatabase) -> set[str]:

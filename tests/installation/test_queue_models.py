@@ -29,10 +29,10 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 from sqlqueue_app.models import Instance, Queue, queue_model, queue_models
 from sqlqueue_app.tables.receive_transaction import receive_transaction
-from tests.contract.tables import execute, make_table, row
 from tests.installation.offline import offline_connection
 from tests.support import urls
 from tests.support.databases import ROOT, QueueDatabase
+from tests.support.tables import execute, make_table, row
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, 123000, tzinfo=UTC)
 

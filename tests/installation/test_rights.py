@@ -16,9 +16,9 @@ from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.tables.installation import inspect_tables, install_tables
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
-from tests.contract.tables import execute, row
 from tests.installation.shop import ENDPOINTS, TABLES
 from tests.support.databases import QueueDatabase
+from tests.support.tables import execute, row
 
 SCHEMA = "queues"
 

@@ -13,9 +13,9 @@ from django.db import connections, transaction
 
 from sqlqueue_app.checks import check_tables
 from sqlqueue_app.tables import announcements
-from tests.contract.tables import execute, golden_statements
-from tests.installation.test_command import install
+from tests.installation.shop import install
 from tests.support.databases import QueueDatabase
+from tests.support.tables import execute, golden_statements
 
 ENDPOINTS: dict[str, Any] = {
     "Sales": {"WAKE_UP": True, "CALLBACKS": False, "SATELLITES": {"Sales.Priority": {}}},

@@ -25,10 +25,10 @@ from sqlqueue_app.models import (
 from sqlqueue_app.pipeline import rollup_tables
 from sqlqueue_app.pipeline.rollup_tables import add_rollups
 from sqlqueue_app.receiving.instances import managed_alias
-from tests.operations.filling import install
-from tests.spark import reference
-from tests.spark.random_messages import TAKEN_AT, random_rows
+from tests.support import spark_reference as reference
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install
+from tests.support.random_messages import TAKEN_AT, random_rows
 
 AT = datetime(2026, 11, 22, 10, 20, 30, 400_000, tzinfo=UTC)
 Rows = list[dict[str, Any]]

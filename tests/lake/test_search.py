@@ -17,7 +17,7 @@ pytest.importorskip("duckdb")
 from sqlqueue_app.lake.columns import FAILURES
 from sqlqueue_app.lake.data_files import DataFile, LakeEngineMissing, LakeError, data_file, engine_root, glob_files
 from sqlqueue_app.lake.search import Asked, Cursor, FileProblem, read_message, search
-from tests.lake.lakes import START, files_of, write
+from tests.support.lakes import START, files_of, write
 
 LONG = 60.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from sqlqueue_app.messages import QueueAddress
 from sqlqueue_app.messages.errors import AddressError
-from tests.messages.golden import rows
+from tests.support.golden import rows
 
 # Input, table, schema, catalog, canonical, qualified; defaults dbo and nsb (docs/internals/wire.md#address-examples).
 SQLSERVER_TABLE = [

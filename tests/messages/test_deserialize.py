@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
 from sqlqueue_app.messages.serializers import deserialize, serialize
-from tests.messages import play
+from tests.support import play
 from tests.support.fuzzing import fuzzed
 
 JSON = "application/json"

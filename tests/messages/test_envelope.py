@@ -22,7 +22,7 @@ from sqlqueue_app.messages.envelope import (
 from sqlqueue_app.messages.errors import PoisonMessage, WireFormatError
 from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.times import parse_timespan
-from tests.messages.golden import rows
+from tests.support.golden import rows
 
 ROW_ID = UUID("ABCDEF00-0000-0000-0000-000000000001")
 HOST_ID = UUID("dee2068d-fe8d-92ad-5f3c-0b96e35b9d78")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages import read_headers, write_headers
 from sqlqueue_app.messages.errors import NullHeaders, PoisonMessage, WireFormatError
-from tests.messages.golden import rows
 from tests.support.fuzzing import fuzzed
+from tests.support.golden import rows
 
 POISON = "poison"
 

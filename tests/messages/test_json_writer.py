@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sqlqueue_app.messages import json
 from sqlqueue_app.messages.json import Misfit
-from tests.messages.play import OrderAccepted, RejectOrder
+from tests.support.play import OrderAccepted, RejectOrder
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3) | st.decimals(places=2)
 KEYS = st.text(max_size=3) | st.integers(0, 3)

@@ -19,8 +19,8 @@ from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.headers import CONTENT_TYPE, ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, deserialize, media_type, serialize
 from sqlqueue_app.messages.types import resolve_enclosed
-from tests.messages import play
-from tests.messages.golden import rows
+from tests.support import play
+from tests.support.golden import rows
 
 ORDER_ID = UUID("00000000-0000-0000-0000-000000000001")
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sqlqueue_app.messages import format_time, parse_time
 from sqlqueue_app.messages.errors import WireFormatError
 from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration, parse_timespan
-from tests.messages.golden import rows
 from tests.support.fuzzing import fuzzed
+from tests.support.golden import rows
 
 quick = fuzzed(200)
 

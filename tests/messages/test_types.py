@@ -17,7 +17,7 @@ from sqlqueue_app.messages.types import (
     registry,
     resolve_enclosed,
 )
-from tests.messages.golden import rows
+from tests.support.golden import rows
 
 
 @pytest.fixture(autouse=True)

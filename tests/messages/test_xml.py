@@ -21,8 +21,8 @@ from sqlqueue_app.messages.headers import CONTENT_TYPE, ENCLOSED_MESSAGE_TYPES
 from sqlqueue_app.messages.serializers import XML_CONTENT_TYPE, deserialize, serialize
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml import messages_in
-from tests.messages import play
-from tests.messages.golden import rows
+from tests.support import play
+from tests.support.golden import rows
 
 ORDER = UUID("00000000-0000-0000-0000-000000000001")
 

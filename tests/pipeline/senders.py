@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from django.db import connections, transaction
 
 from sqlqueue_app.tables.queue import QueueTable
-from tests.operations.filling import message, row
 from tests.support.databases import QueueDatabase
+from tests.support.filling import message, row
 from tests.support.senders import SendingThreads
 from tests.support.waiting import join_all
 

@@ -13,8 +13,8 @@ import pytest
 
 from sqlqueue_app.models import LakeFile
 from sqlqueue_app.spark.java import java_home
-from tests.operations.filling import install, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, row, table
 from tests.support.spark_cluster import spark_cluster
 
 MESSAGES = 500

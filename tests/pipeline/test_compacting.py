@@ -19,11 +19,11 @@ from sqlqueue_app.pipeline.storage import BatchLost, PipelineError
 from sqlqueue_app.pipeline.taking import AuditQueueTaker
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
-from tests.operations.error_rows import failed
-from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import failed
+from tests.support.filling import install, message, row, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

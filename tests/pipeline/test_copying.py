@@ -18,10 +18,10 @@ from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker, outc
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.operations.error_rows import FAILED_AT, acknowledgement, failed
-from tests.operations.filling import install, row, table
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT, acknowledgement, failed
+from tests.support.filling import install, row, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

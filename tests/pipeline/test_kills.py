@@ -8,37 +8,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 
-from sqlqueue_app.models import LakeFile, MessageFigures, PipelineRun
-from tests.operations.filling import install, row, table
+from sqlqueue_app.models import MessageFigures, PipelineRun
 from tests.pipeline.senders import Senders, truth
+from tests.pipeline.workshop import ids_in_the_lake, run
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, row, table
 
 # Two on each product, which are the two sides of the commit; benchmarks/spark_kills.py has all steps, and random moments.
 KILLED_AT = {"postgresql": ["recorded", "published one file"], "sqlite": ["synced", "committed"]}
-
-
-def run(database: QueueDatabase, lake: Path, step: str = "-", size: int = 400, *flags: str) -> int:
-    """The exit code of a run, negative where it was killed."""
-    command = [sys.executable, "-m", "tests.pipeline.kill_app", str(lake), step, str(size), *flags]
-    ended = subprocess.run(command, env=database.child_environment(), capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode in (0, -9), ended.stderr
-    if ended.returncode == 0:
-        assert json.loads(ended.stdout.splitlines()[-1])["state"] == "ended"
-    return ended.returncode
-
-
-def ids_in_the_lake(database: QueueDatabase, lake: Path) -> Counter[str]:
-    """How often each message is there: by the manifest, which names exactly the files that are there."""
-    files = list(LakeFile.objects.using(database.alias).filter(retired_at=None, batch__published_at__isnull=False))
-    assert {path.relative_to(lake).as_posix() for path in lake.rglob("*.parquet")} == {each.path for each in files}
-    found: Counter[str] = Counter()
-    for each in files:
-        if each.table == "messages":
-            found.update(pyarrow.parquet.read_table(lake / each.path, partitioning=None, columns=["message_id"])[0].to_pylist())
-    return found
 
 
 # Some ten processes of Spark, one after the other: on a busy machine they take more than the four minutes of other tests.

@@ -16,11 +16,11 @@ from sqlqueue_app.pipeline.storage import BatchLost
 from sqlqueue_app.pipeline.taking import AuditQueueCopier
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
 from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, row, table
 from tests.support.waiting import join_all
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from django.core.management import call_command
 
-from tests.operations.error_rows import failed
-from tests.operations.filling import install, message, row, table
-from tests.security.roles import refuses, role_for
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import failed
+from tests.support.filling import install, message, row, table
+from tests.support.roles import refuses, role_for
 from tests.support.spark import CONF, MASTER
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from sqlqueue_app.pipeline.storage import PipelineBusy, PipelineError
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.operations.error_rows import failed
-from tests.operations.filling import install, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import failed
+from tests.support.filling import install, message, row, table
 from tests.support.spark import CONF, MASTER
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from sqlqueue_app.pipeline.manifest import Step, no_step
 from sqlqueue_app.pipeline.run import PipelineProgress, options_of, run_pipeline
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.queue import QueueTable
-from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, row, table
 from tests.support.spark import CONF, MASTER
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from sqlqueue_app.pipeline.taking import AuditQueueTaker, BatchResult
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.operations.filling import install, message, row, table
 from tests.pipeline.lakes import Broken, breaking_at, in_the_lake
 from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, row, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,22 +11,9 @@ import pytest
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver
 from sqlqueue_app.receiving.receiver import ReceiverOptions
-from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
+from sqlqueue_app.receiving.waiting import EmptyQueues
+from tests.support.receivers import ImpatientStop
 from tests.support.waiting import done_within, poll_until
-
-
-class ImpatientStop(StopSignal):
-    """A stop signal whose waits return at once: the clock of these tests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waited: list[float] = []
-
-    def wait(self, seconds: float | None = None) -> bool:
-        if seconds is None:
-            return super().wait()
-        self.waited.append(seconds)
-        return self.is_set()
 
 
 class Script:

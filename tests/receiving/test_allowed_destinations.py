@@ -13,7 +13,7 @@ from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import queue_table
-from tests.receiving.conftest import FAST, Bench
+from tests.support.bench import FAST, Bench
 
 SQL_SERVER = AddressBook(
     "sqlserver",

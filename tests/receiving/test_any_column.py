@@ -9,7 +9,7 @@ import pytest
 from django.core.management import call_command
 
 from sqlqueue_app import handles
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 NOT_UTF_8 = "CAST(x'7bff7d' AS TEXT)"
 READABLE = """x'7b224e536572766963654275732e456e636c6f7365644d6573736167655479706573223a22436f6c756d6e227d'"""

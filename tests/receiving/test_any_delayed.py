@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.receiving import accounting, shapes
-from tests.receiving.conftest import Bench
-from tests.receiving.shapes import Shape
-from tests.receiving.test_any_shape import OUT, configured, delayed_table, empty, registered, trouble
+from tests.receiving.any_rows import OUT, configured, empty
+from tests.support import accounting, shapes
+from tests.support.bench import Bench
 from tests.support.fuzzing import fuzzed
+from tests.support.shapes import Shape, delayed_table
 
-__all__ = ["registered", "trouble"]
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+pytestmark = [
+    pytest.mark.usefixtures("shape_handlers"),
+    pytest.mark.filterwarnings("ignore:Generating overly large repr"),
+]
 
 TIMES = ["2026-01-01 00:00:00.000", "0001-01-01 00:00:00.000", "9999-12-31 23:59:59.999", "2999-06-01 12:00:00.5", "1970-01-01"]
 DUE = {

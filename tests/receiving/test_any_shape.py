@@ -2,69 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.tables.delayed import DelayedTable
-from sqlqueue_app.tables.installation import delayed_address
-from tests.receiving import accounting, shapes
-from tests.receiving.conftest import Bench
-from tests.receiving.shapes import Shape
+from tests.receiving.any_rows import OUT, configured, empty
+from tests.support import accounting, shapes
+from tests.support.bench import Bench
 from tests.support.fuzzing import fuzzed
+from tests.support.shapes import Shape, delayed_table
 
 # Rows may be long; nobody prints them but where one fails.
-pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
-OUT = ("error", "audit", "Other", "Acknowledged")
+pytestmark = [
+    pytest.mark.usefixtures("shape_handlers"),
+    pytest.mark.filterwarnings("ignore:Generating overly large repr"),
+]
 MANY = st.lists(shapes.shapes, min_size=20, max_size=40, unique_by=lambda row: row.row_id)
 several_runs = fuzzed(10, always_the_same=False)
 few_runs = fuzzed(3, always_the_same=False)
-# Nothing goes wrong that a receiver would have to say.
-TROUBLE = {
-    "receive_failed",
-    "critical_error",
-    "thread_died",
-    "transaction_lost",
-    "transaction_ended",
-    "on_commit_hook_failed",
-    "recoverability_failed",
-    "delayed_move_failed",
-    "background_job_failed",
-}
-
-
-@pytest.fixture(autouse=True)
-def registered(handler_registry: None) -> None:
-    shapes.register_handlers()
-
-
-@pytest.fixture
-def trouble(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What the log says that is not the failure of a message; emptied by who looks."""
-    found: list[str] = []
-
-    class Watch(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if getattr(record, "event", "") in TROUBLE or record.levelno >= logging.CRITICAL:
-                found.append(record.getMessage())
-
-    logger, watch = logging.getLogger("sqlqueue"), Watch(logging.WARNING)
-    logger.addHandler(watch)
-    yield found
-    logger.removeHandler(watch)
-
-
-def configured(bench: Bench, endpoint: dict[str, Any]) -> Bench:
-    # The other models wait longer and longer while they find poison, as those of old transports did.
-    bench.configure(**{"AUDIT_QUEUE": "audit", "CONCURRENCY_MODEL": "monitor", **endpoint})
-    bench.install_queues(*OUT)
-    return bench
 
 
 @pytest.fixture
@@ -75,13 +31,6 @@ def sqlite_sales(sqlite_bench: Bench, request: pytest.FixtureRequest) -> Bench:
 @pytest.fixture
 def postgresql_sales(postgresql_bench: Bench, request: pytest.FixtureRequest) -> Bench:
     return configured(postgresql_bench, getattr(request, "param", {}))
-
-
-def empty(bench: Bench) -> None:
-    for name in OUT:
-        bench.table(name).purge()
-    with bench.database.connection.cursor() as cursor:
-        cursor.execute(f"DELETE FROM {delayed_table(bench).qualified}")
 
 
 def run(bench: Bench, rows: list[Shape], trouble: list[str], queue: str = "Sales") -> None:
@@ -127,11 +76,6 @@ def test_on_postgresql(postgresql_sales: Bench, trouble: list[str], rows: list[S
 )
 def test_with_features(sqlite_sales: Bench, trouble: list[str], rows: list[Shape]) -> None:
     run(sqlite_sales, rows, trouble)
-
-
-def delayed_table(bench: Bench) -> DelayedTable:
-    book = get_settings().address_book(bench.database.vendor)
-    return DelayedTable(bench.database.alias, delayed_address(book, "Sales"))
 
 
 @pytest.mark.parametrize("satellite", ["Retries", "Timeouts", "TimeoutsDispatcher"])

@@ -14,9 +14,8 @@ from sqlqueue_app import handles
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.tables.rows import NewRow
-from tests.messages import golden
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.test_transaction_modes import MODES
+from tests.support import golden
+from tests.support.bench import MODES, Bench, Calls
 
 ADDED = [
     "NServiceBus.ProcessingStarted",

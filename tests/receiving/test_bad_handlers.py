@@ -11,9 +11,9 @@ import pytest
 from django.db import transaction
 
 from sqlqueue_app import handles, send_many
-from tests.receiving.conftest import Bench, Calls
 from tests.receiving.fork_app import MODULE as FORKING
-from tests.receiving.processes import address, handled, prepare, worker_process
+from tests.support.bench import Bench, Calls
+from tests.support.worker_processes import address, handled, prepare, worker_process
 
 
 def send_numbers(bench: Bench, count: int = 2) -> None:

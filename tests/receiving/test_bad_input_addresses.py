@@ -15,9 +15,9 @@ from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.messages.headers import MOST_FORWARDS
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from tests.contract.tables import execute
-from tests.receiving.conftest import FAST, Bench, Calls
-from tests.receiving.processes import address
+from tests.support.bench import FAST, Bench, Calls
+from tests.support.tables import execute
+from tests.support.worker_processes import address
 
 MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
 BATCHES = pytest.mark.parametrize("batch", [1, 10])

@@ -14,8 +14,7 @@ from django.utils import timezone
 from sqlqueue_app import close_callbacks, handles, request
 from sqlqueue_app.models import Instance
 from sqlqueue_app.sending.replies import pending
-from tests.receiving.conftest import Asking, Calls
-from tests.receiving.test_outages import Running
+from tests.support.bench import Asking, Calls, Running
 from tests.support.waiting import poll_until
 
 SECONDS = 60.0

@@ -15,7 +15,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, WireFormatError
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
 TOO_FAR: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from django.db import transaction
 from sqlqueue_app import handles
 from sqlqueue_app.receiving import waiting
 from sqlqueue_app.receiving.waiting import BATCHES_WITHOUT, TURN_SECONDS, TURNS, BatchTurn
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 
 def holds(turn: BatchTurn, lock: threading.Lock) -> bool:

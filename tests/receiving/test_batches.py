@@ -13,9 +13,9 @@ from sqlqueue_app.receiving.processing import MessageProcessor
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
-from tests.receiving.conftest import Bench, Calls
+from tests.receiving.batches import configure, put_rows
+from tests.support.bench import Bench, Calls
 
-BATCH = 10
 Batches = list[list[ReceivedRow]]
 
 
@@ -50,19 +50,6 @@ def written(bench: Bench) -> Callable[[], list[int]]:
 def write(context: Any, number: int) -> None:
     with context.connection.cursor() as cursor:
         cursor.execute("INSERT INTO written (number) VALUES (%s)", [number])
-
-
-def put_rows(bench: Bench, numbers: range) -> None:
-    for number in numbers:
-        bench.put(
-            f'{{"NServiceBus.EnclosedMessageTypes": "Test.Message", "NServiceBus.MessageId": "{number}"}}',
-            f'{{"number": {number}}}'.encode(),
-            row_id=f"00000000-0000-0000-0000-{number:012}",
-        )
-
-
-def configure(bench: Bench, **endpoint: Any) -> None:
-    bench.configure(**{"BATCH_SIZE": BATCH, "MAX_CONCURRENCY": 1, **endpoint})
 
 
 @pytest.mark.parametrize("mode", ["receive_only", "sends_atomic_with_receive", "transaction_scope"])

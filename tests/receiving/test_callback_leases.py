@@ -13,26 +13,15 @@ from sqlqueue_app import handles, pause, request, set_concurrency
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, ReplyLost
 from sqlqueue_app.models import Instance
-from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, lease_instance
+from sqlqueue_app.receiving.instances import Heartbeat, lease_instance
 from sqlqueue_app.receiving.reply_listeners import _of_this_process, homes
 from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal
 from sqlqueue_app.sending.replies import PendingRequests, Request, pending
-from tests.receiving.conftest import Asking
-from tests.receiving.test_outages import Running
+from tests.support.bench import Asking, Running, take
 from tests.support.waiting import poll_until
 
 SECONDS = 60.0
 ELSEWHERE = 999_999_999
-
-
-def take(asking: Asking) -> InstanceLease:
-    """Another process leases a callback queue."""
-    return lease_instance(
-        get_settings().endpoint("Web"),
-        alias=asking.bench.database.alias,
-        concurrency=1,
-        exists=lambda name: asking.bench.table(name).exists(),
-    )
 
 
 def give_away(asking: Asking) -> None:

@@ -6,8 +6,6 @@ See docs/internals/endpoints.md#core-transport-tests.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -17,54 +15,10 @@ from sqlqueue_app.receiving.background import Worker
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver, ResizableSemaphore
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
 from sqlqueue_app.receiving.waiting import StopSignal
-from tests.receiving.test_models import Script, running
+from tests.support.receivers import ENDLESS, Handlers, Script, more, ramp_up, running, settled
 from tests.support.waiting import done_within, join_all, poll_until
 
 MODELS = [AdaptiveReceiver, FixedReceiver, MonitorReceiver]
-ENDLESS = 10**9
-
-
-class Handlers:
-    """Messages that all take until they are let go; counts how many are handled at once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._go_on = threading.Semaphore(0)
-        self._all = threading.Event()
-        self.busy = 0
-        self.most = 0
-        self.finished = 0
-        self.let_go = 0
-
-    def work(self) -> None:
-        with self._lock:
-            self.busy += 1
-            self.most = max(self.most, self.busy)
-        while not self._all.is_set() and not self._go_on.acquire(timeout=0.05):
-            pass
-        with self._lock:
-            self.busy -= 1
-            self.finished += 1
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether those that were let go have all finished: else the numbers may change at any moment."""
-        return self.finished == self.let_go
-
-    def finish(self, messages: int) -> None:
-        self.let_go += messages
-        self._go_on.release(messages)
-
-    def finish_all(self) -> None:
-        self._all.set()
-
-
-def more(kind: type[Receiver]) -> dict[str, Any]:
-    return {"peek_delay_seconds": 1.0} if kind is MonitorReceiver else {}
-
-
-def settled(handlers: Handlers, receiver: Receiver, number: int) -> Callable[[], bool]:
-    return lambda: handlers.at_rest and handlers.busy == number and receiver.live_threads == number
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -78,17 +32,6 @@ def test_more_messages_are_handled_at_once_after_the_number_was_raised(kind: typ
             assert receiver.maximum == 5
         finally:
             handlers.finish_all()
-
-
-def ramp_up(handlers: Handlers, receiver: Receiver, number: int) -> None:
-    """Until so many are handled at once; the adaptive model wants to see successes first."""
-
-    def reached() -> bool:
-        if isinstance(receiver, AdaptiveReceiver) and handlers.at_rest and handlers.busy < number:
-            handlers.finish(1)
-        return settled(handlers, receiver, number)()
-
-    poll_until(reached, deadline=60, what=f"{number} messages are handled at once")
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -14,7 +14,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from tests.receiving.conftest import FAST, Bench, Calls
+from tests.support.bench import FAST, Bench, Calls
 
 TYPE = "Shop.Messages.Outer+OrderPlaced, Shop.Messages, Version=1.2.3.4, Culture=neutral, PublicKeyToken=null"
 TOPIC = "Shop.Messages.Outer+OrderPlaced"

@@ -12,11 +12,11 @@ import pytest
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.receiving.delayed import LOOK_SECONDS
-from tests.messages.golden import rows as golden_rows
-from tests.receiving.conftest import FAST, Bench, Calls
-from tests.receiving.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, Looks, delayed, office_of, put, waiting, working
-from tests.receiving.processes import address
+from tests.support.bench import FAST, Bench, Calls
+from tests.support.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, Looks, delayed, office_of, put, waiting, working
+from tests.support.golden import rows as golden_rows
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import address
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, LOOK_SECONDS, MISSING_SECONDS, DelayedMover, due_messages_of
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
 from sqlqueue_app.tables.queue import forget_tables
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.delayed_tables import DAY, FORWARD, PAST, Looks, delayed, office_of, put, waiting
-from tests.receiving.processes import address
+from tests.support.bench import Bench, Calls
+from tests.support.delayed_tables import DAY, FORWARD, PAST, Looks, delayed, office_of, put, waiting
 from tests.support.waiting import join_all, poll_until
+from tests.support.worker_processes import address
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from sqlqueue_app import RetryLater, handles, send_many
 from sqlqueue_app.messages.times import format_time, parse_time
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.rows import NewRow
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.processes import address, prepare, worker_process
+from tests.support.bench import Bench, Calls
+from tests.support.worker_processes import address, prepare, worker_process
 
 ROW = "11111111-2222-3333-4444-555555555555"
 chosen: list[Any] = []

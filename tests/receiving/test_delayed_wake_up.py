@@ -14,11 +14,11 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
 from sqlqueue_app.receiving.delayed import LOOK_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
 from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, listening
-from tests.contract.tables import execute
-from tests.receiving.conftest import Bench
-from tests.receiving.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
-from tests.receiving.processes import address
+from tests.support.bench import Bench
+from tests.support.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
+from tests.support.tables import execute
 from tests.support.waiting import poll_until
+from tests.support.worker_processes import address
 
 NEVER = 3600.0
 

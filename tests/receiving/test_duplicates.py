@@ -19,7 +19,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.receiving import duplicates
 from sqlqueue_app.receiving.endpoint import Endpoint
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 
 def put(bench: Bench, *message_ids: str, **more: str) -> None:

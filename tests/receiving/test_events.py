@@ -15,8 +15,8 @@ from sqlqueue_app.messages.types import message_type
 from sqlqueue_app.sending.subscribers import forget_subscribers
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
-from tests.contract.tables import execute
-from tests.receiving.conftest import FAST, Bench, Calls
+from tests.support.bench import FAST, Bench, Calls
+from tests.support.tables import execute
 
 MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
 

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from sqlqueue_app import handles
-from tests.receiving.conftest import FAST, Bench, Calls
-from tests.receiving.delayed_tables import FORWARD, MESSAGE, office_of
-from tests.receiving.processes import address
+from tests.support.bench import FAST, Bench, Calls
+from tests.support.delayed_tables import FORWARD, MESSAGE, office_of
+from tests.support.worker_processes import address
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from django.db import connections
 from django.utils import timezone
 
 from sqlqueue_app.models import Instance
-from tests.receiving.conftest import Asking
 from tests.receiving.gunicorn_app import MODULE
-from tests.receiving.processes import worker_process
+from tests.support.bench import Asking
 from tests.support.waiting import join_all, poll_until
+from tests.support.worker_processes import worker_process
 
 pytest.importorskip("gunicorn", reason="gunicorn is in requirements.txt, and not installed here")
 

@@ -13,8 +13,8 @@ from sqlqueue_app.messages.errors import MessageBodyError, PoisonMessage
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.serializers import deserialize, type_names_in
 from sqlqueue_app.receiving.handlers import HandlerTable, registry
-from tests.receiving import shapes
-from tests.receiving.conftest import Bench
+from tests.support import shapes
+from tests.support.bench import Bench
 
 MILLION = 1_000_000
 DEEP = "[" * 100_000

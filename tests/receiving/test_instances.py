@@ -21,8 +21,7 @@ from sqlqueue_app.messages.errors import CallbackQueuesHeld, ConfigurationError
 from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
 from sqlqueue_app.status import samples
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.test_outages import Running
+from tests.support.bench import Bench, Calls, Running
 from tests.support.clocks import DatabaseClock
 from tests.support.waiting import join_all, poll_until
 

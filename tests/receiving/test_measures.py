@@ -16,7 +16,7 @@ from sqlqueue_app.policies.recoverability import Discard, MoveToError, RetryLate
 from sqlqueue_app.receiving.handlers import handles
 from sqlqueue_app.receiving.measures import MOST_TYPES, OTHER_TYPES, Measures, done
 from sqlqueue_app.status.samples import Measuring, read_endpoint_totals
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
 

@@ -9,7 +9,7 @@ import pytest
 
 from sqlqueue_app import handles
 from sqlqueue_app.messages.errors import ConfigurationError
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 
 def noting(name: str, calls: Calls, made: list[str] | None = None) -> Callable[..., Any]:

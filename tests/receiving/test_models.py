@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,12 +10,12 @@ import pytest
 from sqlqueue_app import handles, send_many
 from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver
-from sqlqueue_app.receiving.receiver import Outage, Receiver, ReceiverOptions
+from sqlqueue_app.receiving.receiver import Outage, Receiver
 from sqlqueue_app.receiving.waiting import StopSignal
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.processes import address
-from tests.receiving.test_adaptive_receiver import ImpatientStop
-from tests.support.waiting import done_within, poll_until
+from tests.support.bench import Bench, Calls
+from tests.support.receivers import Script, running
+from tests.support.waiting import poll_until
+from tests.support.worker_processes import address
 
 MODELS = ["fixed", "adaptive", "monitor"]
 
@@ -52,83 +49,6 @@ def test_failures_are_retried_and_moved_in_every_model(bench: Bench, calls: Call
     bench.run()
     assert sorted(calls.seen) == [(n, attempt) for n in range(5) for attempt in (1, 2, 3)]
     assert len(bench.rows("error")) == 5
-
-
-class Script:
-    """A queue in memory: `peek` sees what is there, `poll` takes one."""
-
-    handling = False
-    received = 0
-
-    def __init__(self, messages: int = 0, *, seen: int | None = None, work: Callable[[], None] = lambda: None) -> None:
-        self._lock = threading.Lock()
-        self.messages = messages
-        self.seen = seen
-        self.work = work
-        self.peeks: list[int] = []
-        self.empty_polls = 0
-        self.open: set[int] = set()
-        self.away = threading.Event()
-
-    def __call__(self) -> Script:
-        return self
-
-    def put(self, messages: int) -> None:
-        with self._lock:
-            self.messages += messages
-
-    def peek(self) -> int:
-        if self.away.is_set():
-            raise ConnectionLost("gone")
-        with self._lock:
-            shown = self.messages if self.seen is None or not self.messages else self.seen
-            self.peeks.append(shown)
-            return shown
-
-    def poll(self, received: Callable[[bool], None] | None = None) -> bool:
-        if self.away.is_set():
-            raise ConnectionLost("gone")
-        with self._lock:
-            found = self.messages > 0
-            self.messages -= found
-            self.empty_polls += not found
-        if received is not None:
-            received(found)
-        if found:
-            self.work()
-        return found
-
-    def close(self) -> None:
-        self.open.discard(threading.get_ident())
-
-
-@contextmanager
-def running(
-    kind: type[Receiver],
-    script: Script,
-    *,
-    maximum: int,
-    circuit_breaker_seconds: float = 30.0,
-    clock: Callable[[], float] = time.monotonic,
-    **more: Any,
-) -> Iterator[tuple[Receiver, ImpatientStop]]:
-    stop = ImpatientStop()
-    options = ReceiverOptions(
-        maximum=maximum,
-        new_poller=script,
-        stop=stop,
-        name="sqlqueue-test",
-        circuit_breaker_seconds=circuit_breaker_seconds,
-        clock=clock,
-    )
-    receiver = kind("Sales", options, **more)
-    receiver.start()
-    try:
-        yield receiver, stop
-    finally:
-        stop.set()
-        done_within(receiver.join, what="the receiver ends")
-        assert receiver.live_threads == 0
 
 
 def test_fixed_runs_all_its_threads_whether_there_is_work_or_not() -> None:

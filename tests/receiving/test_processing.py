@@ -14,9 +14,8 @@ from django.db import DatabaseError, connections, transaction
 from sqlqueue_app import Unrecoverable, handles, message_type, send, send_many
 from sqlqueue_app.messages import parse_time
 from sqlqueue_app.messages.types import registry as message_types
-from sqlqueue_app.models import Instance
 from sqlqueue_app.tables.rows import NewRow
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls, write_instance, written
 
 
 @dataclass
@@ -354,15 +353,3 @@ def typed(name: str) -> str:
 
 def bench_address(bench: Bench, name: str) -> str:
     return bench.table(name).address.full(None)
-
-
-def write_instance(bench: Bench, name: str) -> None:
-    """A row of the handler's own: any managed table will do."""
-    from django.utils import timezone
-
-    now = timezone.now()
-    Instance.objects.using(bench.database.alias).create(endpoint="T", name=name, host="h", pid=1, started_at=now, heartbeat_at=now)
-
-
-def written(bench: Bench) -> list[str]:
-    return sorted(Instance.objects.using(bench.database.alias).filter(endpoint="T").values_list("name", flat=True))

@@ -11,7 +11,7 @@ import pytest
 from sqlqueue_app import handles
 from sqlqueue_app.receiving import receiver
 from sqlqueue_app.receiving.waiting import StopSignal
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.waiting import done_within
 
 

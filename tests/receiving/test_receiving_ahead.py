@@ -14,8 +14,8 @@ from sqlqueue_app.receiving.endpoint import endpoints_of
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.test_batches import configure, put_rows
+from tests.receiving.batches import configure, put_rows
+from tests.support.bench import Bench, Calls
 
 
 def test_a_stop_gives_back_what_was_received_ahead(postgresql_bench: Bench, calls: Calls) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlqueue_app import Discard, MoveToError, RetryLater, RetryNow, Unrecoverable, default_policy, handles
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.times import parse_time
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 DATA = "NServiceBus.ExceptionInfo.Data."
 chosen: list[Any] = []

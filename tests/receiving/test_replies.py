@@ -16,7 +16,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.sending.composer import Composer, sender_identity
-from tests.receiving.conftest import FAST, Asking, Bench, Calls
+from tests.support.bench import FAST, Asking, Bench, Calls
 
 SECONDS = 60.0
 GOLDEN = [json.loads(line) for line in (Path(__file__).parents[1] / "golden" / "json.jsonl").read_text("utf-8").splitlines()]

@@ -14,8 +14,7 @@ from django.utils import timezone
 from sqlqueue_app import handles, request
 from sqlqueue_app.models import Instance
 from sqlqueue_app.sending.replies import pending
-from tests.receiving.conftest import Asking
-from tests.receiving.test_outages import Running
+from tests.support.bench import Asking, Running
 from tests.support.waiting import poll_until, read_until
 
 PROCESSES, REQUESTS = 4, 25

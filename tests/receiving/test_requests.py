@@ -24,8 +24,7 @@ from django.test import RequestFactory
 from sqlqueue_app import close_callbacks, handles, message_type, request
 from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, MessageTypeError, ReplyLost, WireFormatError
 from sqlqueue_app.sending.replies import pending
-from tests.receiving.conftest import FAST, Asking, Calls
-from tests.receiving.test_outages import Running
+from tests.support.bench import FAST, Asking, Calls, Running
 from tests.support.waiting import join_all, poll_until
 
 SECONDS = 60.0

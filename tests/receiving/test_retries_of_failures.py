@@ -16,7 +16,7 @@ from sqlqueue_app.models import FailedMessage, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.tables.connections import database_now
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles, message_type, send, send_many
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 
 @message_type("Serialized.Base")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles, message_type
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 
 @dataclass

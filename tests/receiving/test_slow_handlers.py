@@ -15,7 +15,7 @@ from sqlqueue_app import handles
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.receiving.handlers import Handler
 from sqlqueue_app.receiving.measures import CallSlot, SlowHandlers
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 from tests.support.waiting import poll_until
 
 

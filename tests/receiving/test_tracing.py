@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from sqlqueue_app import handles, publish, send, send_many
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 from tests.support.databases import ROOT
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

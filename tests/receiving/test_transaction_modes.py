@@ -15,12 +15,9 @@ import pytest
 from django.db import connections, transaction
 
 from sqlqueue_app import handles, send
-from tests.receiving import kill_app
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.processes import address, handled, prepare, wait_until_given_back, worker_process
-from tests.receiving.test_processing import write_instance, written
-
-MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
+from tests.support import kill_app
+from tests.support.bench import MODES, Bench, Calls, write_instance, written
+from tests.support.worker_processes import address, handled, prepare, wait_until_given_back, worker_process
 
 
 class Left(NamedTuple):

@@ -19,15 +19,11 @@ from sqlqueue_app import handles, pause, resume, send, send_many
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.receiving import instances
 from sqlqueue_app.receiving.waiting import WakeUp
-from sqlqueue_app.tables.announcements import ListeningConnection
-from tests.contract.tables import execute
-from tests.receiving.conftest import Bench, Calls
-from tests.receiving.processes import address
-from tests.receiving.test_outages import Running
+from tests.receiving.wake_ups import HEADERS, NEVER, Line, by_insert, by_own_send, prepare
+from tests.support.bench import Bench, Calls, Running
+from tests.support.tables import execute
 from tests.support.waiting import poll_until
-
-NEVER = 3600.0
-HEADERS = json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Message"})
+from tests.support.worker_processes import address
 
 
 @pytest.fixture
@@ -48,12 +44,6 @@ def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
     return made
 
 
-def prepare(bench: Bench, *, trigger: bool = True, **endpoint: Any) -> None:
-    bench.configure(WAKE_UP=True, **endpoint)
-    if trigger:
-        call_command("sqlqueue_install", "--wake-up", verbosity=0)
-
-
 def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
     return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
 
@@ -67,11 +57,6 @@ def by_another_process(bench: Bench, number: int) -> None:
     bench.database.settings.SQLQUEUE = seen
 
 
-def by_insert(bench: Bench, number: int) -> None:
-    sql = "INSERT INTO \"Sales\" (id, headers, body) VALUES (gen_random_uuid(), %s, convert_to(%s, 'UTF8'))"
-    execute(bench.database, sql, HEADERS, json.dumps({"n": number}))
-
-
 def by_copy(bench: Bench, number: int) -> None:
     with bench.database.connection.cursor() as cursor:
         copy = 'COPY "Sales" (id, headers, body) FROM STDIN'
@@ -79,10 +64,6 @@ def by_copy(bench: Bench, number: int) -> None:
         (row_id,) = cursor.fetchone()
         with cursor.cursor.copy(copy) as target:
             target.write_row((row_id, HEADERS, json.dumps({"n": number}).encode()))
-
-
-def by_own_send(bench: Bench, number: int) -> None:
-    send("Test.Message", {"n": number}, to=address(bench, "Sales"))
 
 
 @pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
@@ -194,26 +175,6 @@ def test_a_cut_connection_is_made_anew_and_what_was_sent_meanwhile_is_found(
 
 
 # --- the listener by itself ---------------------------------------------------------------------------------------------------
-
-
-class Line:
-    """A listening connection to the bench's database, on the channels of these queues."""
-
-    def __init__(self, bench: Bench, *queues: str) -> None:
-        self.channels = {name: wake_up_channel(bench.table(name).qualified) for name in queues}
-        self.connection = ListeningConnection(bench.database.alias)
-
-    def __enter__(self) -> Line:
-        self.connection.open(self.channels.values())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.dispose()
-
-    def wait(self) -> set[str]:
-        """The queues that were announced next."""
-        heard = self.connection.wait(60)
-        return {name for name, channel in self.channels.items() if channel in heard}
 
 
 @pytest.mark.parametrize("trigger", [True, False])

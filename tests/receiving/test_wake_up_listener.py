@@ -18,11 +18,11 @@ from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, WakeUpListener, listening
 from sqlqueue_app.tables import announcements
 from sqlqueue_app.tables.announcements import Interrupted, ListeningConnection
-from tests.contract.tables import execute
-from tests.receiving.conftest import Bench
-from tests.receiving.test_wake_up import NEVER, Line, by_insert, by_own_send, prepare
+from tests.receiving.wake_ups import NEVER, Line, by_insert, by_own_send, prepare
+from tests.support.bench import Bench
 from tests.support.postgresql import ThrowAwayServer
 from tests.support.proxy import Proxy
+from tests.support.tables import execute
 from tests.support.waiting import poll_until
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sqlqueue_app import handles
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 from tests.support.raw_rows import has_correlation_columns, insert_row
 
 ROWS = 150

@@ -12,13 +12,13 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RegexPattern, RoutePattern
 
 from sqlqueue_app.models import OperatorAction
-from tests.dashboard.pages import client_of
-from tests.dashboard.site_pages import site_paths
-from tests.operations.failing import fail, failed_row
-from tests.operations.filling import install, message, row, table
-from tests.receiving.conftest import Bench
-from tests.receiving.test_any_shape import delayed_table
+from tests.support.bench import Bench
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row
+from tests.support.filling import install, message, row, table
+from tests.support.pages import client_of
+from tests.support.shapes import delayed_table
+from tests.support.site_pages import site_paths
 
 ARGUMENTS = {"StringConverter": "Sales", "IntConverter": "1", "UUIDConverter": str(uuid.UUID(int=1)), "PathConverter": "1"}
 

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from sqlqueue_app import handles
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 
 FORGED = "\n2026-01-01 00:00:00 INFO all is well \x1b[2J\x07\x9b2J\u202e"
 NAMES = (

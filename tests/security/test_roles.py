@@ -16,13 +16,13 @@ from django.urls import reverse
 
 from sqlqueue_app import handles, publish, send, send_many
 from sqlqueue_app.models import FailedMessage, Instance, Operation
-from tests.contract.tables import execute
-from tests.dashboard.pages import client_of
-from tests.dashboard.site_pages import site_paths
-from tests.operations.failing import fail, failed_row
-from tests.operations.filling import message, subscribe
-from tests.receiving.conftest import FAST, Bench, Calls
-from tests.security.roles import OF_DJANGO, refuses, role_for
+from tests.support.bench import FAST, Bench, Calls
+from tests.support.failing import fail, failed_row
+from tests.support.filling import message, subscribe
+from tests.support.pages import client_of
+from tests.support.roles import OF_DJANGO, refuses, role_for
+from tests.support.site_pages import site_paths
+from tests.support.tables import execute
 
 SCHEMA = "queues"
 SETTINGS: dict[str, Any] = {

@@ -26,12 +26,12 @@ from sqlqueue_app.models import NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.rules import new_delivery
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.run import RunOptions, run_worker
-from tests.dashboard.pages import client_of
-from tests.dashboard.site_pages import site_paths
-from tests.receiving.conftest import FAST, Bench
+from tests.support.bench import FAST, Bench
 from tests.support.databases import QueueDatabase
+from tests.support.pages import client_of
 from tests.support.ports import free_port
 from tests.support.provisioning import point
+from tests.support.site_pages import site_paths
 
 MARK = "S3CRET"
 PASSWORD, TOKEN, KEY, SIGNING, WEBHOOK = f"pw-{MARK}", f"token-{MARK}", f"key-{MARK}", f"django-{MARK}", f"whsec_{MARK * 5}"

@@ -12,7 +12,7 @@ from sqlqueue_app import handles
 from sqlqueue_app.browsing.bodies import NotPlainXml, indent_xml
 from sqlqueue_app.messages.errors import MessageBodyError
 from sqlqueue_app.messages.xml import parse_xml
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 
 TEN = "&l{0};" * 10
 LAUGHS = "".join(f'<!ENTITY l{n} "{TEN.format(n - 1)}">' for n in range(1, 10))

@@ -18,12 +18,8 @@ from sqlqueue_app.sending import sender
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, forget_tables
 from sqlqueue_app.tables.rows import PeekedRow
-from tests.receiving import conftest as receiving
 from tests.support.databases import QueueDatabase
 
-# What is sent by a worker is looked at here, too.
-bench, postgresql_bench, handler_registry = receiving.bench, receiving.postgresql_bench, receiving.handler_registry
-asking = receiving.asking
 ROUTES = {"Sending.*": "Sales"}
 
 

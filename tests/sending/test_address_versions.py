@@ -22,8 +22,8 @@ from sqlqueue_app.sending.composer import Composer, SendOptions, new_row, sender
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import values_of
-from tests.receiving.conftest import Bench
 from tests.sending.readers import SQL_SERVER_READERS, Place
+from tests.support.bench import Bench
 from tests.support.raw_rows import RawRow
 
 COLUMNS = ("id", "correlation_id", "reply_to_address", "headers", "body")

@@ -20,9 +20,9 @@ from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, notified_of_delays
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address, install_tables
-from tests.messages.golden import rows as golden_rows
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
+from tests.support.golden import rows as golden_rows
 
 DELIVER_AT = "NServiceBus.DeliverAt"
 FORWARD = "NServiceBus.SqlServer.ForwardDestination"

@@ -13,8 +13,8 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from tests.contract.test_all_or_none import statements
 from tests.sending.conftest import Desk
+from tests.support.tables import statements
 
 
 def dispatcher(desk: Desk) -> Dispatcher:

@@ -16,9 +16,9 @@ from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError, Que
 from sqlqueue_app.sending.composer import MESSAGES_PER_TEMPLATE
 from sqlqueue_app.tables import queue
 from sqlqueue_app.tables.queue import ROWS_PER_COPY
-from tests.contract.tables import elsewhere
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
+from tests.support.tables import elsewhere
 
 # More than two statements on every database.
 MANY = ROWS_PER_COPY * 2 + 100

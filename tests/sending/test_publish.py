@@ -26,8 +26,8 @@ from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.subscribers import MOST_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
 from sqlqueue_app.tables.installation import install_tables, subscription_address
 from sqlqueue_app.tables.subscriptions import Subscription
-from tests.contract.tables import elsewhere
 from tests.sending.conftest import Desk
+from tests.support.tables import elsewhere
 
 
 @message_type("Publishing.IOrderEvent", assembly="Publishing")

@@ -17,12 +17,12 @@ import pytest
 
 from sqlqueue_app import handles, publish, request, send, send_many, subscribe
 from sqlqueue_app.tables.rows import MAX_TIME_TO_BE_RECEIVED_MS
-from tests.receiving.conftest import Asking, Bench
-from tests.receiving.delayed_tables import Looks, delayed
-from tests.receiving.processes import address
 from tests.sending.conftest import Desk
 from tests.sending.readers import SQL_SERVER_READERS, Place, Seen, readers_of
+from tests.support.bench import Asking, Bench
+from tests.support.delayed_tables import Looks, delayed
 from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, read_rows
+from tests.support.worker_processes import address
 
 ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
 TALK = "cccccccc-0000-0000-0000-000000000003"

@@ -15,9 +15,9 @@ import pytest
 from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.envelope import VERSION
 from sqlqueue_app.messages.errors import MessageBodyError
-from tests.messages.golden import rows as golden_rows
 from tests.sending.conftest import Desk
 from tests.sending.types import AsIs, Pair, Pascal, PlaceOrder
+from tests.support.golden import rows as golden_rows
 
 WIRE_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{6} Z")
 GUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

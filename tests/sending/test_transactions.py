@@ -12,9 +12,9 @@ from django.db import connections, transaction
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.messages.errors import QueueNotFound
-from tests.contract.tables import elsewhere
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
+from tests.support.tables import elsewhere
 
 
 @contextmanager

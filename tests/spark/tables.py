@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.reference import Row
+from tests.support.spark_reference import Row
 
 _SOURCE = (
     "RowVersion BIGINT, Id STRING, CorrelationId STRING, ReplyToAddress STRING, Expires TIMESTAMP, Headers STRING, Body BINARY"

@@ -10,10 +10,10 @@ from sqlqueue_app.lake.columns import ROLLUPS
 from sqlqueue_app.lake.sketches import KEYS, add_up_rows
 from sqlqueue_app.spark.rollups import rollup_rows
 from sqlqueue_app.spark.transforms import parse_failures, parse_messages
-from tests.spark import reference
-from tests.spark.random_messages import TAKEN_AT, random_rows
-from tests.spark.reference import Row
 from tests.spark.tables import source_rows
+from tests.support import spark_reference as reference
+from tests.support.random_messages import TAKEN_AT, random_rows
+from tests.support.spark_reference import Row
 
 Rows = list[dict[str, Any]]
 

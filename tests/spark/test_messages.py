@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES, LakeTable
 from sqlqueue_app.spark.transforms import parse_failures, parse_messages
-from tests.spark import reference
-from tests.spark.random_messages import NOTHING, TAKEN_AT, TIMES, TYPES, UNREADABLE, random_rows
-from tests.spark.reference import Row
 from tests.spark.tables import rows_of, source_rows
+from tests.support import spark_reference as reference
 from tests.support.databases import ROOT
+from tests.support.random_messages import NOTHING, TAKEN_AT, TIMES, TYPES, UNREADABLE, random_rows
+from tests.support.spark_reference import Row
 
 AUDIT: dict[str, Any] = {"queue": "audit", "batch": "b-1", "taken_at": TAKEN_AT}
 RAW = ("row_version", "native_id", "expires", "headers", "body", "body_bytes", "header_bytes", "taken_at", "batch", "queue")

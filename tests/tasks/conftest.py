@@ -15,7 +15,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import Claim, TaskResult
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from tests.receiving.conftest import FAST, Bench
+from tests.support.bench import FAST, Bench
 from tests.support.databases import QueueDatabase
 from tests.tasks.framework import WRITTEN, task_enqueued, task_finished, task_started
 

@@ -8,10 +8,8 @@ from contextlib import contextmanager
 import pytest
 from django.db import transaction
 
-from tests.receiving.conftest import Bench, calls, counting, events, handler_registry
+from tests.support.bench import Bench
 from tests.support.databases import QueueDatabase
-
-__all__ = ["calls", "counting", "events", "handler_registry"]
 
 ROUTES = {"Test.*": "Sales", "Billing.*": "Billing"}
 

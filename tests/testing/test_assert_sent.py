@@ -13,7 +13,7 @@ from django.db import transaction
 
 from sqlqueue_app import handles, message_type, send, send_many
 from sqlqueue_app.testing import assert_not_sent, assert_sent, drain, sent
-from tests.receiving.conftest import Bench
+from tests.support.bench import Bench
 
 
 @message_type("Test.Sent.PlaceOrder")

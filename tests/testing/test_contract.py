@@ -18,9 +18,10 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.testing import FakeClock, drain
 from sqlqueue_app.testing.draining import transaction_for
 from sqlqueue_app.testing.memory import ALIAS, memory_database
-from tests.contract import tables, test_count_and_purge, test_receive, test_send
+from tests.contract import test_count_and_purge, test_receive, test_send
 from tests.receiving import test_processing
-from tests.receiving.conftest import Bench
+from tests.support import tables
+from tests.support.bench import Bench
 from tests.support.databases import DatabaseSession, QueueDatabase, open_database
 from tests.support.provisioning import SqliteProvider
 from tests.testing.conftest import as_in_testcase

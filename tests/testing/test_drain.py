@@ -14,7 +14,7 @@ from sqlqueue_app import Discard, Unrecoverable, handles, publish, send
 from sqlqueue_app.messages.errors import DoomedTransaction, MessageTypeError, PoisonMessage
 from sqlqueue_app.policies.recoverability import Action, FailureContext, RecoverabilityConfig, default_policy
 from sqlqueue_app.testing import assert_not_sent, assert_sent, drain, sent, subscribed
-from tests.receiving.conftest import Bench, Calls
+from tests.support.bench import Bench, Calls
 from tests.testing.conftest import as_in_testcase
 
 

@@ -14,7 +14,7 @@ from pytest_django import Settings
 from sqlqueue_app import handles, message_type, publish, send
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.testing import FakeClock, InMemoryEndpoint, assert_not_sent, assert_sent, drain, failed, sent
-from tests.receiving.conftest import Calls
+from tests.support.bench import Calls
 
 
 @message_type("Test.Order")

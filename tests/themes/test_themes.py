@@ -6,10 +6,10 @@ import json
 import subprocess
 import sys
 
-from tests.dashboard.site_pages import site_paths
-from tests.operations.failing import fail, failed_row
-from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row
+from tests.support.filling import install, instance, message, table
+from tests.support.site_pages import site_paths
 
 
 def test_every_page_is_there_under_unfold(sqlite_database: QueueDatabase) -> None:

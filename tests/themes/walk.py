@@ -14,8 +14,8 @@ def main() -> None:
     django.setup()
     setup_test_environment()
     # Not before: they are of the apps that this sets up.
-    from tests.dashboard.pages import client_of
-    from tests.dashboard.site_pages import site_paths
+    from tests.support.pages import client_of
+    from tests.support.site_pages import site_paths
 
     client = client_of("superuser")
     for name, path in site_paths().items():

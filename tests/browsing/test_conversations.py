@@ -1,0 +1,150 @@
+"""The messages of a conversation, found wherever they are, on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.browsing import conversations
+from sqlqueue_app.browsing.conversations import (
+    ConversationResult,
+    MessageOutcome,
+    conversation_of,
+    forest,
+    newest_conversations,
+    read_conversation,
+)
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.failure_groups import deterministic_guid
+from sqlqueue_app.models import FailedMessage, FailureStatus
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.row_selection import remove_rows
+from sqlqueue_app.tables.rows import NewRow
+from tests.support.conversations import BEGIN, audited, failed_one, sent
+from tests.support.databases import QueueDatabase
+from tests.support.error_rows import failed
+from tests.support.failing import fail
+from tests.support.filling import install, row, table
+
+ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}
+
+
+@pytest.fixture
+def shop(queue_database: QueueDatabase) -> QueueDatabase:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    return queue_database
+
+
+def read(conversation: str = "c-1") -> ConversationResult:
+    return read_conversation(get_settings(), conversation)
+
+
+def delay(database: QueueDatabase, message: NewRow) -> None:
+    address = delayed_address(address_book_of(get_settings()), "Sales")
+    DelayedTable(database.alias, address).add(message.headers, b"{}", BEGIN + timedelta(days=9_000))
+
+
+def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: QueueDatabase) -> None:
+    table(shop, "audit").send([audited("order"), audited("other", NServiceBus_ConversationId="c-2")])
+    fail(shop, [failed_one("bill", "order")])
+    table(shop, "Billing").send([sent("remind", "order", by="Sales"), sent("bystander", talk="c-10")])
+    delay(shop, sent("cancel", "order", by="Sales", NServiceBus_SqlServer_ForwardDestination="Billing"))
+    found = read()
+    assert {(each.message_id, each.outcome.value, each.sending, each.receiving) for each in found.messages} == {
+        ("order", "handled", "Web", "Sales"),
+        ("bill", "failed", "Sales", "Billing"),
+        ("remind", "waiting", "Sales", "Billing"),
+        ("cancel", "delayed", "Sales", "Billing"),
+    }
+    tree = forest(found.messages)
+    assert [(branch.depth, branch.message.message_id) for branch in tree.branches][:2] == [(0, "order"), (1, "bill")]
+    assert all(branch.depth == 1 for branch in tree.branches[1:])
+    assert (found.problems, found.extent.longer, found.is_cut) == ((), (), False)
+
+
+def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    table(shop, "audit").send([audited(f"m-{number}", "m-0") for number in range(700)])
+    found = read()
+    assert (len(found.messages), found.is_cut) == (700, False)
+    monkeypatch.setattr(conversations, "MOST_MESSAGES", 600)
+    found = read()
+    assert (len(found.messages), found.is_cut) == (600, True)
+
+
+def test_failures_are_found_however_long_the_error_queue_is(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "SCAN_ROWS_TOTAL", 1)
+    monkeypatch.setattr(conversations, "MIN_SCAN_ROWS", 3)
+    fail(shop, [failed_one("bill", "order"), *(failed(f"n-{number}") for number in range(5))])
+    found = read()
+    assert {each.message_id for each in found.messages} == {"bill", *(f"n-{number}" for number in range(5))}
+    (bill,) = [each for each in found.messages if each.message_id == "bill"]
+    assert (bill.related_to, bill.sending, bill.failure) == ("order", "Sales", deterministic_guid("bill", "Billing"))
+    assert found.extent.longer == ("error",)
+
+
+def test_a_failure_that_nobody_has_indexed_yet_is_found_too(shop: QueueDatabase) -> None:
+    table(shop, "error").send([failed_one("bill", "order"), failed_one("bill", "order")])
+    (bill,) = read().messages
+    assert (bill.outcome, bill.failure, bill.queue) == (MessageOutcome.FAILED, None, "error")
+
+
+def test_a_failure_that_was_sent_again_is_where_it_is_now(shop: QueueDatabase) -> None:
+    fail(shop, [failed_one("bill", "order"), failed_one("gone", "order")])
+    for each in FailedMessage.objects.all():
+        remove_rows(table(shop, "error"), [each.row_version or 0])
+    bill, gone = deterministic_guid("bill", "Billing"), deterministic_guid("gone", "Billing")
+    FailedMessage.objects.update(row_version=None, status=FailureStatus.RETRY_ISSUED)
+    table(shop, "Billing").send([sent("bill", "order", by="Sales", ServiceControl_Retry_UniqueMessageId=str(bill))])
+    found = {each.message_id: each for each in read().messages}
+    assert (found["bill"].outcome, found["bill"].failure, found["bill"].queue) == (MessageOutcome.WAITING, bill, "Billing")
+    assert (found["gone"].outcome, found["gone"].failure, found["gone"].related_to) == (MessageOutcome.RETRIED, gone, "")
+
+
+@pytest.mark.parametrize("name", ["o'c\"x", "a/b", "\u0639\u0631", "</>", "%", "_2F", "\U0001f600", "x" * 300, "nul\0nul", "a b"])
+def test_ids_of_any_shape(shop: QueueDatabase, name: str) -> None:
+    table(shop, "Sales").send([sent("order", talk=name), sent("other", talk="else")])
+    fail(shop, [failed_one("bill", "order", talk=name)])
+    assert {each.message_id for each in read(name).messages} == {"order", "bill"}
+    assert conversation_of(get_settings(), "order")[0] == name
+
+
+def test_ids_that_other_writers_write_otherwise(shop: QueueDatabase) -> None:
+    microsoft = '{"NServiceBus.MessageId":"1","NServiceBus.ConversationId":"a\\u002B\\u0645/\\u0022"}'
+    table(shop, "Sales").send([row(microsoft), row(microsoft.replace("645", "646"))])
+    assert [each.message_id for each in read('a+\u0645/"').messages] == ["1"]
+
+
+def test_an_id_is_that_of_a_conversation_or_of_a_message_of_it(shop: QueueDatabase) -> None:
+    table(shop, "Sales").send([sent("order"), row("no json c-9"), row('{"NServiceBus.MessageId":"alone"}')])
+    fail(shop, [failed_one("bill", "order", talk="c-2")])
+    settings = get_settings()
+    unique = str(deterministic_guid("bill", "Billing"))
+    found = {name: conversation_of(settings, name)[0] for name in ("c-1", "order", "bill", "c-2", unique, "c-9", "alone", "odd")}
+    assert found == {
+        "c-1": "c-1", "order": "c-1", "bill": "c-2", "c-2": "c-2", unique: "c-2", "c-9": None, "alone": None, "odd": None
+    }  # fmt: skip
+    assert conversation_of(settings, "odd")[1].rows == conversations.SCAN_ROWS_PER_TABLE
+
+
+def test_the_newest_conversations_of_failures(shop: QueueDatabase) -> None:
+    fail(shop, [failed_one("a", "x", talk="c-1"), failed_one("b", "x", talk="c-2"), failed_one("c", "x", talk="c-1"), failed("d")])
+    found = {each.id: each.failed for each in newest_conversations()}
+    assert found == {"c-1": 3, "c-2": 1}
+
+
+def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase) -> None:
+    satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
+    install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
+    fail(postgresql_database, [failed_one("bill", "order")])
+    with (
+        CaptureQueriesContext(connections[postgresql_database.alias]) as own,
+        CaptureQueriesContext(connections["default"]) as other,
+    ):
+        assert len(read().messages) == 1
+    assert len(own) + (0 if postgresql_database.alias == "default" else len(other)) <= 10

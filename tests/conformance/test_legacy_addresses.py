@@ -1,0 +1,132 @@
+"""`LEGACY_ADDRESSES`: an endpoint reads addresses in its messages as transports 1.x and 2.x do, cut at the first `@`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.rows import NewRow
+from sqlqueue_app.testing import FakeContext
+from tests.support.bench import FAST, Bench
+from tests.support.worker_processes import address
+
+ASKED = "aaaaaaaa-0000-0000-0000-000000000001"
+
+
+@pytest.fixture
+def cutting(bench: Bench) -> Bench:
+    bench.configure(LEGACY_ADDRESSES=True)
+    bench.install_queues("Web", "Acme.Web", "Acme.Web.OLDBOX")
+    return bench
+
+
+@pytest.fixture(autouse=True)
+def _answering(bench: Bench) -> None:
+    @handles("Test.Ask")
+    def ask(message: Any, context: Any) -> None:
+        context.reply("Test.Answer", {"n": message["n"]})
+
+    @handles("Test.Check")
+    def check(message: Any, context: Any) -> None:
+        context.reply(7)
+
+
+def put(bench: Bench, reply_to: str, message_type: str = "Test.Ask", **headers: str) -> None:
+    """As transport 1.x and 2.x write it: the reply-to address in the column alone, where there is such a column."""
+    told = {"NServiceBus.EnclosedMessageTypes": message_type, "NServiceBus.MessageId": ASKED, **headers}
+    if bench.database.vendor == "postgresql":
+        told["NServiceBus.ReplyToAddress"] = reply_to
+    bench.table("Sales").send([NewRow(ASKED, json.dumps(told), b'{"n": 1}', ASKED, reply_to)])
+
+
+@pytest.mark.parametrize("reply_to", ["Acme.Web@OLDBOX", "Acme.Web@[sales]@[nsb]", "Acme.Web"])
+@pytest.mark.parametrize("message_type", ["Test.Ask", "Test.Check"])
+def test_a_reply_goes_to_the_queue_before_the_at_sign(cutting: Bench, reply_to: str, message_type: str) -> None:
+    put(cutting, reply_to, message_type)
+    cutting.run()
+    assert [headers["NServiceBus.CorrelationId"] for headers in cutting.headers("Acme.Web")] == [ASKED]
+    assert cutting.rows("error") == []
+
+
+def test_without_it_the_text_is_an_address_of_the_database(bench: Bench) -> None:
+    bench.install_queues("Web")
+    put(bench, "Web@OLDBOX")
+    bench.run()
+    arrived, failed = bench.rows("Web"), bench.headers("error")
+    if bench.database.vendor == "sqlite":
+        # Its tables have no schemas: what stands behind an @ means nothing there, for nobody.
+        assert (len(arrived), failed) == (1, [])
+    else:
+        assert arrived == []
+        assert "Web@OLDBOX" in failed[0]["NServiceBus.ExceptionInfo.Message"]
+
+
+def test_peers_of_today_are_answered_all_the_same(cutting: Bench) -> None:
+    put(cutting, address(cutting, "Acme.Web"))
+    cutting.run()
+    assert len(cutting.rows("Acme.Web")) == 1
+
+
+def test_the_callback_queue_of_2_x_is_in_the_schema_of_the_queue_beside_it(cutting: Bench) -> None:
+    put(cutting, "Acme.Web@OLDBOX", "Test.Check", **{"NServiceBus.SqlServer.CallbackQueue": "Acme.Web.OLDBOX@OLDBOX"})
+    cutting.run()
+    (headers,) = cutting.headers("Acme.Web.OLDBOX")
+    assert headers["NServiceBus.ReturnMessage.ErrorCode"] == "7"
+
+
+def test_the_schema_is_that_of_the_settings(cutting: Bench) -> None:
+    if cutting.database.vendor == "sqlite":
+        pytest.skip("SQLite has no schemas")
+    with cutting.database.connection.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA old")
+    cutting.database.configure(ENDPOINTS={"Sales": {**FAST, "LEGACY_ADDRESSES": True}}, SCHEMA_FOR_QUEUE={"Web": "old"})
+    moved = QueueAddress("Web", "old", form=cutting.database.vendor)
+    install_tables(cutting.database.alias, [PlannedTable(TableKind.QUEUE, moved)])
+    put(cutting, "Web@OLDBOX")
+    cutting.run()
+    assert len(queue_table(cutting.database.alias, moved).peek(10)) == 1
+
+
+def test_what_is_allowed_is_asked_of_the_queue_that_it_goes_to(cutting: Bench) -> None:
+    cutting.database.configure(ENDPOINTS={"Sales": {**FAST, "LEGACY_ADDRESSES": True}}, ALLOWED_DESTINATIONS=["Acme.*"])
+    put(cutting, "Web@Acme.Web")
+    cutting.run()
+    assert cutting.rows("Web") == []
+    assert "ALLOWED_DESTINATIONS" in cutting.headers("error")[0]["NServiceBus.ExceptionInfo.Message"]
+
+
+def test_an_address_without_a_queue_is_said_to_be_none(cutting: Bench) -> None:
+    put(cutting, "@OLDBOX")
+    cutting.run()
+    (headers,) = cutting.headers("error")
+    assert "'@OLDBOX' has no table" in headers["NServiceBus.ExceptionInfo.Message"]
+
+
+def test_what_is_to_be_sent_on_goes_to_the_queue_before_the_at_sign(cutting: Bench) -> None:
+    headers = {"NServiceBus.EnclosedMessageTypes": "Test.Ask", "NServiceBus.SqlServer.ForwardDestination": "Acme.Web@OLDBOX"}
+    cutting.put(json.dumps(headers), b"{}")
+    cutting.run()
+    assert len(cutting.rows("Acme.Web")) == 1
+
+
+def test_an_address_in_a_handler_is_read_as_ever(cutting: Bench) -> None:
+    @handles("Test.Send")
+    def send(message: Any, context: Any) -> None:
+        context.send("Test.Other", {}, to=address(cutting, "Acme.Web"))
+
+    cutting.put_message("Test.Send")
+    cutting.run()
+    assert len(cutting.rows("Acme.Web")) == 1
+
+
+def test_the_context_of_a_users_test_cuts_too(cutting: Bench) -> None:
+    context = FakeContext(endpoint="Sales", reply_to="Acme.Web@OLDBOX")
+    context.reply("Test.Answer", {})
+    assert [reply.queue for reply in context.replies] == ["Acme.Web"]

@@ -1,0 +1,202 @@
+"""Edit and retry: one copy with what was changed, and nothing changed that must not be."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures.editing import (
+    LOCKED,
+    Editable,
+    EditRefused,
+    edit_and_retry,
+    is_locked,
+    read_editable,
+    read_edited_headers,
+)
+from sqlqueue_app.failures.operations import preview
+from sqlqueue_app.failures.selection import FailureSelection
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.models import FailedAttempt, FailedMessage
+from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row, install_sales, statuses
+from tests.support.filling import count, table
+
+JSON = {names.CONTENT_TYPE: "application/json"}
+XML = {names.CONTENT_TYPE: "text/xml"}
+
+
+@pytest.fixture
+def shop(queue_database: QueueDatabase) -> QueueDatabase:
+    install_sales(queue_database)
+    return queue_database
+
+
+def failed(shop: QueueDatabase, body: bytes = b'{"order": 1}', more: dict[str, str] | None = None) -> FailedMessage:
+    (failure,) = fail(shop, [failed_row(body=body, more={**JSON, **(more or {})})])
+    return failure
+
+
+def read(failure: FailedMessage) -> Editable:
+    return read_editable(get_settings(), failure.pk)
+
+
+def send(failure: FailedMessage, body: str = '{"order": 2}', headers: dict[str, str | None] | None = None, **more: Any) -> str:
+    known = {"row_version": failure.row_version, "headers": read(failure).headers if headers is None else headers, "body": body}
+    return edit_and_retry(get_settings(), failure.pk, **{**known, **more})
+
+
+def test_a_copy_with_the_changes_is_sent_and_the_message_is_resolved(shop: QueueDatabase) -> None:
+    failure = failed(shop, more={"Custom": "old", names.RETRY_UNIQUE_MESSAGE_ID: str(uuid.uuid4()), names.CONVERSATION_ID: "c"})
+    editable = read(failure)
+    assert editable.body == '{"order": 1}'
+    assert read_edited_headers(editable.headers_text) == editable.headers
+
+    message_id = send(failure, headers={**editable.headers, "Custom": "new", "Added": "ä"})
+
+    (row,) = table(shop, "Sales").peek(9)
+    sent = json.loads(row.headers or "")
+    assert row.body == b'{"order": 2}'
+    assert sent.pop(names.MESSAGE_ID) == message_id != editable.locked[names.MESSAGE_ID]
+    assert sent.pop(names.RETRY_ACKNOWLEDGEMENT_QUEUE)
+    assert sent == {
+        names.CORRELATION_ID: "the-correlation",
+        names.CONVERSATION_ID: "c",
+        names.IMMEDIATE_RETRIES: "4",
+        names.REPLY_TO_ADDRESS: "Web",
+        names.ENCLOSED_MESSAGE_TYPES: "Shop.PlaceOrder",
+        names.CONTENT_TYPE: "application/json",
+        names.EDIT_OF: str(failure.pk),
+        "Custom": "new",
+        "Added": "ä",
+    }
+    assert count(shop, "error") == 0
+    assert statuses(failure) == ["RESOLVED"]
+    failure.refresh_from_db()
+    assert failure.row_version is None
+    assert uuid.UUID(failure.retry_row_id) == row.id
+    assert FailedAttempt.objects.get().row_version is None
+
+
+def test_a_message_is_edited_once(shop: QueueDatabase) -> None:
+    failure = failed(shop)
+    headers = read(failure).headers
+    send(failure, headers=headers)
+
+    with pytest.raises(EditRefused, match="resolved"):
+        send(failure, headers=headers)
+    with pytest.raises(EditRefused, match="resolved"):
+        read(failure)
+    assert count(shop, "Sales") == 1
+
+
+def test_one_that_failed_again_meanwhile_is_looked_at_again(shop: QueueDatabase) -> None:
+    failure = failed(shop)
+
+    with pytest.raises(EditRefused, match="failed again"):
+        send(failure, row_version=(failure.row_version or 0) + 1)
+    assert statuses(failure) == ["UNRESOLVED"]
+    assert count(shop, "error") == 1
+
+
+@pytest.mark.parametrize("name", [*sorted(LOCKED), "NServiceBus.ExceptionInfo.Data.x"])
+def test_locked_headers_are_refused(name: str) -> None:
+    assert is_locked(name)
+    with pytest.raises(EditRefused, match="cannot be changed"):
+        read_edited_headers(json.dumps({name: "x"}))
+
+
+def test_what_is_handed_in_past_the_form_is_refused_too(shop: QueueDatabase) -> None:
+    failure = failed(shop)
+
+    with pytest.raises(EditRefused, match="cannot be changed"):
+        send(failure, headers={names.FAILED_QUEUE: "elsewhere"})
+    assert count(shop, "error") == 1
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", '{"a": 1}', '{"a": {}}', '{"a": "1", "a": "2"}', "[" * 100_000])
+def test_headers_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(EditRefused):
+        read_edited_headers(text)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", ""),
+        ("application/json", " "),
+        ("application/json", "{"),
+        ("text/xml", "{}"),
+        ("text/xml", "<a><b></a>"),
+    ],
+)
+def test_a_body_that_is_none_is_refused(shop: QueueDatabase, content_type: str, body: str) -> None:
+    failure = failed(shop)
+
+    with pytest.raises(EditRefused, match="The body is"):
+        send(failure, body, headers={names.CONTENT_TYPE: content_type})
+    assert statuses(failure) == ["UNRESOLVED"]
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe{\x00}\x00", b"\x00\x01", b"", b"not json", b'{"a": "' + b"x" * 600_000 + b'"}'])
+def test_only_text_of_a_size_that_a_page_holds_can_be_edited(shop: QueueDatabase, body: bytes) -> None:
+    failure = failed(shop, body)
+
+    with pytest.raises(EditRefused, match="The body is"):
+        read(failure)
+
+
+def test_the_line_ends_of_a_form_are_not_those_of_the_body(shop: QueueDatabase) -> None:
+    original = '{"a":\n "ä"}'.encode()
+    first = failed(shop, original)
+    send(first, '{"a":\r\n "ä"}')
+    windows = failed(shop, b"<a>\r\n</a>", XML)
+    send(windows, "<a>\n<b/></a>")
+
+    assert [row.body for row in table(shop, "Sales").peek(9)] == [original, b"<a>\r\n<b/></a>"]
+
+
+def test_without_a_queue_to_go_to_nothing_happens(shop: QueueDatabase) -> None:
+    (failure,) = fail(shop, [failed_row(failed_q="Nowhere", more=JSON)])
+
+    with pytest.raises(EditRefused, match="Nowhere"):
+        send(failure)
+    assert statuses(failure) == ["UNRESOLVED"]
+    assert count(shop, "error") == 1
+
+
+def test_a_row_that_is_gone_is_said(shop: QueueDatabase) -> None:
+    failure = failed(shop)
+    headers = read(failure).headers
+    table(shop, "error").purge()
+
+    with pytest.raises(EditRefused, match="not in the error queue any more"):
+        read(failure)
+    with pytest.raises(EditRefused, match="not in the error queue any more"):
+        send(failure, headers=headers)
+    with pytest.raises(EditRefused, match="no such failed message"):
+        read_editable(get_settings(), uuid.uuid4())
+    assert statuses(failure) == ["UNRESOLVED"]
+
+
+def test_the_error_queue_of_servicecontrol_is_left_alone(shop: QueueDatabase) -> None:
+    failure = failed(shop)
+    headers = read(failure).headers
+    shop.configure(ERROR_QUEUE_OWNER="servicecontrol")
+
+    with pytest.raises(EditRefused, match="ServiceControl"):
+        send(failure, headers=headers)
+
+
+def test_a_dry_run_of_other_kinds_goes_by_the_status(shop: QueueDatabase) -> None:
+    fail(shop, [failed_row(), failed_row(failed_q="Nowhere")])
+
+    found = preview(get_settings(), "archive", FailureSelection())
+    assert (found.eligible, found.not_eligible) == (2, 0)
+    ids = FailureSelection(ids=tuple(FailedMessage.objects.values_list("pk", flat=True)))
+    found = preview(get_settings(), "unarchive", ids)
+    assert (found.eligible, found.in_words()) == (0, [("Its status is: unresolved.", 2)])

@@ -1,0 +1,313 @@
+"""The index of failures follows the error queues: rows that come, late ones too, that are gone, come again, are acknowledged."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.failures import index
+from sqlqueue_app.failures.index import FailureIndexing, IndexState
+from sqlqueue_app.messages.failure_groups import deterministic_guid
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus
+from sqlqueue_app.tables.row_selection import remove_rows
+from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT as NOW
+from tests.support.error_rows import acknowledgement, failed
+from tests.support.failure_index import alias, id_of, look, only, statuses
+from tests.support.filling import install, row, table
+
+
+def test_a_failure_is_written_with_what_its_headers_say(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(body=b"12345")])
+
+    assert look() == IndexState(read=1)
+    assert look() == IndexState()
+
+    found = only()
+    assert found.pk == id_of("m-1")
+    assert (found.message_id, found.conversation_id, found.message_type, found.endpoint, found.failed_q, found.queue) == (
+        "m-1", "c-1", "Shop.PlaceOrder", "Sales", "Sales@dbo", "error",
+    )  # fmt: skip
+    assert (found.exception_type, found.exception_message, found.size, found.attempts, found.poison) == (
+        "shop.OutOfStock", "no more A-1", 5, 1, "",
+    )  # fmt: skip
+    assert (found.first_failed_at, found.failed_at, found.sent_at) == (NOW, NOW, NOW - timedelta(minutes=1))
+    assert found.row_version == table(errors, "error").row_versions(1)[0]
+    titles = {each.classifier: each.title for each in FailureGroup.objects.using(alias()).all()}
+    assert titles == {
+        "Exception Type and Stack Trace": "shop.OutOfStock: shop.handlers.place()",
+        "Message Type": "Shop.PlaceOrder",
+        "Endpoint Address": "Sales@dbo",
+        "Endpoint Instance": "0" * 32,
+        "Endpoint Name": "Sales",
+    }
+    assert found.exception_group == deterministic_guid("Exception Type and Stack Trace", "shop.OutOfStock: shop.handlers.place()")
+    assert found.type_group == deterministic_guid("Message Type", "Shop.PlaceOrder")
+
+
+def test_a_look_that_finds_nothing_new_costs_a_few_statements(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(20)])
+    look()
+
+    with CaptureQueriesContext(errors.connection) as queries:
+        assert look() == IndexState()
+
+    assert len(queries) <= 4
+
+
+def test_a_limited_look_says_that_there_is_more(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(7)])
+
+    assert [look(limit=3) for _ in range(3)] == [
+        IndexState(read=3, is_behind=True), IndexState(read=3, is_behind=True), IndexState(read=1),
+    ]  # fmt: skip
+    assert len(statuses()) == 7
+
+
+def test_a_row_that_is_committed_late_is_found(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    queue = table(postgresql_database, "error")
+    slow = connections.create_connection(postgresql_database.alias)
+    try:
+        with slow.cursor() as cursor:
+            cursor.execute("BEGIN")
+            values = [str(uuid.uuid4()), failed("late").headers]
+            cursor.execute(f"INSERT INTO {queue.qualified} (id, headers, body) VALUES (%s, %s, '')", values)
+            queue.send([failed("early")])
+            look()
+            assert statuses() == {"early": "unresolved"}
+            cursor.execute("COMMIT")
+    finally:
+        slow.close()
+
+    assert look() == IndexState(read=1)
+    assert statuses() == {"early": "unresolved", "late": "unresolved"}
+
+
+def test_rows_far_from_the_end_are_compared_in_turn(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "TAIL", 3)
+    monkeypatch.setattr(index, "STRETCH", 4)
+    queue = table(errors, "error")
+    queue.send([failed(f"m-{number}") for number in range(30)])
+    look()
+    numbers = queue.row_versions(100)
+    remove_rows(queue, [numbers[2], numbers[11], numbers[28]])
+    # As if it had been committed late: nobody has seen it.
+    unseen = FailedAttempt.objects.using(alias()).get(row_version=numbers[9])
+    unseen.failure.delete()
+
+    found = IndexState()
+    for _ in range(12):
+        found = found.plus(look())
+
+    assert found == IndexState(read=1, gone=3)
+    gone = {name for name, status in statuses().items() if status == "gone from the error queue"}
+    assert gone == {"m-2", "m-11", "m-28"}
+    assert statuses()["m-9"] == "unresolved"
+    assert not FailedAttempt.objects.using(alias()).filter(row_version__in=[numbers[2], numbers[11], numbers[28]]).exists()
+
+
+def test_a_purged_queue_is_noticed(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed(f"m-{number}") for number in range(3)])
+    look()
+    table(errors, "error").purge()
+
+    assert look(now=NOW + timedelta(hours=1)) == IndexState(gone=3)
+    assert set(statuses().values()) == {"gone from the error queue"}
+    assert {each.status_at for each in FailedMessage.objects.using(alias()).all()} == {NOW + timedelta(hours=1)}
+
+
+def test_a_purge_of_a_long_queue_is_noticed_by_one_run_of_the_job(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TAIL", 5), ("STRETCH", 5), ("GONE_AT_ONCE", 2)):
+        monkeypatch.setattr(index, name, value)
+    table(errors, "error").send([failed(f"m-{number}") for number in range(60)])
+    look()
+    table(errors, "error").purge()
+
+    assert FailureIndexing(get_settings(), now=lambda: NOW).index().gone == 60
+    assert set(statuses().values()) == {"gone from the error queue"}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_a_table_that_was_made_anew_is_noticed(errors: QueueDatabase, rows: int) -> None:
+    queue = table(errors, "error")
+    queue.send([failed(f"old-{number}") for number in range(2)])
+    look()
+    with errors.connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {queue.qualified}")
+        if errors.vendor == "sqlite":
+            cursor.execute("DELETE FROM sqlite_sequence WHERE name = 'error'")
+    install(errors)
+    queue = table(errors, "error")
+    queue.send([failed(f"new-{number}") for number in range(rows)])
+    assert queue.row_versions(1) == [1]
+
+    for _ in range(3):
+        look()
+
+    shown = statuses()
+    assert {name for name, status in shown.items() if status == "unresolved"} == {f"new-{number}" for number in range(rows)}
+    assert {name for name, status in shown.items() if status != "unresolved"} == {"old-0", "old-1"}
+
+
+def test_a_copy_of_a_failure_is_no_further_attempt(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed(), failed()])
+    look()
+
+    found = only()
+    first, second = queue.row_versions(10)
+    assert (found.attempts, found.row_version) == (1, second)
+    assert {each.row_version for each in found.history.all()} == {first, second}
+
+    remove_rows(queue, [second])
+    assert look() == IndexState()
+    assert (only().row_version, only().status) == (first, FailureStatus.UNRESOLVED)
+    remove_rows(queue, [first])
+    assert look() == IndexState(gone=1)
+    # The same row again: moved away and back by somebody.
+    queue.send([failed()])
+    assert look() == IndexState(read=1)
+    assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 1)
+
+
+def retry(database: QueueDatabase) -> FailedMessage:
+    """What a retry does to the rows."""
+    found = only()
+    remove_rows(table(database, "error"), [found.row_version or 0])
+    found.history.update(row_version=None)
+    found.row_version, found.status = None, FailureStatus.RETRY_ISSUED
+    found.save(using=alias())
+    return found
+
+
+def test_a_message_that_fails_again_waits_again(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed()])
+    look()
+    retried = retry(errors)
+    assert look() == IndexState()
+    assert only().status == FailureStatus.RETRY_ISSUED
+
+    later = NOW + timedelta(hours=2)
+    again = failed(
+        "whatever",
+        at=later,
+        ServiceControl_Retry_UniqueMessageId=str(retried.pk),
+        NServiceBus_ExceptionInfo_Message="other",
+    )
+    table(errors, "error").send([again])
+    assert look(now=later) == IndexState(read=1)
+
+    found = only()
+    assert (found.status, found.attempts, found.exception_message, found.status_at) == (
+        FailureStatus.UNRESOLVED, 2, "other", later,
+    )  # fmt: skip
+    assert (found.first_failed_at, found.failed_at) == (NOW, later)
+    assert [each.exception_message for each in found.history.order_by("failed_at")] == ["no more A-1", "other"]
+
+
+def test_an_acknowledgement_resolves_and_is_consumed(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed()])
+    look()
+    queue.send([acknowledgement(retry(errors).pk)])
+
+    assert look() == IndexState(resolved=1)
+    assert only().status == FailureStatus.RESOLVED
+    assert queue.row_versions(10) == []
+
+
+def test_service_controls_acknowledgements_are_left_to_it(errors: QueueDatabase) -> None:
+    install(errors, ERROR_QUEUE_OWNER="servicecontrol")
+    queue = table(errors, "error")
+    queue.send([failed()])
+    look()
+    queue.send([acknowledgement(retry(errors).pk)])
+
+    assert look() == IndexState()
+    assert only().status == FailureStatus.RETRY_ISSUED
+    assert len(queue.row_versions(10)) == 1
+
+
+def test_an_acknowledgement_of_nobodys_is_consumed_only_if_it_is_certain(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([acknowledgement(uuid.uuid4()), acknowledgement(uuid.uuid4(), **{"NServiceBus.ControlMessage": "False"})])
+
+    assert look() == IndexState(read=1)
+    assert len(queue.row_versions(10)) == 1
+    assert only().poison.startswith("the header NServiceBus.FailedQ is missing")
+    assert look() == IndexState()
+
+
+def test_an_acknowledgement_of_what_failed_again_changes_nothing(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed()])
+    look()
+    queue.send([acknowledgement(only().pk)])
+
+    assert look() == IndexState()
+    assert only().status == FailureStatus.UNRESOLVED
+    assert len(queue.row_versions(10)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "null", "no json", '{"a": {"b": 1}}', '{"NServiceBus.FailedQ": ""}'])
+def test_what_cannot_be_read_is_kept_apart(errors: QueueDatabase, text: str) -> None:
+    table(errors, "error").send([row(text, b"x"), row(text, b"x")])
+
+    assert look() == IndexState(read=2)
+    found = FailedMessage.objects.using(alias()).all()
+    assert all(each.poison and each.exception_group is None for each in found)
+    assert {each.failed_at for each in found} == {NOW}
+    assert look() == IndexState()
+
+
+def test_hostile_headers_are_written_as_the_columns_can_hold_them(errors: QueueDatabase) -> None:
+    long = "a\0" * 5_000
+    hostile = {
+        "NServiceBus.MessageId": long,
+        "NServiceBus.ConversationId": long,
+        "NServiceBus.EnclosedMessageTypes": long,
+        "NServiceBus.FailedQ": long,
+        "NServiceBus.ProcessingEndpoint": long,
+        "NServiceBus.ExceptionInfo.ExceptionType": long,
+        "NServiceBus.ExceptionInfo.Message": long,
+        "NServiceBus.TimeOfFailure": "never",
+        "NServiceBus.TimeSent": "",
+        "$.diagnostics.hostid": long,
+        "ServiceControl.EditOf": long,
+        "ServiceControl.Retry.UniqueMessageId": long,
+    }
+    table(errors, "error").send([row(json.dumps(hostile))])
+
+    assert look() == IndexState(read=1)
+    assert only().message_id.startswith("a\ufffda")
+
+
+def test_an_archived_message_stays_archived_until_it_fails_anew(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed()])
+    look()
+    FailedMessage.objects.using(alias()).update(status=FailureStatus.ARCHIVED)
+    table(errors, "error").send([failed()])
+    look()
+    assert only().status == FailureStatus.ARCHIVED
+
+    table(errors, "error").send([failed(at=NOW + timedelta(hours=1))])
+    look()
+    assert (only().status, only().attempts) == (FailureStatus.UNRESOLVED, 2)
+
+
+def test_a_missing_queue_is_named(errors: QueueDatabase) -> None:
+    errors.configure(ENDPOINTS={"Sales": {}, "Billing": {"ERROR_QUEUE": "elsewhere"}})
+    table(errors, "error").send([failed()])
+
+    found = look()
+
+    assert found.read == 1
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith("elsewhere: ")

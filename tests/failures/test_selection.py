@@ -1,0 +1,196 @@
+"""Which failed messages a selection means: in lists, in links, in the rows of operations."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from django.http import QueryDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue_app.failures.selection import CLASSIFIERS, MOST_IDS, FailureSelection
+from sqlqueue_app.models import FailureGroup, FailureStatus
+from tests.failures.index_rows import FAILED_AT, failure
+from tests.support.databases import QueueDatabase
+
+GROUP = uuid.UUID("876ec959-1e70-3f04-943c-0af496b82403")
+HOUR = timedelta(hours=1)
+
+FULL = FailureSelection(
+    ids=(uuid.UUID(int=1), uuid.UUID(int=2)),
+    group=GROUP,
+    classifier="type",
+    statuses=(FailureStatus.UNRESOLVED, FailureStatus.RETRY_ISSUED),
+    endpoint="Sales & “more”",
+    message_type="Shop.*",
+    queue="error@[ops]",
+    exception="OutOfStock",
+    conversation="c=1",
+    message_id="m/1",
+    text='two words "and a phrase"',
+    since=FAILED_AT - HOUR,
+    until=FAILED_AT + HOUR,
+)
+
+
+def of_query(text: str) -> FailureSelection:
+    return FailureSelection.from_query(QueryDict(text))
+
+
+def test_nothing_said_is_everything(queue_database: QueueDatabase) -> None:
+    failure()
+    failure(status=FailureStatus.ARCHIVED)
+
+    assert FailureSelection().is_everything
+    assert FailureSelection().queryset().count() == 2
+    assert FailureSelection().to_query() == ""
+    assert FailureSelection().in_words() == "all failed messages"
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ({"statuses": (FailureStatus.ARCHIVED,)}, {"status": FailureStatus.ARCHIVED}),
+        ({"endpoint": "Billing"}, {"endpoint": "Billing"}),
+        ({"endpoint": "bill*"}, {"endpoint": "Billing"}),
+        ({"endpoint": "*ling"}, {"endpoint": "Billing"}),
+        ({"endpoint": "B*ll*g"}, {"endpoint": "Billing"}),
+        ({"message_type": "Shop.Cancel"}, {"message_type": "Shop.Cancel"}),
+        ({"message_type": "Cancel"}, {"message_type": "Shop.Cancel"}),
+        ({"queue": "error.2"}, {"queue": "error.2"}),
+        ({"queue": "Billing"}, {"failed_q": "Billing"}),
+        ({"exception": "LookupError"}, {"exception_type": "builtins.LookupError"}),
+        ({"conversation": "c-1"}, {"conversation_id": "c-1"}),
+        ({"message_id": "m-1"}, {"message_id": "m-1"}),
+        ({"message_id": str(uuid.UUID(int=7))}, {"id": uuid.UUID(int=7)}),
+        ({"message_id": uuid.UUID(int=7).hex.upper()}, {"message_id": str(uuid.UUID(int=7))}),
+        ({"text": "COFFEE"}, {"exception_message": "no coffee left"}),
+        ({"text": '"coffee left" sales'}, {"exception_message": "no coffee left"}),
+        ({"text": 'coffee "left'}, {"exception_message": "no coffee left"}),
+        ({"text": str(uuid.UUID(int=7))}, {"id": uuid.UUID(int=7)}),
+        ({"since": FAILED_AT + HOUR}, {"failed_at": FAILED_AT + HOUR}),
+        ({"until": FAILED_AT}, {"failed_at": FAILED_AT - HOUR}),
+        ({"group": GROUP}, {"address_group": GROUP}),
+        ({"group": GROUP, "classifier": "type"}, {"type_group": GROUP}),
+        ({"ids": (uuid.UUID(int=7), uuid.UUID(int=8))}, {"id": uuid.UUID(int=7)}),
+    ],
+)
+def test_what_is_said_must_apply(queue_database: QueueDatabase, said: dict[str, Any], fields: dict[str, Any]) -> None:
+    meant = failure(**fields)
+    failure(exception_group=GROUP if "classifier" in said else None)
+    failure(exception_message="left no coffee: 100%", message_type="Shop.NoCancel") if "text" not in said else None
+
+    assert [found.pk for found in FailureSelection(**said).queryset()] == [meant.pk]
+
+
+@pytest.mark.parametrize("said", [{"text": '"'}, {"text": '""'}, {"endpoint": "*"}, {"endpoint": "**", "queue": "*"}])
+def test_what_every_message_fits_is_everything(said: dict[str, Any]) -> None:
+    assert FailureSelection(statuses=(FailureStatus.UNRESOLVED,), **said).is_everything
+
+
+@pytest.mark.parametrize("said", [{"text": "x"}, {"endpoint": "S*"}, {"group": GROUP}, {"ids": (GROUP,)}, {"until": FAILED_AT}])
+def test_what_narrows_is_not_everything(said: dict[str, Any]) -> None:
+    assert not FailureSelection(**said).is_everything
+
+
+def test_everything_said_at_once_is_a_statement_that_every_database_takes(queue_database: QueueDatabase) -> None:
+    failure()
+
+    assert FULL.queryset().count() == 0
+
+
+def test_signs_of_patterns_mean_themselves(queue_database: QueueDatabase) -> None:
+    failure(endpoint="Sales_1")
+    failure(endpoint="SalesX1")
+
+    assert FailureSelection(endpoint="Sales_1").queryset().count() == 1
+    assert FailureSelection(text="Sales_1").queryset().count() == 1
+    assert FailureSelection(endpoint="%").queryset().count() == 0
+
+
+def test_it_survives_a_row_and_a_link() -> None:
+    assert FailureSelection.from_json(json.loads(json.dumps(FULL.to_json()))) == FULL
+    assert of_query(FULL.to_query()) == FULL
+    assert of_query(urlencode(FULL.to_fields())) == FULL
+    assert not of_query(FULL.to_query()).problems
+
+
+@pytest.mark.parametrize("classifier", [*CLASSIFIERS.items()])
+def test_a_classifier_has_two_names(classifier: tuple[str, str]) -> None:
+    for name in classifier:
+        assert of_query(f"group={GROUP}&{urlencode({'classifier': name})}").classifier == classifier[0]
+
+
+def test_other_parameters_of_a_page_are_not_looked_at() -> None:
+    assert of_query("q=type:X&page=3&format=csv&nonsense=%00") == FailureSelection()
+    assert not of_query("q=type:X&page=3").problems
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ids=1",
+        "ids=" + ",".join(str(uuid.UUID(int=each)) for each in range(MOST_IDS + 1)),
+        "group=x",
+        "statuses=broken",
+        "since=yesterday",
+        "since=2026-02-30T00:00:00Z",
+        "until=0001-01-01T00:00:00%2B14:00",
+        "only=ids",
+        "only=ids&ids=",
+        "only=ids&endpoint=Sales",
+    ],
+)
+def test_what_cannot_be_read_selects_nothing(queue_database: QueueDatabase, query: str) -> None:
+    failure()
+
+    selection = of_query(query)
+
+    assert selection.problems
+    assert selection.queryset().count() == 0
+    assert selection.in_words() == "nothing"
+
+
+def test_chosen_ids_are_all_that_is_meant_when_a_form_says_so() -> None:
+    chosen = uuid.UUID(int=1)
+
+    assert of_query(f"only=ids&endpoint=Sales&ids={chosen}&ids={chosen}") == FailureSelection(ids=(chosen,))
+
+
+@given(st.dictionaries(st.sampled_from([*FULL.to_json(), "only", "x"]), st.text(max_size=30), max_size=5))
+def test_no_query_string_is_an_error(values: dict[str, str]) -> None:
+    query = QueryDict(mutable=True)
+    query.update(values)
+
+    selection = FailureSelection.from_query(query)
+
+    assert FailureSelection.from_query(QueryDict(selection.to_query())) == selection
+    str(selection.queryset().query) if not selection.problems else None
+
+
+@pytest.mark.parametrize("document", [None, [], "x", {"ids": 5}, {"ids": [None]}, {"unknown": 1}, {"since": {}}])
+def test_a_row_that_somebody_wrote_selects_nothing(document: object) -> None:
+    assert FailureSelection.from_json(document).problems
+
+
+def test_statuses_are_added_where_none_are_said() -> None:
+    unresolved, archived = FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED
+
+    assert FailureSelection().or_statuses(unresolved).statuses == (unresolved,)
+    assert FailureSelection(statuses=(archived,)).or_statuses(unresolved).statuses == (archived,)
+    assert FailureSelection(ids=(GROUP,)).or_statuses(unresolved).statuses == ()
+
+
+def test_words_for_people(queue_database: QueueDatabase) -> None:
+    FailureGroup.objects.create(id=GROUP, classifier="Message Type", title="Shop.PlaceOrder")
+
+    assert FailureSelection(group=GROUP).in_words() == "the group “Shop.PlaceOrder”"
+    assert FailureSelection(ids=(GROUP,)).in_words() == f"the message {GROUP}"
+    words = FULL.in_words()
+    assert "2 chosen messages; the group “Shop.PlaceOrder”; endpoint Sales & “more”" in words
+    assert words.endswith("failed before 2026-11-21 13:00:00 UTC; status unresolved, retry issued")

@@ -1,0 +1,83 @@
+"""Issues: one for each condition, the same in the overview and in `sqlqueue_health`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import CheckResult, EndpointExpectation
+from sqlqueue_app.monitoring.check_results import read_results
+from sqlqueue_app.monitoring.health import Level, read_health
+from sqlqueue_app.monitoring.issues import Issue, current_issues
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.status.overview import read_status
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.tables.installation import subscription_address
+from tests.monitoring.checks.watchers import MINUTE, Bench
+from tests.support.databases import QueueDatabase
+from tests.support.filling import instance, message, table
+from tests.support.pages import Markup, client_of
+
+
+def issues(database: QueueDatabase, bench: Bench) -> list[Issue]:
+    settings = get_settings()
+    snapshot = Snapshot(settings, bench.now, status=read_status(settings))
+    return current_issues(snapshot, read_results(database.alias, bench.now))
+
+
+def overview() -> str:
+    text = Markup(client_of("viewer").get("/admin/sqlqueue_app/dashboard/").content.decode()).text()
+    return text.partition("What needs you first")[2].partition(" Now ")[0]
+
+
+def test_a_condition_that_a_worker_has_found_too_is_one_issue(bench: Bench) -> None:
+    table(bench.database, "Sales").send([message()])
+    bench.samples("Sales", waiting=1)
+    bench.first.run_due()
+    assert CheckResult.objects.get(name="sqlqueue.receivers", failing=True).subject == "Sales"
+    bench.now += MINUTE
+
+    (issue,) = issues(bench.database, bench)
+
+    assert (issue.name, issue.outcome.queue) == ("sqlqueue.receivers", "Sales")
+    assert (issue.is_live, issue.since) == (True, bench.now - MINUTE)
+    assert [each.check for each in read_health().findings] == ["no_live_instance"]
+    assert overview().count("Sales") == 1
+
+
+def test_what_is_muted_is_no_issue_anywhere(bench: Bench) -> None:
+    instance(silent=timedelta(hours=1))
+    table(bench.database, "Sales").send([message()])
+    bench.samples("Sales", waiting=1)
+    bench.first.run_due()
+    assert [each.level for each in read_health().findings] == [Level.CRITICAL, Level.WARNING]
+
+    CheckResult.objects.filter(failing=True).update(muted_until=bench.now + timedelta(days=1))
+
+    assert issues(bench.database, bench) == []
+    assert read_health().findings == ()
+    assert "Nothing: all queues are there" in overview()
+
+
+def test_what_the_status_does_not_show_counts_as_a_worker_found_it(bench: Bench) -> None:
+    instance()
+    name = subscription_address(address_book_of(get_settings())).table
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute(f'DROP TABLE "{name}"')
+    bench.first.run_due()
+
+    (found,) = read_health().findings
+
+    assert (found.level, found.check) == (Level.WARNING, "check")
+    assert name in found.text
+    assert name in overview()
+
+
+def test_who_only_waits_for_replies_is_no_live_instance_of_a_minimum(bench: Bench) -> None:
+    EndpointExpectation.objects.create(endpoint="Sales", minimum=1, changed_at=bench.now)
+    instance(threads={"Sales.here": 1})
+    bench.first.run_due()
+
+    assert bench.failing("minimums") == {"Sales": "Live instances of Sales: 0, expected at least 1."}
+    assert [each.check for each in read_health().findings] == ["instances"]
+    assert "Sales is below its minimum: 0 of 1 expected processes are alive." in overview()

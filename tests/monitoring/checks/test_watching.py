@@ -1,0 +1,173 @@
+"""Checks in a cluster: once for all workers, and what becomes of them in the table of results."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.history import text_of_event
+from sqlqueue_app.messages.errors import DatabaseError
+from sqlqueue_app.models import CheckResult, Claim, Event, Instance, QueueSample
+from sqlqueue_app.monitoring.check_results import PASSED_KEPT
+from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER, advice_in_words, finding_in_words
+from sqlqueue_app.monitoring.snapshot import Snapshot
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import RunOptions, run_worker
+from tests.monitoring.checks.watchers import MINUTE, SECOND, Bench, told
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install, instance
+from tests.support.waiting import join_all, poll_until
+
+
+def test_of_many_workers_one_looks(bench: Bench) -> None:
+    instance(silent=timedelta(hours=1))
+    bench.samples("Sales.Delayed", waiting=5, overdue=4)
+    begin, workers = threading.Barrier(5), 5
+    found: list[list[str]] = []
+
+    def work() -> None:
+        mine = bench.worker()
+        try:
+            begin.wait(60)
+            try:
+                found.append(mine.run_due())
+            except DatabaseError:  # SQLite: another one is at it
+                found.append([])
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+
+    looked = [name for names in found for name in names]
+    assert len(looked) == len(set(looked))
+    assert len(told()) == len(set(told()))
+    if bench.database.vendor == "postgresql":
+        assert sorted(told()) == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]
+
+
+def test_who_is_killed_in_between_loses_no_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance(silent=timedelta(hours=1))
+    with monkeypatch.context() as patch:
+        patch.setattr("sqlqueue_app.monitoring.check_results.record_events", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            bench.first.run_due()
+    assert CheckResult.objects.filter(failing=True).count() == 0
+    bench.now += 20 * SECOND
+    bench.worker().run_due()
+    assert told() == [("instance_lost", "Sales on here (4711)")]
+
+
+def _killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_idle_look_costs_little(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database)
+    instance()
+    bench = Bench(postgresql_database)
+    bench.now = datetime.fromtimestamp(bench.now.timestamp() // 300 * 300, UTC)
+    bench.first.run_due()
+
+    def statements(after: timedelta, work: Callable[[], object]) -> list[str]:
+        bench.now += after
+        with CaptureQueriesContext(postgresql_database.connection) as queries:
+            work()
+        return [each["sql"] for each in queries.captured_queries]
+
+    # Who looks for nothing, who looks for what must be noticed soon, and who looks at more.
+    loser = bench.worker()
+    assert len(statements(timedelta(), loser.run_due)) == 4  # the first look of a process asks what stands there of its machine
+    assert len(statements(timedelta(), loser.run_due)) == 3  # BEGIN, SELECT, COMMIT
+    quick = statements(20 * SECOND, bench.first.run_due)
+    assert [sql for sql in quick if sql.startswith("BEGIN")] == ["BEGIN"] * 2
+    assert len(quick) <= 20
+    assert len(statements(40 * SECOND, bench.first.run_due)) <= 40
+    assert len(statements(300 * SECOND, bench.first.run_due)) <= 60
+
+
+def test_what_has_failed_stays_for_a_day_and_longer_if_it_is_muted(bench: Bench) -> None:
+    row = instance(silent=timedelta(hours=1))
+    bench.samples("Sales.Delayed", waiting=5, overdue=4)
+    bench.first.run_due()
+    Instance.objects.filter(pk=row.pk).delete()
+    QueueSample.objects.all().delete()
+    bench.samples("Sales.Delayed")
+    CheckResult.objects.filter(subject="Sales").update(muted_until=bench.now + 3 * PASSED_KEPT, muted_by="anna")
+    bench.pass_time(10 * SECOND)
+    QueueSample.objects.all().delete()
+    for days in (0, 2, 4):
+        bench.now += timedelta(days=days) + MINUTE
+        bench.samples("Sales.Delayed")
+        bench.first.run_due()
+        left = set(CheckResult.objects.filter(name="sqlqueue.mover").values_list("subject", flat=True))
+        assert left == ({"", "Sales"} if days < 4 else {""})
+
+
+def test_results_of_unknown_checks_are_forgotten(bench: Bench) -> None:
+    old = bench.now - timedelta(days=2)
+    CheckResult.objects.create(name="payment gateway", failing=True, since=old, checked_at=old)
+    CheckResult.objects.create(name="another", since=old, checked_at=bench.now - timedelta(hours=2))
+    bench.first.run_due()
+    assert not CheckResult.objects.filter(name="payment gateway").exists()
+    assert CheckResult.objects.filter(name="another").exists()
+
+
+def test_a_check_that_cannot_be_run_does_not_stop_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(snapshot: Snapshot) -> Any:
+        snapshot.settings.endpoint("Sales")
+        with bench.database.connection.cursor() as cursor:
+            cursor.execute("SELECT nothing FROM nowhere")
+        yield "", None
+
+    monkeypatch.setitem(BUILT_IN, MOVER.name, replace(MOVER, probe=broken))
+    instance(silent=timedelta(hours=1))
+    bench.first.run_due()
+
+    assert told() == [("instance_lost", "Sales on here (4711)")]
+    assert not CheckResult.objects.filter(name="sqlqueue.mover").exists()
+    assert [getattr(each, "event", "") for each in caplog.records].count("check_not_run") == 1
+
+
+def test_a_worker_checks(queue_database: QueueDatabase, registered: Callable[..., None]) -> None:
+    registered("of a test")
+    install(queue_database)
+    stop = StopSignal()
+
+    def work() -> None:
+        try:
+            run_worker(get_settings(), RunOptions(), stop)
+        finally:
+            connections.close_all()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        names = CheckResult.objects.values_list("name", flat=True)
+        poll_until(lambda: set(names.all()) == {*BUILT_IN, "of a test"}, what="all checks have been run")
+    finally:
+        stop.set()
+        join_all([worker])
+    assert Claim.objects.filter(name__startswith="checks every ").exists()
+
+
+@pytest.mark.parametrize("details", [None, [], {}, {"alive": "%s", "text": None}])
+def test_every_check_has_words_whatever_its_details_are(details: object) -> None:
+    for name in (*BUILT_IN, "payment gateway"):
+        assert finding_in_words(name, "it", details)
+        assert advice_in_words(name, "it", details)
+        for kind in ("check_failed", "check_passed", "instance_lost"):
+            row = {**(details if isinstance(details, dict) else {}), "check": name}
+            assert text_of_event(Event(kind=kind, subject="it", details=row))

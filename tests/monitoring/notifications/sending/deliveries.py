@@ -1,0 +1,46 @@
+"""Rules that send, and one notification of them."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import django
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import NotificationDelivery, NotificationRule
+from sqlqueue_app.monitoring.notifying import Sender
+from sqlqueue_app.monitoring.rules import Evaluator
+from sqlqueue_app.receiving.waiting import StopSignal
+from tests.monitoring.notifications.rules import Clock, Receiver, rule, sample
+
+ADMIN = "https://ops.example.com/admin/"
+# Long enough for a request to get through on a busy machine.
+SMALL = 1.0
+
+
+def mail_settings(backend: str, **options: Any) -> dict[str, Any]:
+    if django.VERSION >= (6, 1):
+        return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
+    return {"EMAIL_BACKEND": backend, **{f"EMAIL_{name.upper()}": value for name, value in options.items()}}
+
+
+def webhook(clock: Clock, receiver: Receiver, **values: Any) -> NotificationRule:
+    return rule(clock, **{"channel": "webhook", "target": receiver.url(), "throttle_seconds": 0, **values})
+
+
+def deliver(clock: Clock, waiting: int = 11, queue: str = "Sales", **sender: Any) -> NotificationDelivery:
+    """Have something to tell, and try it once."""
+    sample(clock, queue, waiting)
+    Evaluator(get_settings(), now=clock).evaluate()
+    Sender(get_settings(), now=clock, **sender).send_due(StopSignal())
+    return NotificationDelivery.objects.latest("created_at", "pk")
+
+
+def slow(receiver: Receiver) -> Any:
+    """An answer that does not come before the test lets it."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        receiver.released.wait(60)
+
+    return answer

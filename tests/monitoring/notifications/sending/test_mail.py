@@ -1,0 +1,132 @@
+"""Notifications by mail: what they say, in memory and to a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from django.core import mail
+from django.test import override_settings
+from django.utils import translation
+
+from sqlqueue_app.models import CheckResult, NotificationDelivery
+from sqlqueue_app.monitoring.checks import MOVER
+from tests.monitoring.notifications.rules import Clock, rule
+from tests.monitoring.notifications.sending.deliveries import ADMIN, deliver, mail_settings
+from tests.support.databases import QueueDatabase
+from tests.support.ports import free_port
+
+
+def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
+    settings.DEFAULT_FROM_EMAIL = "queues@example.com"
+    settings.EMAIL_SUBJECT_PREFIX = "[shop] "
+    rule(clock, name="long", target="a@example.com\nb@example.com")
+    sent = deliver(clock)
+    assert sent.state == "sent"
+    (message,) = mail.outbox
+    assert message.subject == "[shop] long: Sales: 11 messages are waiting; the limit is 10"
+    assert (message.from_email, message.to) == ("queues@example.com", ["a@example.com", "b@example.com"])
+    assert message.extra_headers["Message-ID"].startswith(f"<{sent.pk}@")
+    assert message.body.splitlines() == [
+        f"- Sales: 11 messages are waiting; the limit is 10 ({clock.now:%Y-%m-%d %H:%M:%S} UTC)",
+        f"  {ADMIN}sqlqueue_app/queue/Sales/",
+        "",
+        "Not over yet: Sales",
+        "",
+        f"The rule of this notification: {ADMIN}sqlqueue_app/notificationrule/{sent.rule_id}/",
+    ]
+
+
+def test_a_check_says_what_it_has_found(database: QueueDatabase, clock: Clock) -> None:
+    rule(clock, kind="check_failed", threshold=None, throttle_seconds=0, name="checks")
+    times = {"checked_at": clock.now, "since": clock.now}
+    CheckResult.objects.create(name=MOVER.name, subject="Sales", failing=True, details={"overdue": 7}, **times)
+    CheckResult.objects.create(name="disk", failing=True, details={"text": "the disk is full"}, **times)
+    deliver(clock)
+    CheckResult.objects.update(failing=False)
+    clock.after(10)
+    deliver(clock)
+    first, second = ([line for line in each.body.splitlines() if line.startswith("- ")] for each in mail.outbox)
+    assert [line.partition(" (2")[0] for line in first] == [
+        "- disk: the disk is full",
+        "- Delayed messages: Delayed messages of Sales that are due and were not moved for a minute: 7.",
+    ]
+    assert [line.partition(" (2")[0] for line in second] == [
+        "- disk: the check passes", "- Delayed messages, Sales: the check passes",
+    ]  # fmt: skip
+
+
+def test_without_an_address_of_the_admin_the_links_are_left_out(
+    queue_database: QueueDatabase, database: QueueDatabase, clock: Clock
+) -> None:
+    database.configure(ADMIN_URL=None)
+    rule(clock)
+    deliver(clock)
+    assert "http" not in mail.outbox[0].body
+
+
+def test_no_header_is_injected(database: QueueDatabase, clock: Clock) -> None:
+    rule(clock, name="a rule\r\nBcc: all@example.com")
+    sent = deliver(clock, queue="Sales\nX-Evil: 1")
+    assert sent.state == "sent"
+    (message,) = mail.outbox
+    assert message.message()["Bcc"] is None
+    assert message.message()["X-Evil"] is None
+    assert "\n" not in message.subject
+    assert len(message.subject) < 250
+
+
+def test_mail_is_in_the_language_of_the_site(database: QueueDatabase, clock: Clock, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
+    settings.USE_THOUSAND_SEPARATOR = True
+    rule(clock)
+    with translation.override("fr"):
+        deliver(clock, waiting=12_345)
+    assert "12.345" in mail.outbox[0].body
+
+
+@pytest.fixture
+def smtp() -> Iterator[tuple[Controller, list[Any]]]:
+    received: list[Any] = []
+
+    class Keeper:
+        async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:  # noqa: N802
+            if address.startswith("nobody"):
+                return "550 no such mailbox"
+            envelope.rcpt_tos.append(address)
+            return "250 OK"
+
+        async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
+            received.append(envelope)
+            return "250 OK"
+
+    controller = Controller(Keeper(), hostname="127.0.0.1", port=free_port())
+    controller.start()
+    try:
+        yield controller, received
+    finally:
+        controller.stop()
+
+
+def test_a_real_server_of_mail(database: QueueDatabase, clock: Clock, smtp: tuple[Controller, list[Any]]) -> None:
+    controller, received = smtp
+    backend = "django.core.mail.backends.smtp.EmailBackend"
+    with override_settings(**mail_settings(backend, host=controller.hostname, port=controller.port)):
+        rule(clock, target="ops@example.com")
+        assert deliver(clock).state == "sent"
+        rule(clock, name="other", subject="Billing", target="nobody@example.com")
+        clock.after(10)
+        deliver(clock, queue="Billing")
+    assert received[0].rcpt_tos == ["ops@example.com"]
+    assert b"Auto-Submitted: auto-generated" in received[0].content
+    assert "no such mailbox" in NotificationDelivery.objects.get(rule_name="other").error
+
+
+def test_a_server_of_mail_that_is_not_there(database: QueueDatabase, clock: Clock) -> None:
+    with override_settings(**mail_settings("django.core.mail.backends.smtp.EmailBackend", host="127.0.0.1", port=free_port())):
+        rule(clock)
+        failed = deliver(clock)
+    assert (failed.state, failed.attempts) == ("waiting", 1)
+    assert "ConnectionRefusedError" in failed.error

@@ -1,0 +1,230 @@
+"""Checks of a project: registered, run once for the whole cluster at their own interval, whatever they return or raise."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from sqlqueue_app import health_check
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.history import text_of_event
+from sqlqueue_app.health_checks import HealthCheck, registry
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
+from sqlqueue_app.models import CheckResult, Event
+from sqlqueue_app.monitoring.check_results import LONGEST_TEXT, ProjectChecks, custom_check_jobs, run_check
+from sqlqueue_app.monitoring.health import Level, read_health
+from sqlqueue_app.monitoring.metrics import read_metrics
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install, instance
+from tests.support.waiting import join_all
+
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+Register = Callable[..., None]
+
+
+class Answering:
+    """A check whose answer the test says; counts its calls."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+        self.calls = 0
+
+    def __call__(self) -> Any:
+        self.calls += 1
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def looking_at(database: QueueDatabase, *checks: HealthCheck) -> tuple[ProjectChecks, list[datetime]]:
+    install(database)
+    clock = [START]
+    return ProjectChecks(checks, now=lambda: clock[0]), clock
+
+
+def told() -> list[tuple[str, str]]:
+    return [(each.kind, text_of_event(each)) for each in Event.objects.order_by("id")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("no answer", "no answer"),
+        (ValueError("odd"), "ValueError: odd"),
+        (SystemExit(3), "SystemExit: 3"),
+        ("a\0b\ud800", "a\0b\ud800"),
+        (True, "Answering has returned True: expected None when all is well, else a text that says what is not"),
+        ("x" * 9_999, "x" * LONGEST_TEXT),
+    ],
+)
+def test_what_a_check_says_is_its_result(queue_database: QueueDatabase, answer: object, text: str) -> None:
+    check = Answering()
+    checks, clock = looking_at(queue_database, HealthCheck("gateway", 60, check))
+    assert checks.run_due() == ["gateway"]
+    row = CheckResult.objects.get()
+    assert (row.name, row.subject, row.failing, row.every_seconds) == ("gateway", "", False, 60)
+    check.answer = answer
+    clock[0] += MINUTE
+    assert checks.run_due() == ["gateway"]
+
+    row = CheckResult.objects.get()
+    assert row.failing
+    assert row.details["text"].endswith(text)
+    assert (row.since, row.checked_at) == (START + MINUTE, START + MINUTE)
+    assert [kind for kind, _ in told()] == ["check_failed"]
+    assert told()[0][1].startswith("The check “gateway” fails: ")
+    for well in (None, "", "  "):
+        check.answer = well
+        clock[0] += MINUTE
+        checks.run_due()
+        assert not CheckResult.objects.get().failing
+    assert [kind for kind, _ in told()] == ["check_failed", "check_passed"]
+
+
+def test_a_check_that_answers_with_a_coroutine_has_failed() -> None:
+    assert "expected None when all is well" in run_check(HealthCheck("gateway", 60, lambda: asynchronous()))
+
+
+def test_each_check_has_its_own_interval(sqlite_database: QueueDatabase) -> None:
+    often, seldom = Answering(), Answering()
+    checks, clock = looking_at(sqlite_database, HealthCheck("often", 10, often), HealthCheck("seldom", 300, seldom))
+    for _ in range(61):
+        checks.run_due()
+        clock[0] += timedelta(seconds=10)
+    assert (often.calls, seldom.calls) == (61, 3)
+
+
+def test_of_many_workers_one_runs_a_check(queue_database: QueueDatabase) -> None:
+    check = Answering()
+    install(queue_database)
+    begin = threading.Barrier(5)
+
+    def work() -> None:
+        mine = ProjectChecks([HealthCheck("gateway", 60, check)], now=lambda: START)
+        try:
+            begin.wait(60)
+            for _ in range(3):
+                try:
+                    mine.run_due()
+                except DatabaseError:
+                    continue  # SQLite: another one is at it
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    assert check.calls == 1
+
+
+def test_a_check_that_breaks_its_connection_stops_no_other(queue_database: QueueDatabase) -> None:
+    def broken() -> None:
+        with connections[queue_database.alias].cursor() as cursor:
+            cursor.execute("SELECT nothing FROM nowhere")
+
+    other = Answering()
+    checks, _ = looking_at(queue_database, HealthCheck("broken", 60, broken), HealthCheck("other", 60, other))
+    assert checks.run_due() == ["broken", "other"]
+    assert other.calls == 1
+    assert CheckResult.objects.get(name="broken").failing
+
+
+def test_what_fails_is_in_health_and_metrics_unless_it_is_muted(queue_database: QueueDatabase) -> None:
+    check = Answering()
+    check.answer = "no answer"
+    checks, _ = looking_at(queue_database, HealthCheck("gateway", 60, check))
+    instance()
+    checks.run_due()
+
+    health = read_health(get_settings())
+    assert [(each.level, each.check, each.subject, each.text) for each in health.findings] == [
+        (Level.CRITICAL, "check", "gateway", "check gateway: no answer")
+    ]
+    assert read_health(get_settings(), endpoints=["Sales"]).findings == ()
+
+    def in_metrics() -> float:
+        (family,) = [each for each in read_metrics(get_settings()) if each.name == "sqlqueue_check_failing"]
+        return {sample.labels["check"]: sample.value for sample in family.samples}["gateway"]
+
+    assert in_metrics() == 1
+    CheckResult.objects.update(muted_until=datetime.now(UTC) + MINUTE)
+    assert (in_metrics(), read_health(get_settings()).findings) == (0, ())
+    CheckResult.objects.update(muted_until=datetime.now(UTC) - MINUTE)
+    assert in_metrics() == 1
+
+
+def test_of_our_own_checks_health_says_what_it_does_not_see_itself(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    instance()
+    now = datetime.now(UTC)
+    for name in ("clocks", "schedules", "instances"):
+        CheckResult.objects.create(
+            name=f"sqlqueue.{name}",
+            subject="mill",
+            failing=True,
+            details={"seconds": 9, "tick": "noon", "error": "no route"},
+            since=now,
+            checked_at=now,
+        )
+    found = {each.text: each.level for each in read_health(get_settings()).findings}
+    assert found == {
+        "The clock of the machine mill differs from that of the database by 9 seconds.": Level.WARNING,
+        "The recurring message mill that was due at noon was not sent. no route": Level.CRITICAL,
+    }
+
+
+def test_a_decorated_function_is_registered_and_stays_a_function(registered: Register) -> None:
+    assert custom_check_jobs() == []
+    registered("of a test", every=timedelta(minutes=2))
+    (check,) = registry.all()
+    assert (check.name, check.every_seconds, check.function()) == ("of a test", 120, None)
+    assert [each.name for each in custom_check_jobs()] == ["checks of the project"]
+
+
+async def asynchronous() -> None:
+    pass
+
+
+def generator() -> Any:
+    yield "x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "function", "match"),
+    [
+        (("x",), asynchronous, "is async or a generator"),
+        (("x",), generator, "is async or a generator"),
+        (("x",), lambda needed: None, "must be callable without arguments"),
+        (("x",), "no function", "expected a function without arguments"),
+        (("",), Answering(), "cannot be called ''"),
+        ((7,), Answering(), "cannot be called 7"),
+        (("x" * 101,), Answering(), "at most 100 printable characters"),
+        (("a\0b",), Answering(), "at most 100 printable characters"),
+        (("sqlqueue.clocks",), Answering(), "are those of sqlqueue"),
+        (("x", 9), Answering(), "cannot be called every 9: expected seconds of at least 10"),
+        (("x", True), Answering(), "cannot be called every True"),
+        (("x", "60"), Answering(), "cannot be called every '60'"),
+        (("x", float("nan")), Answering(), "cannot be called every nan"),
+        (("x", timedelta(0)), Answering(), "cannot be called every datetime"),
+    ],
+)
+def test_what_cannot_be_a_check_is_refused(arguments: tuple[Any, ...], function: Any, match: str) -> None:
+    name, *every = arguments
+    with pytest.raises(ConfigurationError, match=match):
+        health_check(name, **({"every": every[0]} if every else {}))(function)
+    assert registry.all() == []
+
+
+def test_two_functions_of_one_name_are_refused_and_a_module_imported_twice_is_not(registered: Register) -> None:
+    registered("of a test")
+    registered("of a test")
+    assert len(registry.all()) == 1
+    with pytest.raises(ConfigurationError, match="two checks are called 'of a test'"):
+        health_check("of a test")(Answering())

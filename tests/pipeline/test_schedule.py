@@ -1,0 +1,119 @@
+"""The pipeline by a worker: at its times, by one worker of all, one run after the other."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import PipelineSchedule, pipeline_jobs
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install
+from tests.support.waiting import poll_until
+
+START = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
+
+
+class Clock:
+    """Goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def go(self, **more: int) -> None:
+        self.now += timedelta(**more)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    return tmp_path / "started"
+
+
+def schedule(clock: Clock, script: str, mark: Path) -> PipelineSchedule:
+    return PipelineSchedule("*/5 * * * *", command=[sys.executable, "-c", script, str(mark)], now=clock, zone=UTC)
+
+
+@pytest.fixture
+def leave() -> Iterator[list[PipelineSchedule]]:
+    """Schedules whose children are ended after the test."""
+    made: list[PipelineSchedule] = []
+    yield made
+    for each in made:
+        each.end()
+        if each._child is not None:
+            each._child.wait(60)
+
+
+WRITE = "import sys; open(sys.argv[1], 'a').write('x')"
+
+
+def test_it_starts_at_each_tick(queue_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]) -> None:
+    install(queue_database)
+    worker = schedule(clock, WRITE, mark)
+    leave.append(worker)
+
+    assert not worker.look()
+    clock.go(minutes=4, seconds=29)
+    assert not worker.look()
+    clock.go(seconds=1)
+    assert worker.look()
+    assert not worker.look()
+    poll_until(lambda: mark.exists() and mark.read_text() == "x", what="the first run")
+    poll_until(lambda: worker._child is None or worker._child.poll() is not None, what="its end")
+    clock.go(minutes=11)
+    assert worker.look()
+    poll_until(lambda: mark.read_text() == "xx", what="the second run, once for two ticks")
+
+
+def test_one_worker_of_all_starts_it(
+    queue_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule]
+) -> None:
+    install(queue_database)
+    workers = [schedule(clock, WRITE, mark) for _ in range(3)]
+    leave.extend(workers)
+    clock.go(minutes=5)
+
+    assert sorted(worker.look() for worker in workers) == [False, False, True]
+
+
+def test_a_run_that_is_not_over_is_left_to_its_end(
+    sqlite_database: QueueDatabase, clock: Clock, mark: Path, leave: list[PipelineSchedule], caplog: pytest.LogCaptureFixture
+) -> None:
+    install(sqlite_database)
+    caplog.set_level(logging.INFO, logger="sqlqueue")
+    worker = schedule(clock, "import signal; signal.pause()", mark)
+    leave.append(worker)
+    clock.go(minutes=5)
+    assert worker.look()
+    clock.go(minutes=5)
+    assert not worker.look()
+    worker.end()
+    poll_until(lambda: worker._child is not None and worker._child.poll() is not None, what="the end of the child")
+    clock.go(minutes=1)
+    assert not worker.look()
+
+    events = [record.event for record in caplog.records if hasattr(record, "event")]
+    assert events == ["pipeline_started", "pipeline_late", "pipeline_failed"]
+
+
+def test_without_a_time_there_is_no_job(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    assert pipeline_jobs(get_settings(), StopSignal()) == []
+    install(sqlite_database, PIPELINE={"LAKE": "/srv/lake"})
+    assert pipeline_jobs(get_settings(), StopSignal()) == []
+    install(sqlite_database, PIPELINE={"LAKE": "/srv/lake", "CRON": "0 2 * * *"})
+    assert len(pipeline_jobs(get_settings(), StopSignal())) == 1

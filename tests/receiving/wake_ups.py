@@ -1,0 +1,53 @@
+"""Messages that wake receivers, by a trigger or by our own sends, and a connection that hears of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.core.management import call_command
+
+from sqlqueue_app import send
+from sqlqueue_app.dialects.schema import wake_up_channel
+from sqlqueue_app.tables.announcements import ListeningConnection
+from tests.support.bench import Bench
+from tests.support.tables import execute
+from tests.support.worker_processes import address
+
+NEVER = 3600.0
+HEADERS = json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Message"})
+
+
+def prepare(bench: Bench, *, trigger: bool = True, **endpoint: Any) -> None:
+    bench.configure(WAKE_UP=True, **endpoint)
+    if trigger:
+        call_command("sqlqueue_install", "--wake-up", verbosity=0)
+
+
+def by_insert(bench: Bench, number: int) -> None:
+    sql = "INSERT INTO \"Sales\" (id, headers, body) VALUES (gen_random_uuid(), %s, convert_to(%s, 'UTF8'))"
+    execute(bench.database, sql, HEADERS, json.dumps({"n": number}))
+
+
+def by_own_send(bench: Bench, number: int) -> None:
+    send("Test.Message", {"n": number}, to=address(bench, "Sales"))
+
+
+class Line:
+    """A listening connection to the bench's database, on the channels of these queues."""
+
+    def __init__(self, bench: Bench, *queues: str) -> None:
+        self.channels = {name: wake_up_channel(bench.table(name).qualified) for name in queues}
+        self.connection = ListeningConnection(bench.database.alias)
+
+    def __enter__(self) -> Line:
+        self.connection.open(self.channels.values())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.dispose()
+
+    def wait(self) -> set[str]:
+        """The queues that were announced next."""
+        heard = self.connection.wait(60)
+        return {name for name, channel in self.channels.items() if channel in heard}

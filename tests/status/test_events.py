@@ -1,0 +1,217 @@
+"""Events: written once where things happen, whoever looks at the same time; forgotten when they are old; always readable."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from datetime import timedelta
+
+import pytest
+from django.db import connections, transaction
+from django.db.utils import DataError
+from django.utils import translation
+
+from sqlqueue_app.browsing.messages import purge_queue
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.history import text_of_event
+from sqlqueue_app.failures.index import FailureIndexing
+from sqlqueue_app.failures.operation_kinds import KINDS
+from sqlqueue_app.failures.operations import OperationRunner
+from sqlqueue_app.models import Event, FailedMessage, FailureStatus, Operation, OperationState, Severity
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status import events
+from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, tell_event
+from sqlqueue_app.status.retention import EVENTS_KEPT, forget_old_events
+from sqlqueue_app.tables.row_selection import remove_rows
+from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT as NOW
+from tests.support.error_rows import failed
+from tests.support.failure_index import alias, look
+from tests.support.filling import message, table
+from tests.support.waiting import join_all
+
+SECOND = timedelta(seconds=1)
+PLACED = "shop.OutOfStock: shop.handlers.place()"
+
+
+def told() -> list[tuple[str, str]]:
+    return [(each.kind, each.subject) for each in Event.objects.using(alias()).order_by("id")]
+
+
+def set_status(status: FailureStatus) -> None:
+    FailedMessage.objects.using(alias()).update(status=status)
+
+
+def test_a_new_group_is_an_event_once(errors: QueueDatabase) -> None:
+    table(errors, "error").send([failed("m-1"), failed("m-2")])
+    look()
+    table(errors, "error").send([failed("m-3", at=NOW + SECOND)])
+    look()
+
+    assert told() == [("group_new", PLACED)]
+    event = Event.objects.using(alias()).get()
+    assert (event.severity, event.at) == (Severity.ERROR, NOW)
+    assert event.details["group"] == str(FailedMessage.objects.using(alias()).all()[0].exception_group)
+
+
+@pytest.mark.parametrize("status", [FailureStatus.RESOLVED, FailureStatus.ARCHIVED, FailureStatus.DELETED])
+def test_a_group_comes_back_when_none_of_it_was_left(errors: QueueDatabase, status: FailureStatus) -> None:
+    table(errors, "error").send([failed("m-1"), failed("m-2")])
+    look()
+    set_status(status)
+    table(errors, "error").send([failed("m-3", at=NOW + SECOND), failed("m-4", at=NOW + SECOND)])
+    look()
+    table(errors, "error").send([failed("m-5", at=NOW + 2 * SECOND)])
+    look()
+
+    assert told() == [("group_new", PLACED), ("group_back", PLACED)]
+
+
+@pytest.mark.parametrize("status", [FailureStatus.UNRESOLVED, FailureStatus.RETRY_ISSUED])
+def test_a_group_of_which_something_is_open_has_not_come_back(errors: QueueDatabase, status: FailureStatus) -> None:
+    table(errors, "error").send([failed("m-1")])
+    look()
+    set_status(status)
+    table(errors, "error").send([failed("m-1", at=NOW + SECOND), failed("m-2", at=NOW + SECOND)])
+    look()
+
+    assert told() == [("group_new", PLACED)]
+
+
+def test_a_row_that_is_put_back_is_no_new_failure(errors: QueueDatabase) -> None:
+    queue = table(errors, "error")
+    queue.send([failed("m-1")])
+    look()
+    remove_rows(queue, [1])
+    look()
+    assert FailedMessage.objects.using(alias()).get().status == FailureStatus.GONE
+    queue.send([failed("m-1")])
+    look()
+
+    assert FailedMessage.objects.using(alias()).get().status == FailureStatus.UNRESOLVED
+    assert told() == [("group_new", PLACED)]
+
+
+def test_processes_that_look_at_once_tell_of_a_group_once(errors: QueueDatabase) -> None:
+    table(errors, "error").send(
+        [failed(f"m-{number}", NServiceBus_ExceptionInfo_ExceptionType=f"T{number}") for number in range(30)]
+    )
+    begin = threading.Barrier(3)
+
+    def work() -> None:
+        try:
+            begin.wait(60)
+            while (found := look(limit=10)).is_behind or found.problems:
+                pass
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+
+    assert len(told()) == len(set(told())) == 30
+
+
+def test_an_event_is_there_if_its_transaction_is(errors: QueueDatabase) -> None:
+    with transaction.atomic(using=alias()):
+        record_event(EventKind.QUEUE_PURGED, "Sales", {"count": 1}, now=NOW)
+        transaction.set_rollback(True, using=alias())
+
+    assert told() == []
+
+
+@pytest.mark.parametrize("subject", ["a\0b", "x" * 5_000, "\ud800", "", "<b>'\"@/é", "٣ قائمة"])
+def test_any_subject_is_taken(errors: QueueDatabase, subject: str) -> None:
+    record_event(EventKind.GROUP_NEW, subject, {"group": subject, "nested": [subject]}, now=NOW)
+
+    event = Event.objects.using(alias()).get()
+    assert event.details == {"group": subject, "nested": [subject]}
+    assert len(event.subject) <= 400
+    assert text_of_event(event) == f"Messages fail in a new way: {event.subject}"
+
+
+def test_what_cannot_be_told_undoes_nothing(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a database refuses, here a text that is too long for its column.
+    monkeypatch.setattr(events, "fitting_subject", lambda text: text * 1_000)
+    with transaction.atomic(using=alias()):
+        Operation.objects.using(alias()).create(id=uuid.uuid4(), kind="retry", requested_at=NOW)
+        if errors.vendor == "sqlite":
+            Event.objects.using(alias()).all().delete()  # takes texts of any length
+        tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 1})
+        assert Operation.objects.using(alias()).count() == 1
+
+    assert Operation.objects.using(alias()).count() == 1
+    if errors.vendor == "postgresql":
+        assert told() == []
+        with pytest.raises(DataError):
+            record_event(EventKind.QUEUE_PURGED, "Sales", now=NOW)
+
+
+def test_a_purge_is_an_event(errors: QueueDatabase) -> None:
+    table(errors, "Sales").send([message() for _ in range(3)])
+
+    assert purge_queue(table(errors, "Sales")) == 3
+
+    assert told() == [("queue_purged", "Sales")]
+    assert text_of_event(Event.objects.using(alias()).get()) == "The queue Sales was purged: 3 messages were deleted."
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "text"),
+    [
+        (OperationState.COMPLETED, "operation_completed", "The operation on it is completed: 0 done, 0 skipped, 0 failed."),
+        (OperationState.CANCELLED, "operation_cancelled", "The operation on it was cancelled after 0 messages."),
+        (OperationState.FAILED, "operation_failed", "The operation on it ended early after 0 messages: "),
+    ],
+)
+def test_the_end_of_an_operation_is_an_event(errors: QueueDatabase, state: OperationState, kind: str, text: str) -> None:
+    operation = Operation.objects.using(alias()).create(
+        id=uuid.uuid4(),
+        kind="retry" if state != OperationState.FAILED else next(iter(KINDS)),
+        scope={} if state != OperationState.COMPLETED else {"ids": [str(uuid.uuid4())]},
+        description="it",
+        cancel_requested=state == OperationState.CANCELLED,
+        user_key="99" if state == OperationState.FAILED else "",
+        requested_at=NOW,
+    )
+    runner, other = (OperationRunner(get_settings()) for _ in range(2))
+
+    for each in (runner, other, runner):
+        each.run(operation.pk, wait=lambda _: False)
+
+    operation.refresh_from_db(using=alias())
+    assert (operation.state, told()) == (state, [(kind, "it")])
+    event = Event.objects.using(alias()).get()
+    assert event.details["operation"] == str(operation.pk)
+    assert text_of_event(event).startswith(text)
+
+
+def test_old_events_are_deleted_a_thousand_at_once(errors: QueueDatabase) -> None:
+    old, young = NOW - EVENTS_KEPT - SECOND, NOW - EVENTS_KEPT + SECOND
+    rows = [Event(at=old if number < 2_500 else young, severity="info", kind="x") for number in range(2_600)]
+    Event.objects.using(alias()).bulk_create(rows, batch_size=100)
+
+    assert forget_old_events(alias(), NOW) == 2_500
+    assert Event.objects.using(alias()).count() == 100
+
+
+def test_a_worker_forgets_old_events(errors: QueueDatabase) -> None:
+    record_event(EventKind.GROUP_NEW, "old", now=NOW - EVENTS_KEPT - SECOND)
+    record_event(EventKind.GROUP_NEW, "young", now=NOW - SECOND)
+
+    FailureIndexing(get_settings(), now=lambda: NOW).index()
+
+    assert told() == [("group_new", "young")]
+    assert managed_alias() == alias()
+
+
+@pytest.mark.parametrize("details", [None, [], "x", {"count": "%s"}, {"operation": 3}])
+def test_every_kind_has_a_text_whatever_its_details_are(details: object) -> None:
+    for kind in (*EventKind, "unheard of"):
+        text = text_of_event(Event(kind=str(kind), subject="%(x)s", details=details))
+        assert text
+        with translation.override("de"):
+            assert text_of_event(Event(kind=str(kind), subject="%(x)s", details=details))
+    assert CATALOGUE.keys() == set(EventKind)

@@ -1,0 +1,72 @@
+"""Operations that have ended and actions are forgotten after their time; what is open, or younger, stays."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+import pytest
+
+from sqlqueue_app.models import (
+    ActionResult,
+    ConversationEdge,
+    GroupFigures,
+    MessageFigures,
+    Operation,
+    OperationState,
+    OperatorAction,
+)
+from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status import retention
+from sqlqueue_app.status.events import Actor, record_action
+from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_figures, forget_what_is_old
+from sqlqueue_app.tables.connections import database_now
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install
+
+SECOND = timedelta(seconds=1)
+
+
+def operation(state: OperationState, at: datetime) -> Operation:
+    finished = None if state == OperationState.RUNNING else at
+    return Operation.objects.create(id=uuid.uuid4(), kind="retry", state=state, requested_at=at, finished_at=finished)
+
+
+def test_what_has_ended_long_ago_is_forgotten(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(queue_database)
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 2)
+    now = database_now(managed_alias())
+    old = [operation(OperationState.COMPLETED, now - OPERATIONS_KEPT - SECOND) for _ in range(5)]
+    kept = {
+        operation(OperationState.RUNNING, now - OPERATIONS_KEPT * 2).pk,
+        operation(OperationState.FAILED, now - OPERATIONS_KEPT + timedelta(minutes=1)).pk,
+    }
+    actions = [
+        record_action(Actor("anna"), "retry", "x", operation=old[0], now=lambda age=age: now - age)  # type: ignore[misc]
+        for age in (ACTIONS_KEPT + SECOND, ACTIONS_KEPT + SECOND, ACTIONS_KEPT + SECOND, ACTIONS_KEPT - SECOND)
+    ]
+
+    forget_what_is_old(managed_alias(), now)
+
+    assert set(Operation.objects.values_list("pk", flat=True)) == kept
+    (action,) = OperatorAction.objects.all()
+    assert (action.pk, action.operation, action.result) == (actions[-1].pk, None, ActionResult.DONE)
+
+
+def test_figures_of_minutes_and_hours_are_forgotten_and_those_of_days_never(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    now = database_now(managed_alias())
+    ages = [timedelta(hours=47), timedelta(hours=49), timedelta(days=91), timedelta(days=93), timedelta(days=4000)]
+    for age in ages:
+        for seconds in (60, 3600, 86400):
+            MessageFigures.objects.create(seconds=seconds, at=now - age)
+        for seconds in (3600, 86400):
+            ConversationEdge.objects.create(seconds=seconds, at=now - age)
+            seen = {"first_seen": now, "last_seen": now}
+            GroupFigures.objects.create(group_id=uuid.UUID(int=1), seconds=seconds, at=now - age, **seen)
+
+    assert forget_fine_figures(managed_alias(), now) == 4 + 3 * 2
+
+    for model in (MessageFigures, ConversationEdge, GroupFigures):
+        left = list(model._default_manager.order_by("seconds").values_list("seconds", flat=True))
+        assert left == ([60] if model is MessageFigures else []) + [3600] * 3 + [86400] * 5

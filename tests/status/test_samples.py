@@ -1,0 +1,330 @@
+"""Queue samples: taken once for the whole cluster, rolled up, deleted in time, and true."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import Claim, EndpointSample, Instance, QueueSample
+from sqlqueue_app.receiving.instances import AHEAD_AT_MOST, InstanceLease, claim, lease_instance
+from sqlqueue_app.status import retention
+from sqlqueue_app.status import samples as sampling
+from sqlqueue_app.status.queues import address_book_of
+from sqlqueue_app.status.samples import RESOLUTIONS, Sampling, keep_house, read_samples, resolution_for, write_samples
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import delayed_address
+from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
+from tests.support.waiting import join_all
+
+START = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ENDPOINTS: dict[str, Any] = {"Sales": {"SATELLITES": {"Sales.Priority": {}}, "INSTANCE": "here", "CALLBACK_QUEUES": 2}}
+QUEUES = {"Sales", "Sales.Priority", "error", "Sales.Delayed"}
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def samples(database: QueueDatabase, **chosen: Any) -> list[QueueSample]:
+    return list(QueueSample.objects.using(database.alias).filter(**chosen).order_by("taken_at", "queue"))
+
+
+def lease(database: QueueDatabase) -> InstanceLease:
+    return lease_instance(get_settings().endpoint("Sales"), alias=database.alias, concurrency=2, exists=lambda name: True)
+
+
+def test_a_sample_holds_what_is_in_each_queue(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    lease(queue_database)
+    age = datetime.now(UTC) - START + timedelta(minutes=5)
+    table(queue_database, "Sales").send([message(age=age), message(), message(lifetime_ms=-60_000)])
+    book = address_book_of(get_settings())
+    delayed = DelayedTable(queue_database.alias, delayed_address(book, "Sales"))
+    for due in (datetime.now(UTC) - HOUR, datetime.now(UTC) + HOUR, datetime.now(UTC) + HOUR):
+        delayed.add("{}", b"", due)
+
+    assert Sampling(get_settings(), now=Clock()).sample() == 5
+
+    found = {sample.queue: sample for sample in samples(queue_database)}
+    assert found.keys() == QUEUES | {"Sales.here"}
+    assert {(each.taken_at, each.seconds, each.samples, each.exact) for each in found.values()} == {
+        (START - 3 * SECOND, 10, 1, True)
+    }
+    sales = found["Sales"]
+    assert (sales.waiting, sales.most_waiting, sales.expired, sales.overdue) == (3, 3, 1, 0)
+    assert sales.head_age_seconds == pytest.approx(300, abs=60)
+    assert (found["Sales.Delayed"].waiting, found["Sales.Delayed"].overdue) == (3, 1)
+    assert (found["error"].waiting, found["error"].head_age_seconds) == (0, None)
+
+
+def test_the_callback_queues_of_the_dead_are_not_counted(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    lease(queue_database)
+    Instance.objects.using(queue_database.alias).update(heartbeat_at="2020-01-01T00:00:00Z")
+    Sampling(get_settings(), now=Clock()).sample()
+    assert {sample.queue for sample in samples(queue_database)} == QUEUES
+
+
+def test_of_many_workers_one_counts(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    clock, rounds, workers = Clock(), 4, 5
+    written: list[int] = []
+    # Who comes last puts the clock forward; then all look at once.
+    together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + 10 * SECOND))
+
+    def work() -> None:
+        mine = Sampling(get_settings(), now=clock)
+        try:
+            for _ in range(rounds):
+                together.wait(60)
+                written.extend(mine.sample() for _ in range(2))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    assert Counter(written) == {0: 2 * rounds * workers - rounds, len(QUEUES): rounds}
+    per_time = Counter(sample.taken_at for sample in samples(queue_database))
+    assert per_time == {START + (10 * n - 3) * SECOND: len(QUEUES) for n in range(1, rounds + 1)}
+
+
+def test_a_look_a_little_early_and_one_a_little_late_miss_nothing(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    clock = Clock()
+    worker = Sampling(get_settings(), now=clock)
+    for passed in (0, 5.2, 9.9, 15.1, 20.3, 25.0, 30.4):
+        clock.now = START + passed * SECOND
+        worker.sample()
+    assert len({sample.taken_at for sample in samples(queue_database)}) == 4
+    assert RESOLUTIONS[0].seconds == sampling.LOOK_SECONDS * 2
+
+
+def test_the_job_asks_the_database_once_in_ten_seconds(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database, ENDPOINTS=ENDPOINTS)
+    clock = Clock()
+    began = clock.now
+    worker = Sampling(get_settings(), now=clock, clock=lambda: (clock.now - began).total_seconds())
+    call = worker.job().call
+    asked = []
+    for passed in range(0, 60, 5):
+        clock.now = began + passed * SECOND
+        with CaptureQueriesContext(postgresql_database.connection) as statements:
+            call()
+        asked.append(bool(statements.captured_queries))
+    assert sum(asked) == 6
+    assert len({sample.taken_at for sample in samples(postgresql_database, seconds=10)}) == 6
+
+
+def test_two_projects_on_one_database_each_count_their_own_queues(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Billing": {"CALLBACKS": False}}, SEND_AS="Web")
+    theirs = Sampling(get_settings(), now=Clock())
+    install(queue_database, ENDPOINTS=ENDPOINTS, SEND_AS=None)
+    ours = Sampling(get_settings(), now=Clock())
+    theirs.sample()
+    ours.sample()
+    assert Counter(sample.queue for sample in samples(queue_database)) == {
+        **dict.fromkeys(QUEUES, 1), "Billing": 1, "Billing.Delayed": 1, "Web": 1, "Web.Delayed": 1,
+    }  # fmt: skip
+
+
+def test_a_queue_that_cannot_be_counted_is_left_out(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    queue_database.configure(ENDPOINTS={**ENDPOINTS, "Missing": {"CALLBACKS": False}})
+    assert Sampling(get_settings(), now=Clock()).sample() == len(QUEUES)
+
+
+def test_a_long_queue_is_estimated_and_said_to_be(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}})
+    table(queue_database, "Sales").send([message() for _ in range(EXACT_COUNT_LIMIT + 50)])
+    Sampling(get_settings(), now=Clock()).sample()
+    (sales,) = samples(queue_database, queue="Sales")
+    assert (sales.waiting, sales.exact) == (EXACT_COUNT_LIMIT + 50, False)
+
+
+def test_who_comes_too_late_pays_two_statements_and_none_at_the_next_look(postgresql_database: QueueDatabase) -> None:
+    database = postgresql_database
+    install(database, ENDPOINTS=ENDPOINTS)
+    Sampling(get_settings(), now=Clock()).sample()
+    late = Sampling(get_settings(), now=Clock())
+    with CaptureQueriesContext(database.connection) as first:
+        assert late.sample() == 0
+    with CaptureQueriesContext(database.connection) as second:
+        assert late.sample() == 0
+    asked = [[sql for each in looks if (sql := each["sql"]) not in ("BEGIN", "COMMIT")] for looks in (first, second)]
+    assert [len(each) for each in asked] == [1, 0], "besides the one that reads the clock"
+
+
+# --- rolling up and deleting ---------------------------------------------------------------------------------------------------
+
+
+def fill(database: QueueDatabase, seconds: int, moments: list[datetime], **values: Any) -> None:
+    QueueSample.objects.using(database.alias).bulk_create(
+        QueueSample(**{"queue": "Sales", "taken_at": moment, "seconds": seconds, "waiting": 0, "most_waiting": 0, **values})
+        for moment in moments
+    )
+
+
+def every(seconds: int, begin: datetime, end: datetime) -> list[datetime]:
+    count = int((end - begin).total_seconds() / seconds)
+    return [begin + n * seconds * SECOND for n in range(count)]
+
+
+def test_a_minute_is_rolled_up_when_it_is_complete_and_once(queue_database: QueueDatabase) -> None:
+    noon = START - 3 * SECOND
+    for n, waiting in enumerate((10, 20, 30, 40, 50, 61)):
+        values = {"waiting": waiting, "most_waiting": waiting, "expired": n, "head_age_seconds": n or None, "exact": n != 3}
+        fill(queue_database, 10, [noon + 10 * n * SECOND], **values)
+    fill(queue_database, 10, [noon], queue="error", waiting=7, most_waiting=9)
+
+    keep_house(queue_database.alias, noon + 69 * SECOND)
+    assert samples(queue_database, seconds=60) == []
+    for _ in range(2):
+        keep_house(queue_database.alias, noon + 70 * SECOND)
+
+    assert len(samples(queue_database, seconds=60)) == 2
+    (sales,) = samples(queue_database, seconds=60, queue="Sales")
+    (error,) = samples(queue_database, seconds=60, queue="error")
+    assert (sales.taken_at, sales.samples, sales.waiting, sales.most_waiting) == (noon, 6, 35, 61)
+    assert (sales.expired, sales.head_age_seconds, sales.exact) == (2, 5.0, False)
+    assert (error.samples, error.waiting, error.most_waiting) == (1, 7, 9)
+
+
+def test_means_are_weighted_by_how_often_was_counted(queue_database: QueueDatabase) -> None:
+    noon = START - 3 * SECOND
+    fill(queue_database, 60, [noon], waiting=100, most_waiting=120, samples=1)
+    fill(queue_database, 60, every(60, noon + 60 * SECOND, noon + 600 * SECOND), waiting=10, samples=6)
+    keep_house(queue_database.alias, noon + 659 * SECOND)
+    assert samples(queue_database, seconds=600) == []
+    keep_house(queue_database.alias, noon + 660 * SECOND)
+    (rolled,) = samples(queue_database, seconds=600)
+    assert (rolled.samples, rolled.waiting, rolled.most_waiting) == (55, round((100 + 54 * 10) / 55), 120)
+
+
+def test_what_endpoints_did_is_summed_by_instance_and_type(queue_database: QueueDatabase) -> None:
+    noon = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+    common = {"endpoint": "Sales", "message_type": "A", "seconds": 10, "handled": 3, "processing_seconds": 1.5}
+    ahead = {"critical_measured": 1, "critical_seconds": -2, "critical_max": -2}
+    EndpointSample.objects.using(queue_database.alias).bulk_create(
+        [
+            EndpointSample(**common, **ahead, instance="one", taken_at=noon, processing_max=1),
+            EndpointSample(**common, instance="one", taken_at=noon, processing_max=0.5, failures=2),
+            EndpointSample(**common, instance="one", taken_at=noon + 50 * SECOND, immediate_retries=4),
+            EndpointSample(**common, instance="two", taken_at=noon + 10 * SECOND),
+            EndpointSample(**common, instance="two", taken_at=noon + 60 * SECOND),
+        ]
+    )  # fmt: skip
+    keep_house(queue_database.alias, noon + 75 * SECOND)
+    one, two = EndpointSample.objects.using(queue_database.alias).filter(seconds=60).order_by("instance")
+    assert (one.taken_at, one.handled, one.failures, one.immediate_retries) == (noon, 9, 2, 4)
+    assert (one.processing_seconds, one.processing_max) == (4.5, 1.0)
+    assert (one.critical_measured, one.critical_seconds, one.critical_max) == (1, -2.0, -2.0)
+    assert (two.instance, two.handled, two.critical_max) == ("two", 3, None)
+    keep_house(queue_database.alias, noon + 2 * HOUR)
+    assert not EndpointSample.objects.using(queue_database.alias).filter(seconds=10).exists()
+
+
+def test_after_a_time_without_a_worker_what_is_left_is_rolled_up(queue_database: QueueDatabase) -> None:
+    noon = START - 3 * SECOND
+    fill(queue_database, 10, every(10, noon, noon + 120 * SECOND), waiting=5)
+    keep_house(queue_database.alias, noon + 30 * 60 * SECOND)
+    assert [sample.taken_at for sample in samples(queue_database, seconds=60)] == [noon, noon + 60 * SECOND]
+    fill(queue_database, 10, every(10, noon + 1800 * SECOND, noon + 1860 * SECOND), waiting=5)
+    keep_house(queue_database.alias, noon + 1900 * SECOND)
+    assert len(samples(queue_database, seconds=60)) == 3
+
+
+def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "DELETED_AT_ONCE", 7)
+    noon = START - 3 * SECOND
+    for resolution in RESOLUTIONS:
+        oldest, length = noon - resolution.kept, resolution.seconds * SECOND
+        fill(queue_database, resolution.seconds, every(resolution.seconds, oldest - 20 * length, oldest))
+        fill(queue_database, resolution.seconds, [oldest, noon - length])
+    Claim.objects.using(queue_database.alias).create(name="of long ago", until=noon - 31 * DAY)
+    # What is made of the old ones is not looked at here.
+    keep_house(queue_database.alias, noon)
+    for resolution in RESOLUTIONS:
+        kept = [sample.taken_at for sample in samples(queue_database, seconds=resolution.seconds)]
+        assert kept[0] == noon - resolution.kept
+    assert not Claim.objects.using(queue_database.alias).filter(name="of long ago").exists()
+
+
+def test_two_hours_of_samples_stay_within_their_numbers(sqlite_database: QueueDatabase) -> None:
+    noon = START - 3 * SECOND
+    fill(sqlite_database, 10, every(10, noon - 2 * HOUR, noon), waiting=3)
+    for minute in every(60, noon - 2 * HOUR, noon + 60 * SECOND):
+        keep_house(sqlite_database.alias, minute + 10 * SECOND)
+    counts = Counter(sample.seconds for sample in samples(sqlite_database))
+    # Ten seconds after noon the oldest sample is more than an hour old, and the last ten minutes are not rolled up yet.
+    assert counts == {10: 359, 60: 120, 600: 11, 3600: 1}
+    assert {sample.waiting for sample in samples(sqlite_database)} == {3}
+
+
+def test_charts_read_what_is_kept_for_their_period(queue_database: QueueDatabase) -> None:
+    noon = START - 3 * SECOND
+    for resolution in RESOLUTIONS:
+        fill(queue_database, resolution.seconds, every(resolution.seconds, noon - 1200 * SECOND, noon), waiting=resolution.seconds)
+    fill(queue_database, 10, [noon], queue="error", waiting=1)
+    found = read_samples(queue_database.alias, ["Sales", "Billing"], timedelta(minutes=5), noon)
+    assert found["Billing"] == []
+    assert [sample.taken_at for sample in found["Sales"]] == every(10, noon - 290 * SECOND, noon)
+    assert len(read_samples(queue_database.alias, ["Sales"], DAY, noon)["Sales"]) == 20
+    assert len(read_samples(queue_database.alias, ["Sales"], 7 * DAY, noon)["Sales"]) == 2
+    wanted = [(timedelta(minutes=1), 10), (HOUR, 10), (2 * HOUR, 60), (DAY, 60), (2 * DAY, 600), (365 * DAY, 3600)]
+    assert [resolution_for(period).seconds for period, _ in wanted] == [seconds for _, seconds in wanted]
+
+
+def test_what_another_project_has_written_is_left_as_it_is(queue_database: QueueDatabase) -> None:
+    fill(queue_database, 10, [START], queue="error", waiting=1)
+    mine = [QueueSample(queue=name, taken_at=START, seconds=10, waiting=2, most_waiting=2) for name in ("Sales", "error")]
+    write_samples(queue_database.alias, mine)
+    assert {sample.queue: sample.waiting for sample in samples(queue_database)} == {"Sales": 2, "error": 1}
+
+
+# --- claims --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_granted_once_and_again_when_the_clock_was_put_back(queue_database: QueueDatabase) -> None:
+    def asked(at: datetime) -> bool:
+        return claim(queue_database.alias, "work", at)
+
+    assert [asked(START), asked(START), asked(START - SECOND), asked(START + SECOND)] == [True, False, False, True]
+    far = START + AHEAD_AT_MOST + 2 * SECOND
+    assert [asked(far), asked(START), asked(START)] == [True, True, False]
+
+
+def test_a_claim_for_the_first_time_is_granted_once(queue_database: QueueDatabase) -> None:
+    granted: list[bool] = []
+    together = threading.Barrier(6)
+
+    def work() -> None:
+        try:
+            together.wait(60)
+            granted.append(claim(queue_database.alias, "work", START))
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    assert sorted(granted) == [False] * 5 + [True]

@@ -1,0 +1,262 @@
+"""A worker on a real database, with handlers that a test writes itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from sqlqueue_app import close_callbacks
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.installation import planned_tables
+from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.models import Instance
+from sqlqueue_app.receiving.handlers import handles, registry
+from sqlqueue_app.receiving.instances import InstanceLease, lease_instance
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.sending.replies import pending
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.queue import QueueTable, queue_table
+from sqlqueue_app.tables.rows import NewRow, PeekedRow
+from sqlqueue_app.worker.run import RunOptions, run_worker
+from tests.support.databases import QueueDatabase
+
+# A worker of a test has a few hundred messages to handle at most.
+SECONDS_TO_EMPTY = 120.0
+FAST = {"CALLBACKS": False, "IMMEDIATE_RETRIES": 0, "DELAYED_RETRIES": 0, "PURGE_EXPIRED_EVERY": 0}
+MODES = ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"]
+
+
+@dataclass
+class Calls:
+    """What handlers were called with, seen by the test's own thread."""
+
+    seen: list[Any] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, value: Any) -> int:
+        with self._lock:
+            self.seen.append(value)
+            return len(self.seen)
+
+
+@dataclass
+class Bench:
+    """An endpoint `Sales` on the database of the test."""
+
+    database: QueueDatabase
+
+    def configure(self, *, routes: dict[str, str] | None = None, **endpoint: Any) -> None:
+        self.database.configure(ENDPOINTS={"Sales": {**FAST, **endpoint}}, ROUTES=routes or {})
+        self.install()
+
+    def install(self) -> None:
+        install_tables(self.database.alias, planned_tables(get_settings(), self.database.vendor))
+
+    def install_queues(self, *names: str) -> None:
+        book = get_settings().address_book(self.database.vendor)
+        install_tables(self.database.alias, [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in names])
+
+    def table(self, name: str) -> QueueTable:
+        book = get_settings().address_book(self.database.vendor)
+        return queue_table(self.database.alias, book.resolve(QueueAddress(name, form=self.database.vendor)))
+
+    def rows(self, name: str) -> list[PeekedRow]:
+        return self.table(name).peek(1000, after=-1, body_limit=1_000_000_000)
+
+    def headers(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(row.headers or "") for row in self.rows(name)]
+
+    def put(self, headers: str, body: bytes, *, queue: str = "Sales", row_id: str = "11111111-2222-3333-4444-555555555555") -> None:
+        """A row as somebody else might write it."""
+        self.table(queue).send([NewRow(row_id, headers, body)])
+
+    def put_message(self, message_type: str, body: object = None, **headers: str) -> None:
+        text = json.dumps({"NServiceBus.EnclosedMessageTypes": message_type, **headers})
+        self.put(text, json.dumps({} if body is None else body).encode())
+
+    def put_message_of(self, number: int, message_type: str, body: object = None) -> None:
+        """One of several messages: the number makes the id of its row."""
+        text = json.dumps({"NServiceBus.EnclosedMessageTypes": message_type})
+        self.put(text, json.dumps({} if body is None else body).encode(), row_id=f"00000000-0000-0000-0000-{number:012}")
+
+    def run(self, stop: StopSignal | None = None, **options: Any) -> int:
+        """Receive until nothing is left, in the calling thread and those of the worker; with `until_empty=False` until the stop."""
+        chosen = RunOptions(**{"until_empty": True, **options})
+        stop = stop or StopSignal()
+        if not chosen.until_empty:
+            return run_worker(get_settings(), chosen, stop)
+        late = threading.Timer(SECONDS_TO_EMPTY, stop.set)
+        late.start()
+        try:
+            return run_worker(get_settings(), chosen, stop)
+        finally:
+            in_time = late.is_alive()
+            late.cancel()
+            late.join()
+            assert in_time, f"the worker has not found its queues empty within {SECONDS_TO_EMPTY} s"
+
+
+@dataclass
+class Asking:
+    """The test asks as `Web`, which has two callback queues and no handlers; `Sales` answers."""
+
+    bench: Bench
+
+    def configure(self, *, sales: dict[str, Any] | None = None, **web: Any) -> None:
+        asking = {**FAST, "HANDLERS": [], "CALLBACKS": True, "INSTANCE": "here", "CALLBACK_QUEUES": 2, **web}
+        self.bench.database.configure(
+            ENDPOINTS={"Sales": {**FAST, **(sales or {})}, "Web": asking}, ROUTES={"Test.*": "Sales"}, SEND_AS="Web"
+        )
+        self.bench.install()
+
+    def instances(self) -> list[Instance]:
+        return list(Instance.objects.using(self.bench.database.alias).filter(endpoint="Web").order_by("callback_queue"))
+
+    def answer(
+        self,
+        correlation_id: str,
+        body: bytes = b"{}",
+        headers: dict[str, str] | None = None,
+        *,
+        queue: str = "Web.here",
+        row: int = 1,
+    ) -> None:
+        """A reply as somebody else might write it."""
+        told = {"NServiceBus.MessageIntent": "Reply", "NServiceBus.CorrelationId": correlation_id, **(headers or {})}
+        self.bench.put(json.dumps(told), body, queue=queue, row_id=f"00000000-0000-0000-0000-{row:012}")
+
+
+class Running:
+    """A worker in a thread of the test."""
+
+    def __init__(self, bench: Bench, **options: Any) -> None:
+        self.stop = StopSignal()
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(bench, options), name="test-worker")
+
+    def _run(self, bench: Bench, options: dict[str, Any]) -> None:
+        try:
+            bench.run(self.stop, until_empty=False, **options)
+        except BaseException as error:  # noqa: BLE001 - handed to the thread of the test
+            self.error = error
+        finally:
+            connections.close_all()
+
+    def __enter__(self) -> Running:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+def take(asking: Asking) -> InstanceLease:
+    """Another process leases a callback queue."""
+    return lease_instance(
+        get_settings().endpoint("Web"),
+        alias=asking.bench.database.alias,
+        concurrency=1,
+        exists=lambda name: asking.bench.table(name).exists(),
+    )
+
+
+def write_instance(bench: Bench, name: str) -> None:
+    """A row of the handler's own: any managed table will do."""
+    now = timezone.now()
+    Instance.objects.using(bench.database.alias).create(endpoint="T", name=name, host="h", pid=1, started_at=now, heartbeat_at=now)
+
+
+def written(bench: Bench) -> list[str]:
+    return sorted(Instance.objects.using(bench.database.alias).filter(endpoint="T").values_list("name", flat=True))
+
+
+@pytest.fixture
+def bench(queue_database: QueueDatabase, handler_registry: None) -> Bench:
+    made = Bench(queue_database)
+    made.configure()
+    return made
+
+
+@pytest.fixture
+def postgresql_bench(postgresql_database: QueueDatabase, handler_registry: None) -> Bench:
+    made = Bench(postgresql_database)
+    made.configure()
+    return made
+
+
+@pytest.fixture
+def sqlite_bench(sqlite_database: QueueDatabase, handler_registry: None) -> Bench:
+    made = Bench(sqlite_database)
+    made.configure()
+    return made
+
+
+@pytest.fixture
+def handler_registry() -> Iterator[None]:
+    """Handlers that the test registers are gone after it; others are not there meanwhile."""
+    kept = registry.all()
+    for handler in kept:
+        registry.remove(handler)
+    yield
+    for handler in registry.all():
+        registry.remove(handler)
+    for handler in kept:
+        registry.add(handler)
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
+
+
+@pytest.fixture
+def failing(calls: Calls) -> Calls:
+    """A handler for `Test.Message` that always fails."""
+
+    def fail(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        raise LookupError("always")
+
+    handles("Test.Message")(fail)
+    return calls
+
+
+@pytest.fixture
+def counting(calls: Calls) -> Callable[..., None]:
+    """A handler for `Test.Message` that only counts."""
+
+    def count(message: Any, context: Any) -> None:
+        calls.add(message)
+
+    handles("Test.Message")(count)
+    return count
+
+
+@pytest.fixture
+def events(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The `event` of every record that was logged, in order."""
+    caplog.set_level(logging.DEBUG, logger="sqlqueue")
+    return lambda: [record.event for record in caplog.records if hasattr(record, "event")]
+
+
+@pytest.fixture
+def asking(bench: Bench) -> Iterator[Asking]:
+    pending.reset()
+    made = Asking(bench)
+    made.configure()
+    yield made
+    close_callbacks()
+    assert made.instances() == [], "the callback queue was not given back"

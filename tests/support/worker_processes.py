@@ -1,0 +1,101 @@
+"""Worker processes of a test: real ones, started and ended by it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlqueue_app.messages import QueueAddress
+from tests.support.bench import Bench
+from tests.support.waiting import poll_until, read_until
+from tests.support.worker_app import MODULE
+
+
+@contextmanager
+def worker_process(bench: Bench, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """`run_sqlqueue_worker` in a process of its own; killed at the end if it is still there.
+
+    Without a supervisor, so that the process is the worker itself, unless the arguments name `--processes`.
+    """
+    if "--processes" not in arguments:
+        arguments = ("--processes", "0", *arguments)
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
+        env=bench.database.child_environment(**environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        if process.stdout is not None and not process.stdout.closed:
+            # its children, if it has any, end with it and so does their output
+            process.communicate(timeout=60)
+
+
+def worker_command(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`run_sqlqueue_worker` until it ends by itself, and what it said."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments],
+        env=bench.database.child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def prepare(bench: Bench, **endpoint: Any) -> None:
+    """The endpoint `Sales` with the handlers of worker_app, and the table `handled` that they write."""
+    bench.configure(**{"HANDLERS": [MODULE], **endpoint})
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE handled (number integer NOT NULL, pid integer NOT NULL)")
+
+
+def wait_until_given_back(bench: Bench) -> None:
+    """Wait until the server has noticed the end of killed processes: it rolls their transactions back, and the rows are free.
+
+    A worker that comes earlier steps over the rows, and one with `--until-empty` would end without them. On SQLite the operating
+    system has given the locks back when the process is gone.
+    """
+    if bench.database.vendor != "postgresql":
+        return
+
+    def others() -> bool:
+        with bench.database.connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " AND backend_type = 'client backend'"
+            )
+            return bool(cursor.fetchone()[0])
+
+    poll_until(lambda: not others(), what="the sessions of the killed processes are gone")
+
+
+def in_handler(process: subprocess.Popen[str]) -> None:
+    """Wait until the handler of `Worker.Hang` says that it was called."""
+    read_until(process, process.stdout, "in the handler\n".__eq__, what="the handler is called")
+
+
+def wait_for_event(process: subprocess.Popen[str], event: str, times: int = 1) -> None:
+    """Wait until a worker with `--log-format json` has logged the event so many times."""
+    for _ in range(times):
+        read_until(process, process.stderr, lambda line: json.loads(line).get("event") == event, what=f"the event {event}")
+
+
+def handled(bench: Bench) -> list[tuple[int, int]]:
+    """What handlers have committed: (number, process)."""
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("SELECT number, pid FROM handled ORDER BY number")
+        return [(int(number), int(pid)) for number, pid in cursor.fetchall()]
+
+
+def address(bench: Bench, name: str) -> str:
+    """The address text of a queue of the bench."""
+    return QueueAddress(name, form=bench.database.vendor).full(bench.table(name).address.schema)

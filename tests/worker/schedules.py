@@ -1,0 +1,47 @@
+"""Recurring messages of a bench, and the clock by which they are sent."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import ScheduleTick
+from sqlqueue_app.status.schedules import Schedules
+from tests.support.bench import Bench
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+HOURLY = {"CRON": "0 * * * *", "SEND": "Test.Hourly", "BODY": {"n": 1}}
+ROUTES = {"Test.*": "Sales"}
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def configure(bench: Bench, **entries: Any) -> None:
+    bench.configure(routes=ROUTES)
+    bench.database.configure(SCHEDULES=entries or {"hourly": HOURLY})
+
+
+def look(clock: Clock, **more: Any) -> Schedules:
+    """A worker that has just started, and has looked once."""
+    made = Schedules(get_settings(), "Sales", now=clock, **more)
+    made.send_due()
+    return made
+
+
+def scheduled_for(bench: Bench) -> list[str]:
+    return [each["SqlQueue.ScheduledFor"][:16] for each in bench.headers("Sales")]
+
+
+def ticks(bench: Bench) -> list[datetime | None]:
+    rows = ScheduleTick.objects.using(bench.database.alias).exclude(message_id="").order_by("tick")
+    return [row.tick for row in rows]

@@ -1,0 +1,116 @@
+"""`--cpu-affinity`: each process of a worker stays on one processor."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+from contextlib import ExitStack
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.worker.run import CpuAffinity
+from tests.support.bench import Bench
+from tests.support.worker_processes import worker_command
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is nothing like it")
+
+
+@pytest.fixture
+def name() -> str:
+    """Of the claims, so that workers of other tests take none."""
+    return f"test-{uuid.uuid4()}"
+
+
+@pytest.mark.parametrize(
+    ("text", "processors"), [("auto", ()), ("0", (0,)), ("0,2-4", (0, 2, 3, 4)), ("3,1,3", (3, 1)), (" 1 , 2-2", (1, 2))]
+)
+def test_processors_are_named_as_taskset_takes_them(text: str, processors: tuple[int, ...]) -> None:
+    assert CpuAffinity.parse(text) == CpuAffinity(processors)
+
+
+@pytest.mark.parametrize("text", ["", "all", "-1", "1-", "2-1", "1,,2", "0x1", "1.0", "٣", "0-999999"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="names no processors: expected 'auto', or numbers such as 0,2-4"):
+        CpuAffinity.parse(text)
+
+
+def test_a_processor_that_may_not_be_used_is_refused() -> None:
+    allowed = os.sched_getaffinity(0)
+    with pytest.raises(ConfigurationError, match="names the processors 99998, 99999, which this process may not use"):
+        CpuAffinity((min(allowed), 99998, 99999)).check()
+
+
+def test_a_system_that_refuses_is_told_of(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    told = r"processor \d+ \(.*not permitted\): leave --cpu-affinity out"
+    with pytest.raises(ConfigurationError, match=told), CpuAffinity().held(0, name=name):
+        pass
+
+
+def test_threads_that_are_started_inside_stay_there_too(name: str) -> None:
+    before, seen = os.sched_getaffinity(0), []
+    with CpuAffinity().held(0, name=name) as number:
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+        assert [os.sched_getaffinity(0), *seen] == [{number}, {number}]
+    assert os.sched_getaffinity(0) == before
+
+
+def test_processors_that_are_named_are_taken_in_turn(name: str) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    for process in range(len(allowed) + 1):
+        with CpuAffinity(allowed).held(process, name=name) as number:
+            assert number == allowed[process % len(allowed)]
+
+
+def test_workers_find_a_processor_that_no_other_one_stays_on(name: str) -> None:
+    allowed = os.sched_getaffinity(0)
+    found: list[int] = []
+    with ExitStack() as stack:
+        for _ in allowed:
+            found.append(stack.enter_context(CpuAffinity().held(0, name=name)))
+            # The next one is another process, which may use all of them.
+            os.sched_setaffinity(0, allowed)
+        with CpuAffinity().held(1, name=name) as shared:
+            # All are taken: it shares one, by its number.
+            assert shared == sorted(allowed)[1 % len(allowed)]
+    assert sorted(found) == sorted(allowed)
+    with CpuAffinity().held(0, name=name) as free_again:
+        assert free_again == min(allowed)
+
+
+@pytest.mark.once
+def test_each_process_of_a_worker_says_where_it_stays(bench: Bench) -> None:
+    bench.configure()
+    processor = min(os.sched_getaffinity(0))
+    result = worker_command(bench, "--processes", "2", "--cpu-affinity", str(processor), "--until-empty")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count(f"this process stays on processor {processor}") == 2
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("text", "said"), [("many", "'many' names no processors"), ("99999", "which this process may not use: expected some of ")]
+)
+def test_a_wrong_processor_is_one_line_and_exit_code_2(bench: Bench, text: str, said: str) -> None:
+    result = worker_command(bench, "--cpu-affinity", text)
+    assert (result.returncode, len(result.stderr.strip().splitlines())) == (2, 1)
+    assert said in result.stderr
+
+
+def test_code_that_calls_the_command_may_run_everywhere_afterwards(sqlite_bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    before = os.sched_getaffinity(0)
+    sqlite_bench.configure()
+    call_command("run_sqlqueue_worker", cpu_affinity=str(min(before)), until_empty=True)
+    assert "cpu_affinity" in {getattr(record, "event", "") for record in caplog.records}
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(CommandError, match="'many' names no processors"):
+        call_command("run_sqlqueue_worker", cpu_affinity="many")

@@ -1,0 +1,172 @@
+"""How many receive threads live: counted by the operating system, and as `sqlqueue_status` and the admin show them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import handles, send, set_concurrency
+from sqlqueue_app.management.output import status_document, status_lines
+from sqlqueue_app.messages.errors import ConfigurationError
+from sqlqueue_app.models import Instance
+from sqlqueue_app.receiving import instances as heartbeat
+from sqlqueue_app.receiving.concurrency import FixedReceiver
+from sqlqueue_app.receiving.instances import Heartbeat
+from sqlqueue_app.status.overview import read_status
+from tests.support.bench import Bench, Running
+from tests.support.pages import OVERVIEW, Markup, client_of, numbers_of
+from tests.support.receivers import Script, running
+from tests.support.waiting import poll_until, read_until
+from tests.support.worker_processes import address, prepare, wait_for_event, worker_process
+from tests.worker.instances import lease
+from tests.worker.threads_app import MODULE
+
+SATELLITES = ("Sales.Retries", "Sales.Timeouts", "Sales.TimeoutsDispatcher")
+
+
+def started(process: subprocess.Popen[str]) -> None:
+    """Until the worker says that it receives; from then on what it logs is read and forgotten, so that it never waits for us."""
+    wait_for_event(process, "worker_started")
+    stderr = process.stderr
+    assert stderr is not None
+
+    def forget() -> None:
+        # The end of the test may close it before the reading has begun.
+        with contextlib.suppress(ValueError):
+            stderr.read()
+
+    threading.Thread(target=forget, daemon=True).start()
+
+
+def receive_threads(bench: Bench, process: subprocess.Popen[str]) -> Counter[str]:
+    """The receive threads of each queue that the operating system has for the worker; asked by a message."""
+    send("Worker.Threads", {}, to=address(bench, "Sales"))
+    (line,) = read_until(process, process.stdout, lambda _: True, what="the handler tells the threads")
+    told = json.loads(line)
+    tasks = set(map(int, os.listdir(f"/proc/{told['pid']}/task")))
+    names = [name for name, number in told["threads"].items() if number in tasks]
+    return Counter(name.removeprefix("sqlqueue-Sales-").rpartition("-")[0] for name in names if name.startswith("sqlqueue-Sales-"))
+
+
+@pytest.mark.parametrize("callbacks", [False, True])
+def test_fixed_at_level_10_has_40_live_receive_threads_and_41_with_callbacks(postgresql_bench: Bench, callbacks: bool) -> None:
+    bench = postgresql_bench
+    prepare(bench, HANDLERS=[MODULE], LEGACY_SATELLITES=True, CALLBACKS=callbacks, INSTANCE="here", CALLBACK_QUEUES=1)
+    wanted = {"Sales": 10, **dict.fromkeys(SATELLITES, 10), **({"Sales.here": 1} if callbacks else {})}
+    arguments = ("--model", "fixed", "--max-concurrency", "10", "--log-format", "json")
+    with worker_process(bench, *arguments, HEARTBEAT_SECONDS="0.5") as process:
+        started(process)
+        found = receive_threads(bench, process)
+        assert found == wanted
+        assert found.total() == 40 + callbacks
+        assert shown(bench) == wanted
+        if callbacks:
+            # Without a restart, by the operating system's count too.
+            assert set_concurrency("Sales", 3) == 1
+            fewer = {name: 1 if name == "Sales.here" else 3 for name in wanted}
+            poll_until(lambda: receive_threads(bench, process) == fewer, deadline=60, what=f"{fewer} live")
+
+
+@pytest.mark.parametrize(("model", "idle"), [("adaptive", 1), ("monitor", 0)])
+def test_idle_the_adaptive_model_has_one_thread_a_queue_and_the_monitor_none_but_its_own(
+    bench: Bench, model: str, idle: int
+) -> None:
+    prepare(bench, HANDLERS=[MODULE], LEGACY_SATELLITES=True, MAX_CONCURRENCY=10)
+    with worker_process(bench, "--model", model, "--log-format", "json") as process:
+        started(process)
+        found = receive_threads(bench, process)
+        # Our question was received by a second thread in the monitor model, or by more: who peeks again meanwhile sees it still.
+        assert found.pop("Sales") >= 2 - idle
+        # One of each idle queue: the only polling thread, or the monitor, which peeks and takes nothing.
+        assert found == dict.fromkeys(SATELLITES, 1)
+        assert {name: shown(bench)[name] for name in SATELLITES} == dict.fromkeys(SATELLITES, idle)
+
+
+def shown(bench: Bench) -> dict[str, int]:
+    """What `sqlqueue_status` says as soon as there is a heartbeat: the live threads of the queues that have any."""
+
+    def told() -> dict[str, int]:
+        queues = status_document(read_status())["queues"]
+        return {each["name"]: each["threads"] for each in queues if each["threads"] is not None}
+
+    return poll_until(told, deadline=60, what="a heartbeat")
+
+
+@pytest.mark.parametrize(("model", "sales", "fast"), [("fixed", 4, 1), ("adaptive", 1, 1), ("monitor", 1, 0)])
+def test_status_and_admin_show_the_live_threads_of_every_model(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, sales: int, fast: int
+) -> None:
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
+    # At the second tick the adaptive model starts another thread beside a handler that takes long.
+    monkeypatch.setattr("sqlqueue_app.receiving.background.SLOW_TASK_TICK_SECONDS", 3600.0)
+    bench.configure(MAX_CONCURRENCY=4, SATELLITES={"Sales.Fast": {"MAX_CONCURRENCY": 1}})
+    go_on = threading.Event()
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        assert go_on.wait(60)
+
+    # On SQLite a busy handler holds the one write lock, and the heartbeat waits for it.
+    is_busy = bench.database.vendor != "sqlite"
+    if is_busy:
+        bench.put_message("Test.Message")
+    wanted = {"Sales": sales if is_busy or model != "monitor" else 0, "Sales.Fast": fast}
+    with Running(bench, model=model):
+        try:
+            poll_until(lambda: shown(bench) == wanted, deadline=60, what=f"{wanted} in the status")
+            html = client_of("superuser").get(OVERVIEW).content.decode()
+            assert {name: numbers_of(html, name)[-1] for name in wanted} == wanted
+            lines = [line.split() for line in status_lines(read_status())]
+            assert {line[0]: line[-2] for line in lines if line and line[0] in wanted and line[1] in ("main", "satellite")} == {
+                name: str(number) for name, number in wanted.items()
+            }
+            page = Markup(client_of("superuser").get(f"{OVERVIEW}Sales/").content.decode()).text()
+            assert f"Live threads {wanted['Sales']} " in page
+            instances = Markup(client_of("superuser").get("/admin/sqlqueue_app/instance/").content.decode()).text()
+            assert f"Sales: {wanted['Sales']}, Sales.Fast: {wanted['Sales.Fast']}" in instances
+        finally:
+            go_on.set()
+
+
+def test_the_threads_of_dead_instances_do_not_count(bench: Bench) -> None:
+    lease(bench).heartbeat({"Sales": 3})
+    lease(bench).heartbeat({"Sales": 4, "Sales.Fast": 1})
+    assert shown(bench) == {"Sales": 7}
+    Instance.objects.using(bench.database.alias).filter(threads__Sales=3).update(heartbeat_at="2020-01-01T00:00:00Z")
+    assert shown(bench) == {"Sales": 4}
+
+
+def test_a_heartbeat_follows_the_number_in_the_row_and_the_row_follows_the_program(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = lease(bench)
+    with (
+        running(FixedReceiver, Script(), maximum=2) as (main, _),
+        running(FixedReceiver, Script(), maximum=2) as (satellite, _),
+        running(FixedReceiver, Script(), maximum=1) as (apart, _),
+    ):
+        beats = Heartbeat(held, [main, satellite, apart], [main, satellite])
+        assert set_concurrency("Sales", 5) == 1
+        beats.beat()
+        assert [each.live_threads for each in (main, satellite, apart)] == [5, 5, 1]
+        main.change_concurrency(3)
+        beats.beat()
+        assert held.concurrency() == 3
+        Instance.objects.using(bench.database.alias).update(concurrency=0)
+        beats.beat()
+        assert (held.concurrency(), main.maximum) == (3, 3)
+    assert [record.levelname for record in caplog.records if getattr(record, "event", "") == "concurrency_refused"] == ["ERROR"]
+
+
+def test_asking_for_what_cannot_be_is_refused_by_name(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="the concurrency of 'Sales' cannot be 0: expected an integer of at least 1"):
+        set_concurrency("Sales", 0)
+    with pytest.raises(ConfigurationError, match="no process of endpoint 'Sales', host 'there', process 1 is registered"):
+        set_concurrency("Sales", 2, host="there", pid=1)

@@ -1,0 +1,138 @@
+"""The database goes away, or is not there yet: the worker waits for it and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from sqlqueue_app import handles
+from sqlqueue_app.messages.errors import ConfigurationError, Deadlock, QueueNotFound
+from sqlqueue_app.receiving.processing import MessageProcessor
+from tests.support.bench import Bench, Calls, Running
+from tests.support.postgresql import ThrowAwayServer
+from tests.support.waiting import poll_until
+
+
+def test_the_worker_survives_a_restart_of_the_server(
+    postgresql_bench: Bench, postgresql_server: ThrowAwayServer, calls: Calls, counting: object, events: Callable[[], list[str]]
+) -> None:
+    bench = postgresql_bench
+    bench.configure(MAX_CONCURRENCY=4)
+    bench.put_message("Test.Message", {"n": 1})
+    with Running(bench) as worker:
+        poll_until(lambda: len(calls.seen) == 1)
+        connections.close_all()
+        postgresql_server.stop()
+        poll_until(lambda: "receive_failed" in events(), what="the outage was noticed")
+        postgresql_server.start()
+        bench.put_message("Test.Message", {"n": 2})
+        poll_until(lambda: len(calls.seen) == 2, deadline=60)
+        poll_until(lambda: "receive_recovered" in events())
+        assert worker.error is None
+    assert events().count("receive_failed") == 1
+
+
+def test_a_connection_cut_inside_a_handler_gives_the_message_back_and_counts_the_attempt(
+    postgresql_bench: Bench, calls: Calls, events: Callable[[], list[str]]
+) -> None:
+    bench = postgresql_bench
+    bench.configure(IMMEDIATE_RETRIES=2)
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        with context.connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    bench.put_message("Test.Message")
+    bench.run()
+    assert calls.seen == [1, 2, 3]
+    (headers,) = bench.headers("error")
+    assert "NServiceBus.ExceptionInfo.Message" in headers
+    assert events().count("transaction_lost") == 3
+
+
+def test_a_database_that_is_down_at_the_start_is_waited_for(
+    postgresql_bench: Bench, postgresql_server: ThrowAwayServer, calls: Calls, counting: object, events: Callable[[], list[str]]
+) -> None:
+    bench = postgresql_bench
+    bench.put_message("Test.Message")
+    connections.close_all()
+    postgresql_server.stop()
+    with Running(bench):
+        poll_until(lambda: "database_away" in events())
+        postgresql_server.start()
+        poll_until(lambda: len(calls.seen) == 1, deadline=60)
+
+
+def test_a_stop_ends_the_wait_for_a_database_at_once(
+    postgresql_bench: Bench, postgresql_server: ThrowAwayServer, events: Callable[[], list[str]]
+) -> None:
+    connections.close_all()
+    postgresql_server.stop()
+    try:
+        with Running(postgresql_bench):
+            poll_until(lambda: "database_away" in events())
+    finally:
+        postgresql_server.start()
+
+
+def test_missing_tables_end_the_start_with_their_names_and_the_remedy(bench: Bench) -> None:
+    bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False, "ERROR_QUEUE": "lost"}})
+    with pytest.raises(QueueNotFound, match=r"Nowhere.*does not exist.*lost.*does not exist.*run sqlqueue_install"):
+        bench.run()
+
+
+def test_install_makes_them(bench: Bench) -> None:
+    bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False, "ERROR_QUEUE": "lost"}})
+    assert bench.run(install=True) == 0
+    assert bench.table("lost").exists()
+
+
+def test_an_error_queue_that_goes_missing_keeps_the_message(bench: Bench, calls: Calls, events: Callable[[], list[str]]) -> None:
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(context.attempt)
+        raise ValueError("always")
+
+    bench.put_message("Test.Message")
+    error = bench.table("error").qualified
+    with Running(bench) as worker:
+        poll_until(lambda: not bench.rows("Sales"))
+        with bench.database.connection.cursor() as cursor:
+            cursor.execute(f"DROP TABLE {error}")
+        bench.put_message("Test.Message")
+        poll_until(lambda: "message_stays" in events())
+        bench.install()
+        poll_until(lambda: len(bench.rows("error")) == 1, deadline=60, what="moved after the table came back")
+        assert worker.error is None
+
+
+def test_an_unknown_endpoint_and_no_endpoint_are_said_in_one_line(bench: Bench) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'Sales'"):
+        bench.run(endpoints=["Sale"])
+    bench.database.configure(ENDPOINTS={})
+    with pytest.raises(ConfigurationError, match="no endpoint to run"):
+        bench.run()
+
+
+def test_until_empty_does_not_end_because_a_receive_gave_way(
+    bench: Bench, calls: Calls, counting: object, events: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gave_way: list[int] = []
+    receive = MessageProcessor.receive
+
+    def first_gives_way(self: MessageProcessor) -> object:
+        if len(gave_way) < 3:
+            gave_way.append(1)
+            raise Deadlock("chosen as the victim")
+        return receive(self)
+
+    monkeypatch.setattr(MessageProcessor, "receive", first_gives_way)
+    bench.put_message("Test.Message")
+    bench.run()
+    assert len(calls.seen) == 1
+    assert events().count("receive_gave_way") == 3

@@ -1,0 +1,269 @@
+"""A message that kills its process: real processes, real deaths."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+
+from sqlqueue_app import send, send_many
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.models import Instance
+from sqlqueue_app.receiving.in_flight import InFlightMemory
+from sqlqueue_app.receiving.instances import lease_instance
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.supervisor import SUPERVISOR_VARIABLE, SupervisedProcess, Supervisor, environment_of_child
+from tests.support.bench import Bench, Calls
+from tests.support.waiting import join_all, poll_until
+from tests.support.worker_app import lines
+from tests.support.worker_processes import address, handled, prepare, wait_for_event, worker_process
+
+PROCESS_DIED = "sqlqueue_app.messages.errors.ProcessDied"
+
+
+def supervisor(bench: Bench, stop: StopSignal, *arguments: str, processes: int = 1) -> Supervisor:
+    """One that does not wait long before it starts a process again."""
+    command = [sys.executable, "-W", "error", "-m", "django", "run_sqlqueue_worker", *arguments]
+    return Supervisor(command, processes, stop, environment=bench.database.child_environment(), restart_seconds=0.01)
+
+
+def send_deadly(bench: Bench, directory: Path, way: str, *, wait_for: int = 0) -> Path:
+    """A message whose handler ends the process; the file that has a line for each try."""
+    tries = directory / "tries"
+    body = {"tries": str(tries), "way": way, "beside": str(directory / "beside"), "wait_for": wait_for}
+    send("Worker.Die", body, to=address(bench, "Sales"), headers={"Shop.Trace": "kept"})
+    return tries
+
+
+def reason(bench: Bench) -> str:
+    (headers,) = bench.headers("error")
+    said = headers["NServiceBus.ExceptionInfo.Message"]
+    assert headers["NServiceBus.EnclosedMessageTypes"] == "Worker.Die"
+    assert headers["NServiceBus.ExceptionInfo.ExceptionType"] == PROCESS_DIED
+    assert headers["NServiceBus.ExceptionInfo.StackTrace"].startswith(f"{PROCESS_DIED}: {said}\n")
+    assert headers["NServiceBus.FailedQ"] == address(bench, "Sales")
+    assert headers["NServiceBus.ProcessingEndpoint"] == "Sales"
+    assert headers["NServiceBus.TimeOfFailure"]
+    assert headers["Shop.Trace"] == "kept"
+    return str(said)
+
+
+def test_after_three_deaths_the_message_is_in_the_error_queue_and_the_others_are_handled(
+    postgresql_bench: Bench, tmp_path: Path
+) -> None:
+    """By the command itself, with its pauses of 1, 2 and 4 seconds; the tests below have shorter ones, on every database."""
+    bench = postgresql_bench
+    prepare(bench)
+    send_many("Worker.Count", [{"number": number} for number in range(20)], to=address(bench, "Sales"))
+    tries = send_deadly(bench, tmp_path, "SIGKILL")
+    send_many("Worker.Count", [{"number": number} for number in range(20, 40)], to=address(bench, "Sales"))
+    with worker_process(bench, "--processes", "1", "--until-empty", "--log-format", "json") as process:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert reason(bench) == "the process died 3 times while it handled this message, the last time by SIGKILL"
+    assert lines(str(tries)) == 3
+    assert [number for number, _ in handled(bench)] == list(range(40))
+    assert bench.rows("Sales") == []
+    events = [json.loads(line) for line in said.splitlines()]
+    deaths = [event["message"] for event in events if event.get("event") == "process_died"]
+    assert [f"(death {count} of it)" in text for count, text in enumerate(deaths, 1)] == [True] * 3
+    assert "died by SIGKILL" in deaths[0]
+    assert [event["message"] for event in events if event.get("event") == "moved_to_error_queue"]
+
+
+@pytest.mark.parametrize(("way", "said"), [("SIGSEGV", "SIGSEGV"), ("0", "exit code 0"), ("1", "exit code 1")])
+def test_whatever_way_it_dies(bench: Bench, tmp_path: Path, way: str, said: str) -> None:
+    prepare(bench, MAX_CONCURRENCY=1)
+    tries = send_deadly(bench, tmp_path, way)
+    send("Worker.Count", {"number": 1}, to=address(bench, "Sales"))
+    assert supervisor(bench, StopSignal(), "--until-empty").run() == 0
+    assert reason(bench) == f"the process died 3 times while it handled this message, the last time by {said}"
+    assert lines(str(tries)) == 3
+    assert [number for number, _ in handled(bench)] == [1]
+
+
+def test_the_deaths_of_several_processes_are_counted_together(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench)
+    send_many("Worker.Count", [{"number": number} for number in range(100)], to=address(bench, "Sales"))
+    tries = send_deadly(bench, tmp_path, "SIGKILL")
+    send_many("Worker.Count", [{"number": number} for number in range(100, 200)], to=address(bench, "Sales"))
+    assert supervisor(bench, StopSignal(), "--until-empty", processes=2).run() == 0
+    assert lines(str(tries)) == 3
+    assert reason(bench)
+    assert [number for number, _ in handled(bench)] == list(range(200))
+
+
+def test_two_deadly_messages_of_one_batch_die_three_times_each_and_the_rest_of_it_is_handled(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(bench, BATCH_SIZE=20, MAX_CONCURRENCY=1)
+    tries = []
+    for name, numbers in (("first", (1, 2)), ("second", (3, 4, 5))):
+        (tmp_path / name).mkdir()
+        send_many("Worker.Count", [{"number": number} for number in numbers], to=address(bench, "Sales"))
+        tries.append(send_deadly(bench, tmp_path / name, "SIGKILL"))
+    send("Worker.Count", {"number": 6}, to=address(bench, "Sales"))
+    assert supervisor(bench, StopSignal(), "--until-empty").run() == 0
+    assert [lines(str(path)) for path in tries] == [3, 3]
+    assert [headers["NServiceBus.ExceptionInfo.ExceptionType"] for headers in bench.headers("error")] == [PROCESS_DIED] * 2
+    assert [number for number, _ in handled(bench)] == [1, 2, 3, 4, 5, 6]
+    # Of all rows of the transaction only the one that was being handled is held against it.
+    deaths = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
+    assert [text.count("of it)") for text in deaths] == [1] * 6
+
+
+def test_messages_beside_the_deadly_one_are_not_taken_for_it(postgresql_bench: Bench, tmp_path: Path) -> None:
+    bench = postgresql_bench
+    prepare(bench, MAX_CONCURRENCY=4, CONCURRENCY_MODEL="fixed")
+    tries = send_deadly(bench, tmp_path, "SIGKILL", wait_for=3)
+    beside = tmp_path / "beside"
+    for number in range(3):
+        send("Worker.Slow", {"number": number, "tries": str(tmp_path / f"slow-{number}")}, to=address(bench, "Sales"))
+    # The first death comes when all three are in their handlers.
+    stop = StopSignal()
+    thread = threading.Thread(target=supervisor(bench, stop, "--until-empty").run)
+    thread.start()
+    try:
+        poll_until(lambda: len(list(tmp_path.glob("slow-*"))) == 3, deadline=60, what="all are being handled")
+        beside.write_text("1\n2\n3\n")
+        join_all([thread], 120)
+    finally:
+        stop.set()
+        join_all([thread])
+    assert reason(bench)
+    assert lines(str(tries)) == 3
+    assert [number for number, _ in handled(bench)] == [0, 1, 2]
+
+
+def test_ends_on_purpose_are_no_deaths(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench)
+    released, tries = tmp_path / "released", tmp_path / "tries"
+    send("Worker.Hang", {"number": 1, "released": str(released), "tries": str(tries)}, to=address(bench, "Sales"))
+    stop = StopSignal()
+    thread = threading.Thread(target=supervisor(bench, stop).run)
+    thread.start()
+    try:
+        for number in range(1, 5):
+            poll_until(lambda number=number: lines(str(tries)) == number, deadline=60, what=f"try {number} has begun")  # type: ignore[misc]
+            process = int(tries.read_text().split()[-1])
+            # Two numbers, since two signals of one number that arrive together are one.
+            os.kill(process, signal.SIGTERM)
+            os.kill(process, signal.SIGINT)
+        poll_until(lambda: lines(str(tries)) == 5, deadline=60, what="it is tried once more than deaths are allowed")
+        released.touch()
+        poll_until(lambda: len(handled(bench)) == 1, deadline=60, what="the message is handled")
+    finally:
+        stop.set()
+        join_all([thread])
+    assert bench.rows("error") == bench.rows("Sales") == []
+
+
+def test_a_process_is_started_again_until_a_dead_one_s_callback_queue_is_free(
+    postgresql_bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the supervisor, and with it all other processes, as for wrong settings."""
+    bench = postgresql_bench
+    prepare(bench, CALLBACKS=True, CALLBACK_QUEUES=1, INSTANCE="here")
+    send("Worker.Count", {"number": 1}, to=address(bench, "Sales"))
+    stop = StopSignal()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(60)
+    instances = Instance.objects.using(bench.database.alias)
+    lease_instance(get_settings().endpoint("Sales"), alias=bench.database.alias, concurrency=1, exists=lambda _: True)
+    instances.update(pid=ended.pid)
+    thread = threading.Thread(target=supervisor(bench, stop).run)
+    thread.start()
+    try:
+        poll_until(lambda: "died by exit code 3, starting it again" in caplog.text, what="it ends, and is started again")
+        assert handled(bench) == []
+        instances.update(heartbeat_at=timezone.now() - timedelta(seconds=41))
+        poll_until(lambda: len(handled(bench)) == 1, what="the message is handled")
+    finally:
+        stop.set()
+        join_all([thread])
+
+
+def test_a_signal_to_the_whole_service_is_one_stop_and_not_two(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench)
+    released, tries = tmp_path / "released", tmp_path / "tries"
+    send("Worker.Hang", {"number": 1, "released": str(released), "tries": str(tries)}, to=address(bench, "Sales"))
+    with worker_process(bench, "--processes", "1", "--log-format", "json") as process:
+        poll_until(lambda: lines(str(tries)) == 1, deadline=60, what="the message is being handled")
+        for number in (process.pid, int(tries.read_text())):
+            os.kill(number, signal.SIGTERM)
+        wait_for_event(process, "worker_draining")
+        released.touch()
+        assert process.wait(60) == 0
+    assert [number for number, _ in handled(bench)] == [1]
+
+
+def test_programs_that_a_handler_starts_are_no_children_of_the_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = InFlightMemory.create(1)
+    reading, writing = os.pipe()
+    for descriptor in (reading, memory.descriptor):
+        os.set_inheritable(descriptor, True)
+    for name, value in environment_of_child(reading, memory.descriptor, 0).items():
+        monkeypatch.setenv(name, value)
+    try:
+        assert SupervisedProcess.found() is not None
+        assert SUPERVISOR_VARIABLE not in os.environ
+        assert not os.get_inheritable(reading)
+        assert not os.get_inheritable(memory.descriptor)
+        assert SupervisedProcess.found() is None
+    finally:
+        memory.close()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_python_code_that_calls_the_command_gets_no_other_process(
+    bench: Bench, calls: Calls, counting: Callable[..., None]
+) -> None:
+    bench.put_message("Test.Message", {"a": 1})
+    call_command("run_sqlqueue_worker", "--until-empty", "--log-level", "error")
+    assert calls.seen == [{"a": 1}]
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(events: Callable[[], list[str]]) -> None:
+    stop = StopSignal()
+    codes: list[int] = []
+    supervised = Supervisor(["/no/such/program"], 1, stop, environment={}, restart_seconds=0.01)
+    thread = threading.Thread(target=lambda: codes.append(supervised.run()))
+    thread.start()
+    try:
+        poll_until(lambda: events().count("process_not_started") >= 2, what="it was tried again")
+    finally:
+        stop.set()
+        join_all([thread])
+    assert codes == [0]
+
+
+def test_the_pause_before_a_restart_grows_and_is_short_again_after_a_long_life(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter([0.0, 1.0, 2.0, 3.0, 100.0, 131.0])
+    command = [sys.executable, "-c", "import os; os._exit(3)"]
+    stop = StopSignal()
+
+    def clock() -> float:
+        if (now := next(times, None)) is None:
+            stop.set()
+            return 0.0
+        return now
+
+    Supervisor(command, 1, stop, restart_seconds=0.01, clock=clock).run()
+    said = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "process_died"]
+    assert [text.partition("again in ")[2] for text in said] == [
+        "0.01 s; it handled nothing",
+        "0.02 s; it handled nothing",
+        "0.01 s; it handled nothing",
+    ]
+    assert "died by exit code 3" in said[0]

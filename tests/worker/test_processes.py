@@ -1,0 +1,90 @@
+"""Real worker processes: killed, stopped, racing each other."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sqlqueue_app import send, send_many
+from tests.support.bench import Bench
+from tests.support.waiting import poll_until
+from tests.support.worker_processes import (
+    address,
+    handled,
+    in_handler,
+    prepare,
+    wait_for_event,
+    wait_until_given_back,
+    worker_process,
+)
+
+
+def test_kill_9_in_the_middle_of_a_handler_loses_nothing_and_repeats_no_row(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench)
+    released = tmp_path / "released"
+    send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
+    with worker_process(bench) as process:
+        in_handler(process)
+        process.send_signal(signal.SIGKILL)
+        process.wait(60)
+    wait_until_given_back(bench)
+    assert handled(bench) == []
+    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+    released.touch()
+    with worker_process(bench, "--until-empty") as process:
+        assert process.wait(60) == 0, process.communicate()
+    assert [number for number, _ in handled(bench)] == [1]
+    assert bench.rows("Sales") == bench.rows("error") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_message_at_hand_and_takes_no_more(bench: Bench, tmp_path: Path, number: signal.Signals) -> None:
+    prepare(bench, MAX_CONCURRENCY=1)
+    released = tmp_path / "released"
+    send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
+    send("Worker.Count", {"number": 2}, to=address(bench, "Sales"))
+    with worker_process(bench, "--log-format", "json") as process:
+        in_handler(process)
+        process.send_signal(number)
+        wait_for_event(process, "worker_draining")
+        released.touch()
+        assert process.wait(60) == 0
+    assert [found for found, _ in handled(bench)] == [1]
+    assert len(bench.rows("Sales")) == 1
+
+
+def test_a_second_signal_aborts_and_the_message_is_in_its_queue_again(bench: Bench, tmp_path: Path) -> None:
+    prepare(bench)
+    send("Worker.Hang", {"number": 1, "released": str(tmp_path / "never")}, to=address(bench, "Sales"))
+    with worker_process(bench, "--log-format", "json") as process:
+        in_handler(process)
+        process.send_signal(signal.SIGTERM)
+        wait_for_event(process, "worker_draining")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    wait_until_given_back(bench)
+    assert handled(bench) == []
+    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+
+
+def test_two_processes_empty_20_000_messages_exactly_once_and_share_them(postgresql_bench: Bench) -> None:
+    bench = postgresql_bench
+    prepare(bench, MAX_CONCURRENCY=8)
+    # Both are running before the first message is there, so that a slow start is no unfair share.
+    with worker_process(bench, "--log-format", "json") as one, worker_process(bench, "--log-format", "json") as two:
+        for process in (one, two):
+            wait_for_event(process, "worker_started")
+        send_many("Worker.Count", [{"number": number} for number in range(20_000)], to=address(bench, "Sales"))
+        poll_until(lambda: bench.table("Sales").depth(20_000).waiting == 0, deadline=150, what="the queue is empty")
+        for process in (one, two):
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(60) for process in (one, two)] == [0, 0]
+    rows = handled(bench)
+    assert [number for number, _ in rows] == list(range(20_000))
+    shares = Counter(pid for _, pid in rows)
+    assert set(shares) == {one.pid, two.pid}
+    assert min(shares.values()) >= 5_000
+    assert bench.rows("error") == []

@@ -1,0 +1,311 @@
+"""Recurring messages: one for each tick, however many workers run, and what becomes of a tick at which none did."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.db import connections, transaction
+
+from sqlqueue_app import handles
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.models import ScheduleTick
+from sqlqueue_app.status import schedules
+from sqlqueue_app.status.schedules import KEPT, LATE_AT_MOST, Schedules, read_schedules, schedules_without_route
+from sqlqueue_app.tables.connections import database_now
+from tests.support.bench import Bench, Calls, Running
+from tests.support.waiting import join_all, poll_until
+from tests.worker.schedules import HOUR, HOURLY, MINUTE, NOON, Clock, configure, look, scheduled_for, ticks
+
+
+def test_a_message_is_sent_at_each_tick_by_the_routes_as_the_endpoint_of_the_worker(bench: Bench) -> None:
+    configure(bench)
+    clock = Clock(NOON - MINUTE)
+    worker = look(clock)
+    assert worker.send_due() == 0, "it is not noon yet"
+    clock.now = NOON + timedelta(seconds=2)
+    assert [worker.send_due() for _ in range(3)] == [1, 0, 0]
+
+    (headers,), (row,) = bench.headers("Sales"), bench.rows("Sales")
+    assert json.loads(row.body or b"") == {"n": 1}
+    assert headers["NServiceBus.EnclosedMessageTypes"] == "Test.Hourly"
+    assert headers["NServiceBus.OriginatingEndpoint"] == "Sales"
+    assert headers["SqlQueue.Schedule"] == "hourly"
+    assert headers["SqlQueue.ScheduledFor"] == "2026-11-21 12:00:00:000000 Z"
+    (tick,) = ScheduleTick.objects.using(bench.database.alias).filter(tick=NOON)
+    assert (tick.message_id, tick.endpoint, tick.sent_at) == (headers["NServiceBus.MessageId"], "Sales", clock.now)
+    clock.now = NOON + HOUR
+    assert worker.send_due() == 1
+    assert ticks(bench) == [NOON, NOON + HOUR]
+
+
+def test_of_many_that_compete_for_a_tick_one_sends(bench: Bench) -> None:
+    configure(bench, hourly=HOURLY, also={**HOURLY, "SEND": "Test.Also"})
+    rounds, workers = 5, 6
+    clock = Clock(NOON)
+    look(clock)
+    sent: list[int] = []
+    # Who comes last puts the clock forward; then all look at once.
+    together = threading.Barrier(workers, action=lambda: setattr(clock, "now", clock.now + HOUR))
+
+    def work() -> None:
+        mine = Schedules(get_settings(), "Sales", now=clock)
+        try:
+            for _ in range(rounds):
+                together.wait(60)
+                sent.append(mine.send_due())
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    wanted = [NOON + number * HOUR for number in range(1, rounds + 1)]
+    assert sum(sent) == 2 * rounds
+    assert ticks(bench) == sorted(wanted * 2)
+    found = [(each["SqlQueue.Schedule"], each["SqlQueue.ScheduledFor"][:16]) for each in bench.headers("Sales")]
+    assert sorted(found) == sorted((name, f"{each:%Y-%m-%d %H:%M}") for name in ("hourly", "also") for each in wanted)
+
+
+def test_a_tick_and_its_message_are_written_together_or_not_at_all(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    configure(bench)
+    bench.database.configure(ROUTES={"Test.*": "Elsewhere"})
+    clock = Clock(NOON - MINUTE)
+    worker = look(clock)
+    clock.now = NOON
+    assert [worker.send_due() for _ in range(3)] == [0, 0, 0]
+    assert ticks(bench) == []
+    failed = [record for record in caplog.records if getattr(record, "event", "") == "schedule_failed"]
+    assert len(failed) == 1, "once for each tick"
+    assert "schedule hourly cannot send" in failed[0].message
+    assert "Elsewhere" in failed[0].message
+    bench.install_queues("Elsewhere")
+    clock.now = NOON + timedelta(minutes=20)
+    assert worker.send_due() == 1
+    assert ticks(bench) == [NOON]
+
+
+def test_one_that_cannot_be_sent_keeps_no_other_from_it(bench: Bench) -> None:
+    configure(bench, wrong={**HOURLY, "SEND": "Nobody.Knows"}, hourly=HOURLY)
+    clock = Clock(NOON - MINUTE)
+    worker = look(clock)
+    clock.now = NOON
+    assert worker.send_due() == 1
+    assert [each.name for each in schedules_without_route(get_settings())] == ["wrong"]
+
+
+def test_a_message_without_a_route_goes_to_the_endpoint_that_handles_it(bench: Bench, calls: Calls) -> None:
+    handles("Nobody.Routes")(lambda message, context: calls.add(message))
+    configure(bench, unrouted={**HOURLY, "SEND": "Nobody.Routes"})
+    # Of a time to come: the worker below goes by the clock of the database, and must find nothing to make up for.
+    noon = NOON.replace(year=2096)
+    clock = Clock(noon - MINUTE)
+    worker = look(clock, handled_by={"Nobody.Routes": "Sales"})
+    clock.now = noon
+    assert worker.send_due() == 1
+    bench.run()
+
+    assert calls.seen == [{"n": 1}]
+    assert schedules_without_route(get_settings()) == []
+
+
+def test_ticks_at_which_no_worker_ran_are_made_up_for_once(bench: Bench) -> None:
+    configure(bench)
+    clock = Clock(NOON - MINUTE)
+    look(clock)
+    clock.now = NOON + 5 * HOUR + 20 * MINUTE
+    assert look(clock).send_due() == 0, "the first look has sent it"
+    assert scheduled_for(bench) == ["2026-11-21 17:00"], "the last of six"
+
+
+def test_a_tick_is_made_up_for_within_a_day_and_not_later(bench: Bench) -> None:
+    configure(bench, daily={**HOURLY, "CRON": "0 12 * * 6"})
+    clock = Clock(NOON - MINUTE)
+    look(clock)
+    clock.now = NOON + LATE_AT_MOST
+    look(clock)
+    assert scheduled_for(bench) == []
+    clock.now = NOON + LATE_AT_MOST - timedelta(seconds=1)
+    look(clock)
+    assert scheduled_for(bench) == ["2026-11-21 12:00"]
+
+
+def test_a_schedule_that_is_new_makes_up_for_nothing(bench: Bench) -> None:
+    configure(bench)
+    clock = Clock(NOON + MINUTE)
+    look(clock)
+    look(clock)
+    assert bench.rows("Sales") == []
+    clock.now = NOON + HOUR
+    look(clock)
+    assert scheduled_for(bench) == ["2026-11-21 13:00"]
+
+
+def test_a_worker_that_could_not_look_for_long_sends_as_soon_as_it_can(bench: Bench) -> None:
+    configure(bench)
+    clock = Clock(NOON - MINUTE)
+    worker = look(clock)
+    clock.now = NOON + 3 * HOUR
+    assert worker.send_due() == 1
+    assert scheduled_for(bench) == ["2026-11-21 15:00"]
+
+
+def test_a_clock_that_jumps_sends_nothing_twice(bench: Bench) -> None:
+    configure(bench)
+    clock = Clock(NOON - MINUTE)
+    workers = [look(clock), look(clock)]
+    for jump in (NOON, NOON + HOUR, NOON - MINUTE, NOON, NOON + HOUR, NOON + 2 * HOUR):
+        clock.now = jump
+        for worker in workers:
+            worker.send_due()
+    assert scheduled_for(bench) == ["2026-11-21 12:00", "2026-11-21 13:00", "2026-11-21 14:00"]
+
+
+class CountingZone(tzinfo):
+    """UTC that counts how often it is asked."""
+
+    asked = 0
+
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        self.asked += 1
+        return timedelta()
+
+    def dst(self, when: datetime | None) -> timedelta:
+        return timedelta()
+
+    def tzname(self, when: datetime | None) -> str:
+        return "UTC"
+
+
+def test_a_worker_at_rest_looks_at_no_minute_twice(bench: Bench) -> None:
+    configure(bench, yearly={**HOURLY, "CRON": "0 0 29 2 *"})
+    clock, zone = Clock(NOON), CountingZone()
+    worker = look(clock, zone=zone)
+    zone.asked = 0
+    for _ in range(10):
+        clock.now += timedelta(seconds=5)
+        worker.send_due()
+    assert zone.asked < 20
+
+
+def test_a_clock_that_was_far_ahead_for_a_while_costs_no_tick(bench: Bench) -> None:
+    configure(bench, weekly={**HOURLY, "CRON": "0 12 * * 6"})
+    clock = Clock(NOON - HOUR)
+    worker = look(clock)
+    for away in (timedelta(days=10), timedelta(days=-3), timedelta(days=5)):
+        clock.now = NOON - HOUR + away
+        assert worker.send_due() == 0
+    clock.now = NOON
+    assert worker.send_due() == 1
+
+
+def test_projects_on_one_database_may_use_the_same_name(bench: Bench) -> None:
+    clock = Clock(NOON - MINUTE)
+    configure(bench)
+    ours = look(clock)
+    configure(bench, hourly={**HOURLY, "SEND": "Test.Theirs"})
+    theirs = look(clock)
+    clock.now = NOON
+    assert (ours.send_due(), theirs.send_due()) == (1, 1)
+
+
+def test_the_times_are_in_the_time_zone_of_the_project(bench: Bench, settings: Any) -> None:
+    settings.TIME_ZONE = "America/New_York"
+    configure(bench, nightly={**HOURLY, "CRON": "30 2 * * *"})
+    # On 8 March 2026 it is 3:00 there as soon as it is 2:00.
+    clock = Clock(datetime(2026, 3, 8, 6, 59, tzinfo=UTC))
+    worker = look(clock)
+    assert worker.send_due() == 0
+    clock.now += MINUTE
+    assert worker.send_due() == 1
+    (status,) = read_schedules(get_settings(), clock.now)
+    assert status.last_tick == clock.now
+    assert status.next_tick == datetime(2026, 3, 9, 6, 30, tzinfo=UTC)
+    assert status.next_tick.astimezone(ZoneInfo("America/New_York")).hour == 2
+
+
+def test_old_ticks_are_forgotten_and_the_last_one_is_not(bench: Bench) -> None:
+    configure(bench)
+    clock = Clock(NOON)
+    worker = look(clock)
+    for late in (HOUR, 2 * HOUR, KEPT + 90 * MINUTE):
+        clock.now = NOON + late
+        worker.send_due()
+    assert ticks(bench) == [NOON + 2 * HOUR, NOON + KEPT + HOUR]
+
+
+def test_with_the_ticks_in_another_database_one_message_is_sent(bench: Bench, settings: Any) -> None:
+    settings.DATABASE_ROUTERS = []
+    configure(bench)
+    clock = Clock(NOON - MINUTE)
+    workers = [look(clock), look(clock)]
+    clock.now = NOON
+    assert [worker.send_due() for worker in workers] == [1, 0]
+    assert ScheduleTick.objects.using("default").exclude(message_id="").count() == 1
+    assert len(bench.rows("Sales")) == 1
+
+
+def test_on_sqlite_a_tick_waits_for_a_writer_that_takes_long(sqlite_bench: Bench) -> None:
+    bench = sqlite_bench
+    configure(bench)
+    clock = Clock(NOON - MINUTE)
+    worker = look(clock)
+    clock.now = NOON
+    go_on, held = threading.Event(), threading.Event()
+
+    def write() -> None:
+        try:
+            with transaction.atomic(using=bench.database.alias):
+                held.set()
+                assert go_on.wait(60)
+        finally:
+            connections.close_all()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert held.wait(60)
+    with bench.database.connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 1")
+    try:
+        with pytest.raises(TransientError):
+            worker.send_due()
+    finally:
+        go_on.set()
+        join_all([writer])
+    assert worker.send_due() == 1
+    # The error and the frames that it came through hold each other, and the cursor, and that the file.
+    gc.collect()
+
+
+def test_a_worker_sends_and_handles_them(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(NOON - MINUTE)
+    monkeypatch.setattr(schedules, "database_now", lambda alias: clock())
+    monkeypatch.setattr(schedules, "LOOK_SECONDS", 0.05)
+    configure(bench)
+
+    @handles("Test.Hourly")
+    def handler(message: Any, context: Any) -> None:
+        calls.add(context.headers["SqlQueue.ScheduledFor"][11:16])
+
+    seen = ScheduleTick.objects.using(bench.database.alias)
+    with Running(bench), Running(bench):
+        poll_until(lambda: seen.exists(), what="the first look")
+        for hour in (12, 13):
+            clock.now = NOON.replace(hour=hour)
+            poll_until(lambda wanted=hour - 11: len(calls.seen) == wanted, what=f"the message of {hour}:00")  # type: ignore[misc]
+    assert calls.seen == ["12:00", "13:00"]
+
+
+def test_the_clock_is_that_of_the_database(bench: Bench) -> None:
+    before = database_now(bench.database.alias)
+    assert before.tzinfo is UTC
+    assert abs(before - datetime.now(UTC)) < HOUR
+    with transaction.atomic(using=bench.database.alias):
+        assert database_now(bench.database.alias) >= before

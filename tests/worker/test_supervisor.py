@@ -1,0 +1,115 @@
+"""Worker processes, one or several, under one supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from sqlqueue_app import send, send_many
+from sqlqueue_app.models import Instance
+from tests.support.bench import Bench
+from tests.support.processes import children_of, is_gone
+from tests.support.waiting import poll_until
+from tests.support.worker_processes import (
+    address,
+    handled,
+    in_handler,
+    prepare,
+    wait_for_event,
+    wait_until_given_back,
+    worker_process,
+)
+from tests.worker.break_app import MODULE as BREAKING
+
+
+def pids(bench: Bench) -> set[int]:
+    return set(Instance.objects.using(bench.database.alias).values_list("pid", flat=True))
+
+
+def test_several_processes_share_the_work_and_end_when_nothing_is_left(bench: Bench) -> None:
+    prepare(bench)
+    send_many("Worker.Count", [{"number": number} for number in range(200)], to=address(bench, "Sales"))
+    with worker_process(bench, "--processes", "3", "--until-empty") as process:
+        assert process.wait(120) == 0, process.communicate()
+    assert [number for number, _ in handled(bench)] == list(range(200))
+    assert process.pid not in {pid for _, pid in handled(bench)}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_process_that_dies_is_started_again_and_a_signal_stops_all_in_order(bench: Bench, processes: int) -> None:
+    prepare(bench)
+    with worker_process(bench, "--processes", str(processes), "--log-format", "json") as process:
+        wait_for_event(process, "worker_started", processes)
+        first = pids(bench)
+        assert len(first) == processes
+        assert process.pid not in first
+        os.kill(min(first), signal.SIGKILL)
+        poll_until(lambda: len(pids(bench) - first) == 1, deadline=60, what="another process was started")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    # The killed one could not take its own row away.
+    assert pids(bench) <= {min(first)}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_children_end_with_a_supervisor_that_is_killed_and_lose_nothing(bench: Bench, tmp_path: Path, processes: int) -> None:
+    prepare(bench)
+    released = tmp_path / "released"
+    send("Worker.Hang", {"number": 1, "released": str(released)}, to=address(bench, "Sales"))
+    with worker_process(bench, "--processes", str(processes)) as process:
+        in_handler(process)
+        # Not all of them are registered: on SQLite one cannot while the handler of another holds the write lock.
+        children = poll_until(lambda: found if len(found := children_of(process.pid)) >= processes else [], what="all are started")
+        process.kill()
+        process.wait(60)
+        poll_until(lambda: all(is_gone(pid) for pid in children), what="the children are gone")
+    wait_until_given_back(bench)
+    assert handled(bench) == []
+    released.touch()
+    with worker_process(bench, "--until-empty") as process:
+        assert process.wait(60) == 0, process.communicate()
+    assert [number for number, _ in handled(bench)] == [1]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_second_signal_aborts_all(bench: Bench, tmp_path: Path, processes: int) -> None:
+    prepare(bench)
+    send("Worker.Hang", {"number": 1, "released": str(tmp_path / "never")}, to=address(bench, "Sales"))
+    with worker_process(bench, "--processes", str(processes), "--log-format", "json") as process:
+        in_handler(process)
+        process.send_signal(signal.SIGTERM)
+        wait_for_event(process, "worker_draining")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    wait_until_given_back(bench)
+    assert len(bench.rows("Sales")) == 1, "the message is in its queue again"
+
+
+def test_a_process_of_which_a_thread_died_is_started_again(sqlite_bench: Bench, tmp_path: Path) -> None:
+    """It ends in order, with nothing in its hand; but its queue is not empty."""
+    bench = sqlite_bench
+    prepare(bench, HANDLERS=[BREAKING])
+    send("Break.Message", {"number": 1}, to=address(bench, "Sales"))
+    once = tmp_path / "once"
+    with worker_process(bench, "--until-empty", BREAK_ONCE=str(once)) as process:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 3
+    assert "start the worker again" in said
+    once.unlink()
+    with worker_process(bench, "--processes", "1", "--until-empty", BREAK_ONCE=str(once)) as process:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+    assert "died by exit code 3" in said
+    assert [number for number, _ in handled(bench)] == [1]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_missing_table_ends_all_with_exit_code_1(bench: Bench, processes: int) -> None:
+    bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False}})
+    with worker_process(bench, "--processes", str(processes)) as process:
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert "run sqlqueue_install" in process.stderr.read()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from datetime import timedelta
 from urllib.parse import quote
 
@@ -15,10 +14,10 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, OperatorAction
 from sqlqueue_app.tables.row_selection import remove_rows
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.error_rows import FAILED_AT, failed
-from tests.operations.filling import HOSTILE, install, message, row, table
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT, failed
+from tests.support.filling import HOSTILE, install, message, row, table
+from tests.support.pages import Markup, client_of
 
 NOWHERE = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e"
 FAILURES = "/admin/sqlqueue_app/failedmessage/"
@@ -180,46 +179,6 @@ def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
     assert "0 messages: nothing" in nothing
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "q=%00",
-        "q=" + "x" * 5_000,
-        "q=%22",
-        "q=type:",
-        "q=failed:a..b",
-        "after=x",
-        "after=_",
-        "size=9",
-        "size=999999999999999999999",
-        "ids=1",
-        "group=x",
-        "only=ids",
-        "statuses=9",
-        "since=tomorrow",
-        "text=%27%22%3Cb%3E%25_%5C",
-        "by=%00",
-        "header=%00%27",
-        "q=a&q=b&after=1&after=2",
-        "format=xml",
-        "q=" + "a+" * 900,
-        "q=" + "status:gone+" * 150,
-        "after=0001-01-01T00:00:00%2B14:00_00000000-0000-0000-0000-000000000000",
-        "after=9999-12-31T23:59:59-14:00_00000000-0000-0000-0000-000000000000",
-        "q=failed:0001-01-01T00:00:00%2B14:00..",
-        "q=failed:-99999w..",
-        "ids=" + "%2C".join(str(uuid.UUID(int=number)) for number in range(400)),
-    ],
-)
-def test_query_strings_of_any_shape_give_a_page(filled: QueueDatabase, query: str) -> None:
-    page()
-    client = client_of("viewer")
-
-    for path in PAGES:
-        answer = client.get(f"{FAILURES}{path}?{query}")
-        assert (answer.status_code, Markup(answer.content.decode()).inline) == (200, []), path
-
-
 def test_hostile_names_are_escaped_and_reached(filled: QueueDatabase) -> None:
     hostile = failed(
         HOSTILE,
@@ -315,18 +274,6 @@ def test_who_may_not_write_notes_sees_why(filled: QueueDatabase, kind: str) -> N
     assert answer.status_code == 403
     assert not FailureGroup.objects.using(filled.alias).exclude(note="").exists()
     assert OperatorAction.objects.using(filled.alias).get().result == "denied"
-
-
-@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200)])
-def test_the_permission_decides(sqlite_database: QueueDatabase, kind: str, status: int) -> None:
-    install(sqlite_database)
-    table(sqlite_database, "error").send([failed()])
-    page()
-    client = client_of(kind)
-
-    for path in PAGES:
-        assert client.get(FAILURES + path).status_code == status
-        assert client.post(FAILURES + path).status_code == (302 if kind == "anonymous" else 405)
 
 
 def test_a_missing_error_queue_is_named_and_the_rest_shown(filled: QueueDatabase) -> None:

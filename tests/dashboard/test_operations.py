@@ -18,10 +18,10 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.models import ActionResult, Operation, OperationState, OperatorAction, Redirect
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
-from tests.dashboard.pages import Markup, client_of
-from tests.operations.failing import install_sales
-from tests.operations.filling import HOSTILE, instance
 from tests.support.databases import QueueDatabase
+from tests.support.failing import install_sales
+from tests.support.filling import HOSTILE, instance
+from tests.support.pages import Markup, client_of
 
 OPERATIONS, ACTIONS, REDIRECTS = (f"/admin/sqlqueue_app/{name}/" for name in ("operation", "operatoraction", "redirect"))
 AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -53,38 +53,6 @@ def action(**fields: Any) -> OperatorAction:
 def running(**fields: Any) -> Operation:
     known = {"state": OperationState.RUNNING, "started_at": AT, "done": 900, "skipped": 90, "failed": 10}
     return operation(**{**known, **fields})
-
-
-@pytest.mark.parametrize("page", [OPERATIONS, ACTIONS, REDIRECTS])
-@pytest.mark.parametrize(("kind", "status"), [("anonymous", 302), ("staff", 403), ("viewer", 200), ("superuser", 200)])
-def test_the_permission_decides(shop: QueueDatabase, page: str, kind: str, status: int) -> None:
-    assert client_of(kind).get(page).status_code == status
-    assert client_of(kind).post(page).status_code == (405 if status == 200 else status if status == 302 else 405)
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        *(
-            "",
-            "state=running",
-            "state=nonsense",
-            "before=x",
-            "before=3c3c90ba-3dda-41bb-b5ab-460449a8f80e",
-            "before=1",
-            "format=pdf",
-            "%00=%ff",
-        ),
-        *("since=2026-99-99", "user=%00&action=x", "since=0001-01-01&until=9999-12-31", "result=denied&result=x"),
-        "before=99999999999999999999",
-    ],
-)
-@pytest.mark.parametrize("page", [OPERATIONS, ACTIONS, REDIRECTS])
-def test_query_strings_of_any_shape_give_a_page(shop: QueueDatabase, page: str, query: str) -> None:
-    operation()
-    action()
-
-    assert client_of("viewer").get(f"{page}?{query}").status_code == 200
 
 
 def test_an_operation_shows_how_far_it_is(shop: QueueDatabase) -> None:

@@ -10,9 +10,9 @@ from django.test import Client
 from sqlqueue_app.browsing.messages import read_page
 from sqlqueue_app.dashboard.registration import register
 from sqlqueue_app.models import Instance, Queue
-from tests.dashboard.pages import OVERVIEW, client_of
-from tests.operations.filling import install, instance, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, instance, message, table
+from tests.support.pages import OVERVIEW, client_of
 
 KINDS = ("anonymous", "staff", "viewer", "superuser")
 PAGES = (OVERVIEW, f"{OVERVIEW}Sales/", f"{OVERVIEW}Sales/1/")
@@ -25,16 +25,6 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     install(sqlite_database)
     table(sqlite_database, "Sales").send([message()])
     return sqlite_database
-
-
-@pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize(("kind", "status"), [*zip(KINDS, (302, 403, 200, 200), strict=True)])
-def test_the_permission_decides(filled: QueueDatabase, page: str, kind: str, status: int) -> None:
-    answer = client_of(kind).get(page)
-
-    assert answer.status_code == status
-    if kind == "anonymous":
-        assert answer["Location"].startswith("/admin/login/")
 
 
 @pytest.mark.parametrize("page", PAGES)

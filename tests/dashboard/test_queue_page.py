@@ -9,9 +9,9 @@ import pytest
 
 from sqlqueue_app.browsing import messages
 from sqlqueue_app.models import QueueSample
-from tests.dashboard.pages import OVERVIEW, Markup, client_of
-from tests.operations.filling import install, message, table
 from tests.support.databases import QueueDatabase
+from tests.support.filling import install, message, table
+from tests.support.pages import OVERVIEW, Markup, client_of
 
 SALES = f"{OVERVIEW}Sales/"
 
@@ -71,15 +71,6 @@ def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: 
     assert "Go on from there" in text
     assert shown(f"header=Zoë&after={numbers[39]}")[0] == numbers[42::7]
     assert "None of the messages that were looked at." in shown("header=nobody")[1]
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["at=-1", "at=x", "after=99999999999999999999", "before=0", "before=-3", "size=7", "header=%00", "header=%F0%9F",
-     "tail=&at=&size=",      "period=nothing", "period=30d", "after=1&before=2&at=3&tail=4", "header=" + "x" * 5000],
-)  # fmt: skip
-def test_any_query_string_is_a_page(numbers: list[int], query: str) -> None:
-    shown(query)
 
 
 def test_charts_show_what_was_sampled_in_words_too(sqlite_database: QueueDatabase) -> None:

@@ -40,8 +40,6 @@ def register() -> None:
         checks.register(check, checks.Tags.database)
 
 
-# --- Settings ---------------------------------------------------------------------------------------------------------
-
 TAG: Final = "sqlqueue"
 
 
@@ -96,8 +94,6 @@ def check_schedules(**_: Any) -> list[checks.CheckMessage]:
         for schedule in schedules_without_route(settings)
     ]
 
-
-# --- Tables -----------------------------------------------------------------------------------------------------------
 
 UNUSABLE_NAME: Final = "sqlqueue.E030"
 HANDLED_ELSEWHERE: Final = "sqlqueue.E031"
@@ -206,8 +202,6 @@ def _message(finding: Finding) -> checks.CheckMessage:
     return kind(finding.text, hint=hint, id=check_id)
 
 
-# --- Dead rows --------------------------------------------------------------------------------------------------------
-
 DEAD_ROWS: Final = "sqlqueue.W035"
 
 
@@ -227,8 +221,6 @@ def check_dead_rows(databases: Sequence[str] | None = None, **_: Any) -> list[ch
         return []  # check_tables reports it
     return [checks.Warning(problem.text, hint=problem.sql, id=DEAD_ROWS) for problem in problems.values()]
 
-
-# --- Lost hosts -------------------------------------------------------------------------------------------------------
 
 NO_BOUND_OF_WORKER: Final = "sqlqueue.W006"
 NO_BOUND_OF_SERVER: Final = "sqlqueue.W036"
@@ -316,8 +308,6 @@ def _hint(alias: str) -> str:
     wanted = ", ".join(f'"{name}": {value!r}' for name, value in options_for().items())
     return f'for a bound of about ten seconds on both sides add to DATABASES["{alias}"]["OPTIONS"]: {wanted}'
 
-
-# --- Two-phase commit -------------------------------------------------------------------------------------------------
 
 KEEPS_NONE: Final = "sqlqueue.W037"
 READ_ONLY: Final = "sqlqueue.I032"

@@ -34,8 +34,6 @@ from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import check_address, delayed_address, install_tables, subscription_address
 from sqlqueue_app.tables.listing import current_catalog
 
-# --- Planned tables ---------------------------------------------------------------------------------------------------
-
 
 def planned_tables(
     settings: Settings, dialect: str, catalog: str | None = None, instance_names: Iterable[str] | None = None
@@ -109,8 +107,6 @@ def _callback_queues(endpoint: EndpointSettings, instance_names: tuple[str, ...]
         yield from endpoint.callback_queue_names(instance)
 
 
-# --- Grants -----------------------------------------------------------------------------------------------------------
-
 _READ = "SELECT"
 _READ_AND_DELETE = "SELECT, UPDATE, DELETE"
 _NONE = ""
@@ -180,9 +176,6 @@ def _of_pipeline(settings: Settings, dialect: str) -> Callable[[PlannedTable], s
         return _READ_AND_DELETE if address in audited else _READ if address in failed else _NONE
 
     return rights
-
-
-# --- After `migrate` --------------------------------------------------------------------------------------------------
 
 
 def install_after_migrate(*, using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:

@@ -156,8 +156,6 @@ def _signal_enqueued(backend: type[SqlQueueBackend], result: TaskResult[Any]) ->
     task_enqueued.send(backend, task_result=result)
 
 
-# --- Running tasks ----------------------------------------------------------------------------------------------------
-
 logger = logging.getLogger("sqlqueue.tasks")
 
 _OUTCOME = ("status", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids", "return_value")
@@ -297,9 +295,6 @@ class Attempt:
         return {"event": event, "endpoint": self._context.endpoint, "message_id": self._context.message_id}
 
 
-# --- Task messages ----------------------------------------------------------------------------------------------------
-
-
 class TaskPost:
     """Sends the task messages of one queue: as the endpoint that is handling a message, SEND_AS, or the task's endpoint."""
 
@@ -335,9 +330,6 @@ class TaskPost:
     def again(self, row: Row, delay: timedelta) -> None:
         """Run the task again later, in the caller's transaction."""
         self._sender.dispatcher.dispatch([self.compose(row, SendOptions(delay=delay))], begun=True)
-
-
-# --- Results ----------------------------------------------------------------------------------------------------------
 
 
 def rows() -> QuerySet[Row]:

@@ -43,8 +43,6 @@ _SUMS: Final = (
     "critical_negative", "body_bytes",
 )  # fmt: skip
 
-# --- Query and freshness ----------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class RollupQuery:
@@ -113,9 +111,6 @@ def known_endpoints(most: int = 200) -> list[str]:
     """The names of endpoints with rollups, sorted; one statement."""
     rows = MessageFigures.objects.using(managed_alias()).filter(seconds=DAY).exclude(endpoint="")
     return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:most])
-
-
-# --- Message rollups --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -250,9 +245,6 @@ def _quantiles(
                     each.add_sketches(processing, critical)
         return dict(sorted(found.items())), seconds
     return {}, None
-
-
-# --- Failure groups, endpoint map, usage, top messages ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,6 @@ from sqlqueue_app.tables.row_selection import headers_of_rows
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
-# --- Messages of a conversation ---------------------------------------------------------------------------------------
-
 
 class Kind(enum.StrEnum):
     """The kind of a message, as the diagrams show it."""
@@ -143,8 +141,6 @@ def kind_of(headers: Mapping[str, str | None]) -> Kind:
     return Kind.TIMEOUT if (headers.get(names.IS_SAGA_TIMEOUT_MESSAGE) or "").lower() == "true" else Kind.COMMAND
 
 
-# --- Reading a conversation -------------------------------------------------------------------------------------------
-
 # Rows scanned in all tables together, and per table: a few tenths of a second in the worst case.
 SCAN_ROWS_TOTAL: Final = 25_000
 SCAN_ROWS_PER_TABLE: Final = 2_000
@@ -217,8 +213,6 @@ def conversation_of(settings: Settings, text: str) -> tuple[str | None, ScanExte
     return of_row or conversation_in_lake(settings, text), extent
 
 
-# --- Recently failing conversations -----------------------------------------------------------------------------------
-
 # The newest failed messages are examined; at most so many conversations are returned.
 RECENT_FAILURES: Final = 200
 MOST_CONVERSATIONS: Final = 25
@@ -256,8 +250,6 @@ def newest_conversations() -> list[FailingConversation]:
             found[conversation] = FailingConversation(conversation, known.failed + 1, known.last, known.message_type)
     return list(found.values())[:MOST_CONVERSATIONS]
 
-
-# --- Tree of causes ---------------------------------------------------------------------------------------------------
 
 # A message whose cause was handled more often than this links to the first copies only.
 MOST_PARENTS: Final = 10
@@ -364,8 +356,6 @@ def cut(whole: Forest, most: int, *, first: Collection[int] = ()) -> Forest:
     return Forest(tuple(branches), links)
 
 
-# --- Source: index of failures ----------------------------------------------------------------------------------------
-
 _OUTCOME_OF_STATUS: Final = {
     FailureStatus.UNRESOLVED: MessageOutcome.FAILED,
     FailureStatus.RESOLVED: MessageOutcome.HANDLED,
@@ -435,8 +425,6 @@ def _headers_of(
         found |= {(name, number): _read(text) for number, text in texts.items()}
     return found
 
-
-# --- Source: rows of tables -------------------------------------------------------------------------------------------
 
 # Characters that no JSON writer escapes.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
@@ -569,8 +557,6 @@ def _queue_name(settings: Settings, address: str) -> str:
     except AddressError:
         return address
 
-
-# --- Source: lake -----------------------------------------------------------------------------------------------------
 
 LAKE_SECONDS: Final = 2.0
 _OUTCOME_OF_COPY: Final[Mapping[str, MessageOutcome]] = {

@@ -246,9 +246,6 @@ def _read(row: PeekedRow) -> tuple[Headers | None, str | None]:
         return None, str(error)
 
 
-# --- Header groups ----------------------------------------------------------------------------------------------------
-
-
 class GroupName(enum.StrEnum):
     """The groups of headers, in display order."""
 
@@ -342,8 +339,6 @@ def grouped_headers(headers: Headers) -> tuple[HeaderGroup, ...]:
     return tuple(HeaderGroup(name, tuple(members)) for name, members in found.items() if members)
 
 
-# --- Finding a sent message -------------------------------------------------------------------------------------------
-
 # Each queue costs one or two statements.
 _QUEUES_AT_MOST = 4
 
@@ -416,9 +411,6 @@ def _queues(settings: Settings, message_type: str, sent_by: str) -> Iterable[str
     return list(dict.fromkeys([*([sent_by] if sent_by in settings.senders else ()), *settings.endpoints]))[:_QUEUES_AT_MOST]
 
 
-# --- Deleting and moving ----------------------------------------------------------------------------------------------
-
-
 class MessageNotThere(SqlQueueError):
     """The message was received or deleted, or is locked by another transaction."""
 
@@ -477,8 +469,6 @@ def _gone(table: QueueTable, row_version: int) -> str:
     )
 
 
-# --- Sending copies ---------------------------------------------------------------------------------------------------
-
 _CHUNK = 1_000
 
 
@@ -513,8 +503,6 @@ def send_copies(
                 progress(len(ids))
     return ids
 
-
-# --- Purging ----------------------------------------------------------------------------------------------------------
 
 EXPIRED_BATCH = 10_000
 

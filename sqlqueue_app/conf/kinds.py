@@ -137,8 +137,6 @@ _web_address: Final = must(
     _WEB_ADDRESS.fullmatch, Code.BAD_WEB_ADDRESS, "begin with http:// or https://, and leave out a user, a query and blanks"
 )
 
-# --- the types of fields ------------------------------------------------------------------------------------------------------
-
 Flag = Annotated[bool, ValueKind("True or False", (bool,))]
 Count = Annotated[int, whole(1)]
 CountOrZero = Annotated[int, whole(0)]

@@ -314,9 +314,6 @@ class Settings:
         )
 
 
-# --- reading the dictionary ---------------------------------------------------------------------------------------------------
-
-
 def settings_problems(raw: object, *, dialects: Mapping[str, str] | None = None) -> list[Problem]:
     """All that is wrong with the dictionary, as `read_settings` finds it."""
     return read_settings(raw, dialects=dialects)[1]
@@ -337,9 +334,6 @@ def read_settings(raw: object, *, dialects: Mapping[str, str] | None = None) -> 
     settings = read_section(Settings, raw, ROOT, findings) or Settings()
     check_combinations(settings, dialects, findings)
     return settings, findings.problems
-
-
-# --- the settings of the process ----------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1)
@@ -396,8 +390,6 @@ def _forget_settings(*, setting: str, **_: Any) -> None:
     if setting in ("SQLQUEUE", "DATABASES", "TASKS"):
         get_settings.cache_clear()
 
-
-# --- the databases of the process ---------------------------------------------------------------------------------------------
 
 _BY_ENGINE: Final = {
     "mssql": "sqlserver",

@@ -37,8 +37,6 @@ _NEAR_ENOUGH: Final = 0.7
 _SLOW_PEEK_SECONDS: Final = 10
 _TITLES: Final = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "sqlserver": "SQL Server"}
 
-# --- what can be wrong --------------------------------------------------------------------------------------------------------
-
 
 class Code(StrEnum):
     """The ids of the settings checks; an id is never used for another problem (docs/reference/checks.md)."""
@@ -159,9 +157,6 @@ def listed(words: Iterable[str], *, last: str = "or") -> str:
     return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
 
 
-# --- single values ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False)
 class Refused(Exception):
     """A value does not fit. The message is "<place> <seen>, expected <expected>" unless it is given as a whole."""
@@ -196,8 +191,6 @@ def _word(words: tuple[str, ...]) -> ValueKind:
 
     return ValueKind(listed(words), read=read)
 
-
-# --- sections -----------------------------------------------------------------------------------------------------------------
 
 Given = Annotated[T, "not a key"]
 """The type of an attribute that is not read from a key of the section."""
@@ -366,10 +359,6 @@ def _section(section: Any, value: object, at: KeyPath, findings: Findings) -> ob
             findings.add(at / key, message, f"add the key, or remove {at}", Code.MISSING_KEY)
         attributes[setting.name] = setting.default if read is MISSING else read
     return MISSING if MISSING in attributes.values() else section(**attributes)
-
-
-# --- combinations -------------------------------------------------------------------------------------------------------------
-# Settings that are each fine alone and wrong together. What was found wrong before is left out: one mistake gives one problem.
 
 
 def check_combinations(settings: Settings, dialects: Mapping[str, str] | None, findings: Findings) -> None:

@@ -325,8 +325,6 @@ def _begin(now: datetime, seconds: float) -> datetime:
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
 
 
-# --- Writing the index ------------------------------------------------------------------------------------------------
-
 _LOCK: Final = "failure index is written"
 _ATTEMPT_VALUES: Final = ("exception_type", "exception_message", "failed_q")
 # In these states the row is in the error queue. In any other state a new row makes the message unresolved again.
@@ -543,8 +541,6 @@ def _comparable(at: datetime | None) -> datetime:
     instant = _instant(at)
     return instant - timedelta(microseconds=instant.microsecond % 1_000)
 
-
-# --- Reading rows of error queues -------------------------------------------------------------------------------------
 
 MESSAGE_CHARACTERS: Final = 1_000
 NO_FAILED_QUEUE: Final = f"the header {names.FAILED_QUEUE} is missing: nothing says where the message failed, or may go again"

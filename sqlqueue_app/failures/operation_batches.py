@@ -105,8 +105,6 @@ def within_memory(rows: Sequence[Row], limit: int, size_of: Callable[[Row], int]
     return chosen
 
 
-# --- Outcome of a batch -----------------------------------------------------------------------------------------------
-
 # Error texts can differ for each message: further reasons are counted together.
 MOST_REASONS: Final = 100
 _LONGEST_DETAIL: Final = 500
@@ -193,8 +191,6 @@ def merged_log(log: object, outcome: BatchOutcome) -> list[dict[str, Any]]:
             counts[key if key in counts or len(counts) < MOST_REASONS else (what, str(Reason.OTHER), "")] += count
     return [{"what": what, "reason": reason, "detail": detail, "count": count} for (what, reason, detail), count in counts.items()]
 
-
-# --- Failed messages of a batch ---------------------------------------------------------------------------------------
 
 _NUMBERS_PER_STATEMENT: Final = 1_000
 

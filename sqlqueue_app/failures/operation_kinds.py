@@ -73,9 +73,6 @@ def delete_batch(settings: Settings, ids: Sequence[UUID], now: datetime) -> Batc
     return outcome
 
 
-# --- Messages of a queue ----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class QueueScope:
     """The messages of a queue up to RowVersion `until`, and the queue to move them to; `name` is the name for people."""
@@ -206,8 +203,6 @@ QUEUE_KINDS: Final = (
     QueueOperation("purge_queue", gettext_lazy("Purge"), "purge_queue", moves=False),
 )
 
-
-# --- Failed messages and the registry of kinds ------------------------------------------------------------------------
 
 Kind = TypeVar("Kind", bound=OperationKind)
 

@@ -50,8 +50,6 @@ from sqlqueue_app.status.events import Actor, EventKind, record_action, record_e
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 
-# --- Preview ----------------------------------------------------------------------------------------------------------
-
 # Further queues are not checked; their messages count as eligible.
 _MOST_QUEUES: Final = 50
 
@@ -128,8 +126,6 @@ def _add_moves(found: Preview, targets: RetryTargets | None, queue: str, *, coun
         _add_retries(found, targets, queue, count=count)
 
 
-# --- Permission -------------------------------------------------------------------------------------------------------
-
 VIEW = "view_queue"
 
 
@@ -148,8 +144,6 @@ def is_still_permitted(user_key: str, permission: str) -> bool:
         return False
     return user is not None and user.is_active and user.has_perms([f"sqlqueue_app.{VIEW}", f"sqlqueue_app.{permission}"])
 
-
-# --- Running ----------------------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("sqlqueue.operations")
 
@@ -192,8 +186,6 @@ class OperationRunner:
         self._most, self._size = batch, min(batch, FIRST_BATCH)
         self.lease = lease
 
-    # --- the lease ------------------------------------------------------------------------------------------------------------
-
     def lease_until(self) -> datetime:
         """When a lease that is taken now expires."""
         return self.now() + self.lease
@@ -210,8 +202,6 @@ class OperationRunner:
         """Give up the lease, so that another worker can continue."""
         with self._errors("give an operation back"):
             self._rows(operation_id).filter(worker=self.worker, state__in=OPEN).update(lease_until=None)
-
-    # --- the work -------------------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -356,16 +346,12 @@ class OperationRunner:
         )
         return self._ended(row, OperationState.FAILED, reason)
 
-    # --- small parts ----------------------------------------------------------------------------------------------------------
-
     def _rows(self, operation_id: uuid.UUID) -> QuerySet[Operation]:
         return Operation.objects.using(self.alias).filter(pk=operation_id)
 
     def _errors(self, doing: str) -> AbstractContextManager[None]:
         return database_errors(dialect_of_connection(connection_of(self.alias)), doing)
 
-
-# --- Background job ---------------------------------------------------------------------------------------------------
 
 # The requesting process starts an operation itself; an idle worker sends few statements (benchmarks/idle.py).
 EVERY_SECONDS: Final = 5.0
@@ -402,8 +388,6 @@ def run_open_operations(runner: OperationRunner, stop: StopSignal) -> int:
         worked += runner.run(operation_id, wait=stop.wait) is not None
     return worked
 
-
-# --- Requesting and cancelling ----------------------------------------------------------------------------------------
 
 # Web servers end a request after half a minute.
 REQUEST_SECONDS: Final = 10.0

@@ -34,8 +34,6 @@ from sqlqueue_app.tables.connections import database_now, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import find_ids
 
-# --- Lists ------------------------------------------------------------------------------------------------------------
-
 COUNTED_AT_MOST: Final = 10_000
 GROUPS_PER_PAGE: Final = 50
 PAGE_SIZES: Final = (50, 25, 100, 200)
@@ -190,8 +188,6 @@ def _instant(value: datetime | None) -> datetime:
     return instant
 
 
-# --- One message ------------------------------------------------------------------------------------------------------
-
 ATTEMPTS_AT_MOST: Final = 100
 _PYTHON: Final = "Traceback (most recent call last):"
 
@@ -255,8 +251,6 @@ def traces_of(row: MessageDetail) -> tuple[str, str]:
     return dotnet.rstrip(), found + python
 
 
-# --- Lookups ----------------------------------------------------------------------------------------------------------
-
 _AT_ONCE: Final = 10_000
 
 
@@ -297,8 +291,6 @@ def group_exists(group: UUID) -> bool:
     """Whether a group has this id."""
     return FailureGroup.objects.using(managed_alias()).filter(pk=group).exists()
 
-
-# --- Pending retries --------------------------------------------------------------------------------------------------
 
 # Bounds for one page: queues to search, and rows to read in a queue without an index of ids.
 QUEUES_AT_MOST: Final = 5

@@ -218,9 +218,6 @@ class RetryBatch:
         return each.target.address, copy_of(table, row, headers)
 
 
-# --- Retry targets ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Target:
     """The queue of a retry. `text` is the address for people and for the index, `redirect` the redirect that applied."""
@@ -296,9 +293,6 @@ class RetryTargets:
         except (QueueNotFound, TableMismatch):
             return Reason.NO_QUEUE, table.qualified
         return Target(address, canonical, redirect)
-
-
-# --- Redirects --------------------------------------------------------------------------------------------------------
 
 
 class RedirectRefused(SqlQueueError):
@@ -385,8 +379,6 @@ def _refuse_missing(settings: Settings, book: AddressBook, target: str) -> None:
     if not queue_table(settings.database, book.parse(target)).exists():
         raise RedirectRefused(_("The queue %(queue)s does not exist.") % {"queue": target})
 
-
-# --- Applying redirects to pending retries ----------------------------------------------------------------------------
 
 REDIRECTABLE: Final = (FailureStatus.RETRY_ISSUED,)
 _REDIRECTED: Final = ("retried_to", "retry_row_id")

@@ -113,8 +113,6 @@ class FailureSelection:
         )
         return _all_of(make() for value, make in conditions if value)
 
-    # --- as JSON, for the row of an operation ---------------------------------------------------------------------------------
-
     def to_json(self) -> dict[str, Any]:
         """The parts that are set, as JSON values."""
         return {name: _plain(value) for name, value in self._given()}
@@ -131,8 +129,6 @@ class FailureSelection:
         read: Self = _read(cls, lists)
         more = tuple(_("The selection has an unknown part: %(name)s") % {"name": name} for name in unknown)
         return replace(read, problems=(*read.problems, *more))
-
-    # --- as a query string, for lists and links -------------------------------------------------------------------------------
 
     def to_query(self) -> str:
         """The query string without a question mark; empty for everything."""
@@ -163,8 +159,6 @@ class FailureSelection:
     def _given(self) -> list[tuple[str, Any]]:
         values = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "problems")
         return [(name, value) for name, value in values if value not in ("", None, ())]
-
-    # --- in words -------------------------------------------------------------------------------------------------------------
 
     def in_words(self) -> str:
         """A description in the current language, shown beside numbers and buttons. One statement for a group."""
@@ -204,9 +198,6 @@ class FailureSelection:
             (_time_in_words(self.until), _("failed before %(value)s")),
         )
         return [template % {"value": value} for value, template in templates if value]
-
-
-# --- conditions ---------------------------------------------------------------------------------------------------------------
 
 
 def _all_of(conditions: Iterable[Q]) -> Q:
@@ -258,9 +249,6 @@ def _words(text: str) -> list[str]:
         return [word for word in splitter if word]
     except ValueError:  # an unbalanced quotation mark
         return text.replace('"', " ").split()
-
-
-# --- values -------------------------------------------------------------------------------------------------------------------
 
 
 def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
@@ -348,8 +336,6 @@ def _plain(value: Any) -> Any:
         return value.name.lower()
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
-
-# --- Query bar --------------------------------------------------------------------------------------------------------
 
 # Filters of the query bar and the parts of the selection that they set.
 KEYS: Final[Mapping[str, str]] = {

@@ -192,8 +192,6 @@ def _plain(value: object) -> object:
     return isoformat() if isoformat is not None else str(value)
 
 
-# --- Queue arguments and text output ----------------------------------------------------------------------------------
-
 _UNITS = {Unit.DAYS: "d", Unit.HOURS: "h", Unit.MINUTES: "min", Unit.SECONDS: "s"}
 
 

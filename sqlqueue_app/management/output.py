@@ -17,8 +17,6 @@ from sqlqueue_app.status.overview import Status
 from sqlqueue_app.status.queues import QueueProblem, QueueStatus
 from sqlqueue_app.status.schedules import ScheduleStatus
 
-# --- Status -----------------------------------------------------------------------------------------------------------
-
 _QUEUE_HEAD = ("QUEUE", "KIND", "ENDPOINT", "MESSAGES", "EXPIRING", "EXPIRED", "HEAD AGE", "THREADS", "STATE")
 _SCHEDULE_HEAD = ("SCHEDULE", "CRON", "SENDS", "NEXT", "LAST", "AS")
 _DELAYED_HEAD = ("DELAYED BY", "MESSAGES", "OVERDUE", "STATE")
@@ -220,9 +218,6 @@ def _problem_lines(name: str, problem: QueueProblem) -> Iterator[str]:
     if problem.sql:
         yield f"  {'or run this SQL' if problem.command else 'mend it with this SQL'}:"
         yield from (f"    {line}" for line in problem.sql.splitlines())
-
-
-# --- Health -----------------------------------------------------------------------------------------------------------
 
 
 def health_document(health: Health) -> dict[str, Any]:

@@ -229,9 +229,6 @@ class Schedule(models.Model):
         return self.name
 
 
-# --- Two-phase commit -------------------------------------------------------------------------------------------------
-
-
 class TwoPhaseCoordinator(models.Model):
     """The single row that identifies this database in branch ids on other servers."""
 
@@ -265,9 +262,6 @@ class DistributedTransaction(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
-
-
-# --- Handled messages -------------------------------------------------------------------------------------------------
 
 
 class HandledMessage(models.Model):

@@ -197,9 +197,6 @@ class LakeCopy(models.Model):
         return f"{self.queue} {self.row_version}: {self.fate}"
 
 
-# --- Rollups ----------------------------------------------------------------------------------------------------------
-
-
 class NotableKind(models.TextChoices):
     """The ranking of a notable message."""
 

@@ -137,9 +137,6 @@ def _forget(*, setting: str, **_: Any) -> None:
             apps.clear_cache()
 
 
-# --- Base classes -----------------------------------------------------------------------------------------------------
-
-
 class QueueMessageManager(models.Manager["QueueMessage"]):
     """Uses the database of `SQLQUEUE["DATABASE"]`, even without the router."""
 
@@ -170,8 +167,6 @@ class QueueMessage(models.Model):
         """Delete from the database of the row, by default that of the queues."""
         return super().delete(using=using or self._state.db or get_settings().database, keep_parents=keep_parents)
 
-
-# --- App --------------------------------------------------------------------------------------------------------------
 
 QUEUE_MODELS_LABEL = "sqlqueue_queues"
 

@@ -30,13 +30,6 @@ from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 
-# --- results ----------------------------------------------------------------------------------------------------------
-# What checks last found, in the table of results: written by one process at a time, with an event where something has changed.
-#
-# A failing subject has a row, and so has one that passes again, for a day. Where nothing fails, a check of ours has one row without
-# a subject. While nothing changes, a run is one SELECT and one UPDATE, however many checks report.
-
-
 _LOCK: Final = "results of checks are written"
 # A subject that no process has reported for so long does not exist any more: another project on this database would report it.
 UNSEEN: Final = timedelta(minutes=15)
@@ -53,6 +46,8 @@ def write_reports(alias: str, reports: Sequence[Report], now: datetime) -> None:
     """Write what checks have found, and the events of what has changed, in one transaction. Raises the database's errors.
 
     Each change is one event, however many processes report it at the same time. `now` is an instant of the database's clock.
+    A failing subject has a row, and for a day one that passes again; a built-in check without failures has one without a subject.
+    While nothing changes, a run is one SELECT and one UPDATE, however many checks report.
     """
     reports = [_fitting(each) for each in reports]
     if not reports:
@@ -198,10 +193,6 @@ class _Change:
         )
 
 
-# --- jobs -------------------------------------------------------------------------------------------------------------
-# The background jobs that run checks, each check by one process for the whole cluster.
-
-
 logger = logging.getLogger("sqlqueue.background")
 
 
@@ -232,9 +223,6 @@ class _Runner:
 
 def _begin(now: datetime, seconds: float) -> datetime:
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
-
-
-# --- own checks -------------------------------------------------------------------------------------------------------
 
 
 # A run that comes so late skips the processes: by the next one they have renewed their heartbeats, every ten seconds.
@@ -328,10 +316,6 @@ def _where_nothing_is_reported(own: Sequence[Report], intervals: set[int]) -> li
     return [Report(each.name, each.every_seconds) for each in checks if each.name not in names]
 
 
-# --- checks of the project --------------------------------------------------------------------------------------------
-# Each has its own interval; what goes wrong in one is its result.
-
-
 # The name of the modules that are imported from the installed apps.
 MODULE: Final = "health_checks"
 RUN_SECONDS: Final = 10.0
@@ -407,10 +391,6 @@ def keep_result(check: HealthCheck, text: str, subject: str = "", *, now: Callab
     report = Report(check.name, max(1, round(check.every_seconds)), failing, frozenset({subject}))
     with database_errors(dialect_of_connection(connection_of(alias)), "write the result of a check"):
         write_reports(alias, [report], database_now(alias) if now is None else now())
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
-# What operators request: that a result does not count for a while, that it counts again, that a check is run now.
 
 
 _LONGEST_NAME = 255

@@ -93,10 +93,7 @@ class Check:
     covers_all: bool = False
 
 
-# --- probes -----------------------------------------------------------------------------------------------------------
-# Few statements each where a worker runs them, and none that reads a queue table.
-
-
+# The probes: few statements each where a worker runs them, and none that reads a queue table.
 EXPIRED_LIMIT: Final = 1_000
 # A purge that is late by two of its intervals; workers purge every five minutes unless the settings say otherwise.
 PURGES_MISSED: Final = 3
@@ -236,9 +233,6 @@ def _branches(snapshot: Snapshot) -> Iterator[Outcome]:
         at = each.prepared_at.astimezone(snapshot.zone)
         is_old = each.prepared_at < snapshot.now - RECENT
         yield Outcome(str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None)
-
-
-# --- the list ---------------------------------------------------------------------------------------------------------
 
 
 # What must be noticed soon; the rest changes slowly, or has been so for minutes before it is reported.
@@ -424,9 +418,6 @@ def advice_in_words(name: str, subject: str, details: object) -> str:
     return _("It is a check of this project: who has written it knows what to do.")
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a check has found: the failing subjects with their details, and those that pass."""
@@ -449,12 +440,6 @@ def run(check: Check, snapshot: Snapshot) -> Report:
     return Report(check.name, check.every_seconds, failing, frozenset(found.keys() - failing.keys()))
 
 
-# --- own --------------------------------------------------------------------------------------------------------------
-# What each process knows of itself: the clock of its machine, the size of its connection pools.
-#
-# A process that finds nothing writes nothing, unless something stands in the results of its machine.
-
-
 # The database tells whole seconds, and the answer takes its way; delays and times to be received are reckoned in seconds.
 DRIFT_SECONDS: Final = 5
 # As psycopg_pool does.
@@ -465,7 +450,10 @@ BACKGROUND_CONNECTIONS: Final = 5
 
 @dataclass(slots=True)
 class ProcessChecks:
-    """What one process reports of itself. `connections_needed`: how many connections of the alias its threads have, at most."""
+    """What one process reports of itself. `connections_needed`: how many connections of the alias its threads have, at most.
+
+    A process that finds nothing writes nothing, unless there are failing results of its machine.
+    """
 
     alias: str
     connections_needed: int = 0

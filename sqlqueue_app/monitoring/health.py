@@ -213,9 +213,6 @@ def is_watched(queue: QueueStatus, status: Status) -> bool:
     return any(each.alive and each.callback_queue == queue.queue.address.table for each in status.instances)
 
 
-# --- measures ---------------------------------------------------------------------------------------------------------
-
-
 _Found = Iterator[HealthFinding | Measure]
 
 

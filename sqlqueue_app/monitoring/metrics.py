@@ -30,9 +30,6 @@ from sqlqueue_app.status.queues import QueueStatus
 from sqlqueue_app.status.samples import read_endpoint_totals
 from sqlqueue_app.tables.connections import database_now, guarded_read
 
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
 _TOTALS: Final = (
     ("handled", "Messages handled."),
     ("failures", "Attempts that failed."),
@@ -221,10 +218,6 @@ def _count(model: type[models.Model], column: str, values: Sequence[object]) -> 
     return [(value, found.get(value, 0)) for value in values]
 
 
-# --- exposition -------------------------------------------------------------------------------------------------------
-# The formats that Prometheus reads, written by prometheus-client. Needs the extra `metrics`.
-
-
 class _Reading(Collector):
     """Reads all metrics when a scrape asks for them."""
 
@@ -236,7 +229,7 @@ class _Reading(Collector):
 
 
 def exposition(settings: Settings, accept: str) -> tuple[bytes, str]:
-    """Return all metrics in a format that the header Accept allows, and its content type. Raises as `read_metrics`."""
+    """Return all metrics in a format of Prometheus that the header Accept allows, and its type. Raises as `read_metrics`."""
     # A registry of our own: the one of prometheus-client holds the metrics of this process.
     registry = CollectorRegistry()
     registry.register(_Reading(settings))

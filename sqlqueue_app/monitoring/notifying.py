@@ -35,13 +35,6 @@ from sqlqueue_app.status.events import EventKind, record_event
 from sqlqueue_app.status.texts import path_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 
-# --- sending ----------------------------------------------------------------------------------------------------------
-# Sending what waits to be sent: each notification by one process at a time, at least once, and tried again for an hour.
-#
-# Who sends has moved the time of the next attempt to the end of his lease before, in a statement of its own: no transaction is open
-# meanwhile, and what somebody was sending who was killed is sent again once his lease has run out.
-
-
 logger = logging.getLogger("sqlqueue.notifications")
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -57,6 +50,8 @@ _KEPT_CHARACTERS: Final = 500
 class Sender:
     """Sends what is due. One object serves one thread; others, in this process and elsewhere, may compete with it.
 
+    Before sending, the time of the next attempt is moved to the end of a lease, in a statement of its own: no transaction is open
+    meanwhile, and if the process is killed the notification is sent again once the lease has run out.
     `now` is the clock of the managed tables' database unless another is handed in; `timeout` is in seconds.
     """
 
@@ -164,16 +159,15 @@ def shown_target(channel: str, target: str) -> str:
     return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/…"
 
 
-# --- job --------------------------------------------------------------------------------------------------------------
-# Notifications in a worker: a job that evaluates the rules every ten seconds, and a thread that sends, for a receiver may be slow.
-
-
 # An attempt ends by its timeout; a server of mail may take that for each step of the talk, and is not waited for longer.
 _END_SECONDS: Final = TIMEOUT_SECONDS + 1.0
 
 
 class Notifications:
-    """Evaluates the rules and sends what is due, in one worker. `now` is the clock of the managed tables' database."""
+    """Evaluates the rules and sends what is due, in one worker; a thread of its own sends, because receivers may be slow.
+
+    `now` is the clock of the managed tables' database.
+    """
 
     def __init__(
         self,
@@ -251,16 +245,12 @@ class Notifications:
             connections.close_all()
 
 
-# --- links ------------------------------------------------------------------------------------------------------------
-# The addresses of admin pages in notifications: those who send have no request from which to know them, so `ADMIN_URL` says.
-
-
 # What Django leaves as it is when it makes the address of a page.
 _PLAIN = "!$&'()*+,;=/~:@"
 
 
 class Links:
-    """Makes addresses below `ADMIN_URL`; empty ones without it."""
+    """Makes addresses below `ADMIN_URL`, since a worker has no request to take the host from; empty ones without it."""
 
     def __init__(self, settings: Settings) -> None:
         self._base = "" if settings.admin_url is None else f"{settings.admin_url.rstrip('/')}/sqlqueue_app/"
@@ -288,10 +278,6 @@ class Links:
 
 def _segment(name: str) -> str:
     return quote(path_of(name), safe=_PLAIN)
-
-
-# --- mailing ----------------------------------------------------------------------------------------------------------
-# Notifications by mail, with the mail framework of Django: its backend, DEFAULT_FROM_EMAIL and EMAIL_SUBJECT_PREFIX.
 
 
 def send_mail(delivery_id: UUID, addresses: Sequence[str], title: str, text: str, *, timeout: float) -> None:
@@ -322,10 +308,6 @@ def _backend(timeout: float) -> Any:
     if getattr(backend, "timeout", timeout) is None:
         backend.timeout = timeout
     return backend
-
-
-# --- texts ------------------------------------------------------------------------------------------------------------
-# What a notification says: sentences in the language that is active, and a document for programs.
 
 
 LONGEST_SUBJECT: Final = 200

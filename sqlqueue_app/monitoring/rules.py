@@ -43,10 +43,6 @@ from sqlqueue_app.status.queues import QueueKind
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
-# --- rules ------------------------------------------------------------------------------------------------------------
-# Making, changing and removing rules of notifications, and asking for a notification to be sent: what operators do.
-
-
 Clock = Callable[[], datetime] | None
 
 
@@ -172,10 +168,6 @@ def _name_is_taken(name: str) -> RuleRefused:
 
 def _now(alias: str, now: Clock) -> datetime:
     return now() if now is not None else database_now(alias)
-
-
-# --- conditions -------------------------------------------------------------------------------------------------------
-# How much there is of what a rule watches, and whether that is too much: from the snapshot, the results of checks and the failures.
 
 
 # Failures are counted so far; further only where the threshold is higher.
@@ -308,13 +300,6 @@ def subject_of_check(check: CheckResult) -> str:
     return f"{check.name}: {check.subject}" if check.subject else check.name
 
 
-# --- evaluation -------------------------------------------------------------------------------------------------------
-# One process of the cluster evaluates all rules: what has changed, and whether it is time to notify.
-#
-# The claim, what is remembered of each rule, and the notifications to send are one transaction: a process that is killed leaves
-# nothing half done, and nobody is notified twice.
-
-
 logger = logging.getLogger("sqlqueue.notifications")
 
 EVERY_SECONDS: Final = 10.0
@@ -334,7 +319,10 @@ Change = dict[str, Any]
 
 
 class Evaluator:
-    """Evaluates the enabled rules. `now` is the clock of the managed tables' database unless another is handed in."""
+    """Evaluates the enabled rules. `now` is the clock of the managed tables' database unless another is handed in.
+
+    The claim, the state of each rule and the notifications to send are one transaction: nothing is half done or sent twice.
+    """
 
     def __init__(self, settings: Settings, *, now: Callable[[], datetime] | None = None) -> None:
         self._settings = settings
@@ -488,10 +476,6 @@ def new_delivery(rule: NotificationRule, payload: dict[str, Any], now: datetime,
 def _instant(value: datetime | None) -> datetime:
     instant: datetime = value  # type: ignore[assignment]  # of columns that are never NULL
     return instant
-
-
-# --- rule form --------------------------------------------------------------------------------------------------------
-# Reading what somebody has typed into the form of a rule: the values of its columns, and what is wrong with them, in words.
 
 
 MOST_ADDRESSES: Final = 20

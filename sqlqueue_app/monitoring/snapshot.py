@@ -68,8 +68,6 @@ class Snapshot:
         if minimums is not None:
             self.minimums = minimums
 
-    # --- processes --------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _registry(self) -> tuple[Sequence[InstanceStatus], QueueProblem | None]:
         if self.status is not None:
@@ -95,8 +93,6 @@ class Snapshot:
     def workers(self, endpoint: str) -> int:
         """How many live processes receive from the main queue of the endpoint."""
         return sum(1 for each in self.instances if each.endpoint == endpoint and receives(each, endpoint))
-
-    # --- queues -----------------------------------------------------------------------------------------------------------
 
     @cached_property
     def known_queues(self) -> Sequence[KnownQueue]:
@@ -147,8 +143,6 @@ class Snapshot:
         found = () if self.status is None else self.status.delayed
         return [each for each in found if each.endpoint in self.settings.senders]
 
-    # --- samples ----------------------------------------------------------------------------------------------------------
-
     @cached_property
     def _recent(self) -> Mapping[str, tuple[int, int]]:
         """The least numbers of waiting and of overdue messages, by queue, where it was sampled often enough."""
@@ -170,8 +164,6 @@ class Snapshot:
     def _samples(self, resolution: Resolution, period: timedelta) -> QuerySet[QueueSample]:
         times = {"taken_at__gt": self.now - period, "taken_at__lte": self.now}
         return QueueSample.objects.using(self._alias).filter(seconds=resolution.seconds, **times)
-
-    # --- the rest ---------------------------------------------------------------------------------------------------------
 
     @cached_property
     def schedules(self) -> Sequence[ScheduleStatus]:

@@ -22,9 +22,6 @@ from standardwebhooks import Webhook
 from sqlqueue_app import __version__
 from sqlqueue_app.messages.errors import SqlQueueError
 
-# --- webhooks ---------------------------------------------------------------------------------------------------------
-
-
 SECRET_PREFIX: Final = "whsec_"  # noqa: S105 - what every secret begins with
 # The convention asks for 24 to 64 bytes.
 LEAST_SECRET_BYTES, MOST_SECRET_BYTES, _SECRET_BYTES = 24, 64, 32
@@ -179,10 +176,6 @@ def _cut(text: bytes) -> str:
     """The beginning of a text of somebody else's, in one line of printable characters."""
     decoded = " ".join(text.decode("utf-8", "replace").split())
     return "".join(each if each.isprintable() else "�" for each in decoded)[:_KEPT_CHARACTERS]
-
-
-# --- outcome ----------------------------------------------------------------------------------------------------------
-# What can become of an attempt to send a notification.
 
 
 class SendFailed(SqlQueueError):

@@ -25,9 +25,6 @@ from sqlqueue_app.tables.installation import DELAYED_SUFFIX, delayed_address
 from sqlqueue_app.tables.listing import ListedTable, look_at_delayed
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
-# --- delayed status ---------------------------------------------------------------------------------------------------
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -132,10 +129,6 @@ def _instant(seconds: float | None) -> datetime | None:
         return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
         return None
-
-
-# --- known delayed ----------------------------------------------------------------------------------------------------
-# Which tables of delayed messages there are: those of the endpoints in settings, and others of the database.
 
 
 @dataclass(frozen=True, slots=True)

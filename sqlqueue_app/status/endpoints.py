@@ -24,10 +24,6 @@ from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
 from sqlqueue_app.tables.connections import database_now, guarded_read
 from sqlqueue_app.tables.queue import Depth
 
-# --- endpoint status --------------------------------------------------------------------------------------------------
-# The state of endpoints, as values: their processes, how much waits for them, what they do, what has failed.
-
-
 _RECEIVED = (QueueKind.MAIN, QueueKind.SATELLITE)
 
 
@@ -156,10 +152,6 @@ def _failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, in
     return failed, {name: number for what, name, number in rows if what == "minimum"}
 
 
-# --- endpoint measures ------------------------------------------------------------------------------------------------
-# What endpoints did in a time, read from their samples: added up by the database, by endpoint, instance, message type or time.
-
-
 # The throughput of now is that of the last minute whose samples are all there.
 RECENT: Final = timedelta(minutes=1)
 # More points than a chart shows are work for nothing: a month is read by the hour.
@@ -275,10 +267,6 @@ def _samples(alias: str, endpoint: str | None, resolution: Resolution, begin: da
 def _summed(grouped: Any) -> Any:
     sums: dict[str, Any] = {name: Sum(name) for name in SUMS}
     return grouped.annotate(**sums, processing_max=Max("processing_max"), critical_max=Max("critical_max")).order_by()
-
-
-# --- minimums ---------------------------------------------------------------------------------------------------------
-# How many live instances an endpoint must have at least, as operators have said: rows of `EndpointExpectation`.
 
 
 MOST: Final = 1_000

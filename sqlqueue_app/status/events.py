@@ -19,14 +19,6 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now, guarded_read
 from sqlqueue_app.tables.rows import without_nul
 
-# --- events -----------------------------------------------------------------------------------------------------------
-# What happens to queues, endpoints and operations, written down where it happens, once however many workers there are.
-#
-# An event is a kind and its details; the text of the kind is put together when somebody reads it, in his language. What is
-# written in
-# the transaction of what happened is neither lost nor doubled, whoever is killed.
-
-
 logger = logging.getLogger("sqlqueue.operations")
 
 _WRITTEN_AT_ONCE: Final = 100
@@ -194,10 +186,6 @@ def tell_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | 
 def fitting_subject(text: str) -> str:
     """The text as a column of subjects holds it in every database: no NUL, no halves of surrogate pairs, 400 characters at most."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[:_LONGEST_SUBJECT]
-
-
-# --- actions ----------------------------------------------------------------------------------------------------------
-# The record of what operators do: one row and one log line for each action, also for what was denied.
 
 
 action_logger = logging.getLogger("sqlqueue.actions")

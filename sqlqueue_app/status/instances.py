@@ -28,9 +28,6 @@ from sqlqueue_app.tables.connections import guarded_read
 from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
 
-# --- instance status --------------------------------------------------------------------------------------------------
-# The registered instances with their heartbeats; dead ones stay listed until another process takes over their queue.
-
 
 class InstanceState(enum.StrEnum):
     """What a process does. It follows a command at its next heartbeat: until then it is pausing, or resuming."""
@@ -177,13 +174,6 @@ def forget_dead(instance: int) -> bool:
     return deleted > 0
 
 
-# --- callback queues --------------------------------------------------------------------------------------------------
-# Callback queues of instances that are gone: which there are, and removing them.
-#
-# A queue counts as gone with the process that leased it last, once its heartbeat is. Where no process of an instance name lives any
-# more, on another machine than this one, the rest of its pool has gone with it.
-
-
 @dataclass(frozen=True, slots=True)
 class GoneCallbackQueue:
     """A callback queue that no live process holds. `depth` is None where its table is gone already and only a row is left.
@@ -202,7 +192,8 @@ class GoneCallbackQueue:
 def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()) -> list[GoneCallbackQueue]:
     """The callback queues of dead instances that were silent for at least so long, each once; reads only. Raises DatabaseErrors.
 
-    Names in rows that are those of other queues of the settings, or of tables that are no queues, are left out.
+    A queue is gone with the process that leased it last. Where no process of an instance name lives any more, on another machine
+    than this one, the rest of its pool is gone too. Other queues of the settings, and tables that are no queues, are left out.
     """
     instances, rows, problem = read_instances()
     if problem is not None:

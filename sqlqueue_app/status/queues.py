@@ -47,13 +47,6 @@ from sqlqueue_app.tables.listing import (
 )
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
-# --- queue looks ------------------------------------------------------------------------------------------------------
-# Looking at queues: how much is in each, how old its first message is, what is wrong with its table.
-#
-# Many queues are looked at together, because a dashboard over two hundred of them must not take two hundred round trips; a queue
-# that makes trouble is looked at by itself, so that its trouble is its own.
-
-
 # So many rows may be counted in one look at all tables; the more there are, the sooner an estimate has to do.
 COUNTED_AT_MOST: Final = 50_000
 _LEAST_LIMIT: Final = 200
@@ -103,7 +96,8 @@ def read_queues(
 ) -> list[QueueStatus]:
     """Look at queues, in their order. `listed` are the tables of the database, where the caller has listed them. ConnectionLost.
 
-    Exact up to `limit`, or less where there are more than five queues: all together count 50,000 rows at most.
+    Exact up to `limit`, or less where there are more than five queues: all together count 50,000 rows at most. A page of 200 queues
+    must not take 200 round trips: they are read together, and one by one where one of them fails.
     """
     limit = limit_of_each(len(queues), limit)
     listed = listed_tables(settings.database) if listed is None else listed
@@ -208,10 +202,6 @@ def _look(settings: Settings, queue: KnownQueue, table: QueueTable, limit: int, 
     head = table.peek(1, body_limit=0) if depth.waiting else []
     age = head_age(head[0].headers, now) if head else None
     return QueueStatus(queue, table.qualified, True, depth, expiry_exact, age, problem)
-
-
-# --- known queues -----------------------------------------------------------------------------------------------------
-# Which queues there are: those of the endpoints in settings, and the callback queues that running instances hold.
 
 
 class QueueKind(enum.StrEnum):
@@ -334,10 +324,6 @@ def _existing(settings: Settings, names: dict[str, QueueAddress], text: str) -> 
     return parsed if parsed.exists() else None
 
 
-# --- queue problems ---------------------------------------------------------------------------------------------------
-# What is wrong with a queue's table, in words, with what mends it.
-
-
 INSTALL_COMMAND = "python manage.py sqlqueue_install"
 MIGRATE_COMMAND = "python manage.py migrate"
 
@@ -428,12 +414,6 @@ def _first(table: QueueTable, queue: KnownQueue, layout: str) -> Finding | None:
     return findings[0] if findings else None
 
 
-# --- head age ---------------------------------------------------------------------------------------------------------
-# How long the first message of a queue has been waiting.
-#
-# There is no column for it, so the headers say: DeliverAt, else TimeSent.
-
-
 class NoAge(enum.StrEnum):
     """Why a head has no age."""
 
@@ -444,7 +424,7 @@ class NoAge(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeadAge:
-    """The age of a head by `header`; negative where the sender's clock is ahead of ours. None for the reason `unknown`."""
+    """The age of the first message, by `header`; negative if the sender's clock is ahead. None for the reason `unknown`."""
 
     age: timedelta | None
     header: str | None = None
@@ -467,17 +447,11 @@ def head_age(text: str | None, now: datetime) -> HeadAge:
     return HeadAge(None, unknown=NoAge.NO_TIME)
 
 
-# --- recent looks -----------------------------------------------------------------------------------------------------
-# Looks at queues of a moment ago, for pages that are made again and again: several of them look at the same queues.
-#
-# Nothing is kept for anybody else: a command, a check, or a page that somebody has just asked for counts anew.
-
-
 KEPT_AT_MOST: Final = 2_000
 
 
 class RecentLooks:
-    """The last look at each thing, by its key. Safe from any thread; `clock` is in seconds."""
+    """The last look at each thing, by its key, for pages that load again and again. Safe from any thread; `clock` is in seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -533,10 +507,6 @@ def keep_looks(looks: Mapping[Hashable, Any]) -> None:
         used[0].keep(looks)
 
 
-# --- other queues -----------------------------------------------------------------------------------------------------
-# Tables that the settings do not name: queues of other systems, and what was left of endpoints that are gone.
-
-
 def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterable[ListedTable]) -> list[KnownQueue]:
     """The queue tables of the database that are none of the known queues, by schema and name."""
     keys = {table_key(queue.address) for queue in known}
@@ -546,10 +516,6 @@ def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterab
         for table in listed
         if table.layout is not None and table_key(table.address) not in keys
     ]
-
-
-# --- dead rows --------------------------------------------------------------------------------------------------------
-# Dead rows that pile up in queue tables: when that is a problem, whose fault it is, and what to do about it.
 
 
 # Measured (docs/internals/performance.md#dead-rows), receives that look from the start of the table: behind an old transaction

@@ -27,10 +27,6 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.models.operations import OPEN
 
-# --- retention --------------------------------------------------------------------------------------------------------
-# What is forgotten after its time: failures that need nobody, events, notifications, ended operations, actions, fine figures.
-
-
 OPERATIONS_KEPT: Final = timedelta(days=90)
 # Who did what is asked for at the end of a year.
 ACTIONS_KEPT: Final = timedelta(days=400)
@@ -70,10 +66,7 @@ def forget_fine_figures(alias: str, now: datetime) -> int:
     return deleted
 
 
-# --- failure retention ------------------------------------------------------------------------------------------------
-# Failures that need nobody any more are forgotten: ServiceControl keeps them for 15 days (docs/internals/operations.md#retention).
-
-
+# As ServiceControl does (docs/internals/operations.md#retention).
 FAILURES_KEPT: Final = timedelta(days=15)
 RETENTION_SECONDS: Final = 3_600.0
 # Whatever waits in an error queue is kept for ever, archived or not: to forget it would be to find it again as new.
@@ -107,10 +100,6 @@ def _forget_groups(alias: str, field: str, groups: Iterable[UUID]) -> None:
     FailureGroup.objects.using(alias).filter(pk__in=empty, note="").delete()
 
 
-# --- retention --------------------------------------------------------------------------------------------------------
-# What was sent, or given up, is forgotten after a month.
-
-
 NOTIFICATIONS_KEPT: Final = timedelta(days=30)
 
 
@@ -118,10 +107,6 @@ def forget_old_deliveries(alias: str, now: datetime) -> int:
     """Delete the deliveries that were made 30 days ago or earlier and do not wait, a thousand at a time; returns how many."""
     old = NotificationDelivery.objects.using(alias).filter(created_at__lt=now - NOTIFICATIONS_KEPT)
     return delete_in_portions(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
-
-
-# --- portions ---------------------------------------------------------------------------------------------------------
-# Deleting many rows of a table of ours without holding up others.
 
 
 DELETED_AT_ONCE: Final = 1_000

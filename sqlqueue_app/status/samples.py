@@ -31,12 +31,6 @@ from sqlqueue_app.status.retention import delete_in_portions
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
-# --- sample storage ---------------------------------------------------------------------------------------------------
-# Samples of queues and endpoints in their tables: written, rolled up to longer times, deleted when they are old, read for charts.
-#
-# A chart of an hour shows what was counted every 10 seconds, one of a day the minutes, one of a month the ten minutes, one of a
-# year the hours. A queue, and a message type of an instance, has at most 360 + 1,440 + 4,320 + 8,760 rows.
-
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
@@ -50,6 +44,8 @@ class Resolution:
         return datetime.fromtimestamp(moment.timestamp() // self.seconds * self.seconds, UTC)
 
 
+# A chart of an hour shows 10 seconds each, of a day the minutes, of a month ten minutes, of a year the hours: for each queue, and
+# each message type of an instance, at most 360 + 1,440 + 4,320 + 8,760 rows.
 RESOLUTIONS: Final = (
     Resolution(10, timedelta(hours=1)),
     Resolution(60, timedelta(days=1)),
@@ -225,10 +221,6 @@ def instant_of(sample: QueueSample | EndpointSample) -> datetime:
     return instant
 
 
-# --- sampling ---------------------------------------------------------------------------------------------------------
-# Counting every queue every 10 seconds, by one live worker for all, into the table of queue samples.
-
-
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
 LOOK_SECONDS: Final = FINEST.seconds / 2
 
@@ -345,10 +337,6 @@ def _of_delayed(found: DelayedStatus) -> QueueSample | None:
     return QueueSample(queue=name, waiting=found.waiting, overdue=found.overdue or 0, exact=found.exact)
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
-# Writing what the endpoints of a process have counted into the table of endpoint samples, every 10 seconds and at its end.
-
-
 logger = logging.getLogger("sqlqueue.worker")
 
 WRITE_SECONDS = float(FINEST.seconds)
@@ -418,10 +406,6 @@ def _rows(endpoint: str, instance: str, begin: datetime, counted: Mapping[str, C
             seconds=FINEST.seconds,
             **dataclasses.asdict(of_type),
         )
-
-
-# --- endpoint totals --------------------------------------------------------------------------------------------------
-# What endpoints have done since ever: added to as their samples are written, read for counters.
 
 
 TOTALS: Final = ("handled", "failures", "immediate_retries", "delayed_retries", "moved_to_error", "processing_seconds")

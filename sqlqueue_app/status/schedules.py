@@ -29,14 +29,6 @@ from sqlqueue_app.sending.sender import Sender
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 
-# --- schedules --------------------------------------------------------------------------------------------------------
-# Recurring messages: the setting SCHEDULES, sent by workers, once for each tick however many of them run.
-#
-# A tick is claimed by a row of its own, in one transaction with the message: the unique constraint lets one process through. Where
-# the managed tables are in another database than the queues, the message commits first, so that a process killed in between leaves
-# a tick that is sent again, never one that is not sent. A run that an operator asks for is taken by an UPDATE in the same way.
-
-
 logger = logging.getLogger("sqlqueue.background")
 
 # A message is sent so long after its tick at most, while a worker runs.
@@ -52,6 +44,9 @@ _DELETED_AT_ONCE = 1000
 
 class Schedules:
     """Sends the messages that are due, as one endpoint. One object serves one thread at a time; others may compete with it.
+
+    A tick is claimed by a row of its own, in one transaction with the message. Where the managed tables are in another database,
+    the message commits first: a process killed in between leaves a tick that is sent again, never one that is not sent.
 
     A message goes where the routes say, without a route to the endpoint that `handled_by` names for its type: of those that the
     process runs. `now` is the clock of the managed tables' database unless another is handed in; `zone` is Django's TIME_ZONE.
@@ -271,13 +266,7 @@ def _handled_types(endpoint: EndpointSettings) -> list[str]:
         return []
 
 
-# --- schedule state ---------------------------------------------------------------------------------------------------
-# What operators have said about schedules, and workers of them: the rows of `Schedule`, by name and message type.
-
-
 _LONGEST_ERROR: Final = 2_000
-
-# --- by operators ---------------------------------------------------------------------------------------------------------------
 
 
 def request_run(name: str, message_type: str) -> bool:
@@ -314,9 +303,6 @@ def _rows(alias: str, name: str, message_type: str) -> QuerySet[Schedule]:
 
 def _row(alias: str, name: str, message_type: str) -> Schedule:
     return Schedule.objects.using(alias).get_or_create(name=name, message_type=message_type)[0]
-
-
-# --- by workers -----------------------------------------------------------------------------------------------------------------
 
 
 def is_skipped(alias: str, schedule: ScheduleSettings, tick: datetime) -> bool:
@@ -358,10 +344,6 @@ def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: 
 def clear_failure(alias: str, schedule: ScheduleSettings) -> None:
     """Forget the failure: a message was sent."""
     _rows(alias, schedule.name, schedule.send).filter(failed_at__isnull=False).update(failed_at=None, error="")
-
-
-# --- schedule status --------------------------------------------------------------------------------------------------
-# How the recurring messages stand: their next ticks, the last that was sent, what is late, failing or disabled.
 
 
 # What is more than this late is said to be.

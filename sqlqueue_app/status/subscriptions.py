@@ -18,9 +18,6 @@ from sqlqueue_app.tables.connections import guarded_read
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
 
-# --- subscription matrix ----------------------------------------------------------------------------------------------
-
-
 # Of queues that a look at all tables has not found, as in another catalog, so many are looked for one by one.
 _LOOKED_FOR_AT_MOST: Final = 3
 
@@ -126,10 +123,6 @@ def _handled(settings: Settings, endpoint: str) -> set[str] | None:
         return set(Endpoint(settings, endpoint).handlers.message_types)
     except Exception:  # noqa: BLE001 - a module of the project may raise anything; the page of the endpoint says what
         return None
-
-
-# --- subscriptions ----------------------------------------------------------------------------------------------------
-# The subscriptions of endpoints: those that a worker makes at its start, those that are there, those that nobody needs.
 
 
 logger = logging.getLogger("sqlqueue.worker")

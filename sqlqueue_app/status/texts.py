@@ -11,9 +11,6 @@ from typing import Any
 from django.contrib.admin.utils import quote
 from django.utils.formats import number_format
 
-# --- words ------------------------------------------------------------------------------------------------------------
-# Values for the placeholders of translated texts.
-
 
 class Words(dict[str, str]):
     """Values by the names of placeholders; a question mark for what is not there. Whole numbers are in the form of the language."""
@@ -31,10 +28,6 @@ def _in_words(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(number_format(value, decimal_pos=0, force_grouping=True))
     return str(value)
-
-
-# --- durations --------------------------------------------------------------------------------------------------------
-# Durations cut to what a person reads: the two largest units.
 
 
 class Unit(enum.Enum):
@@ -57,10 +50,6 @@ def two_units(value: timedelta) -> tuple[bool, tuple[tuple[int, Unit], ...]]:
         return negative, ((amount, first),)
     second = units[units.index(first) + 1]
     return negative, ((amount, first), (left // second.value, second))
-
-
-# --- admin paths ------------------------------------------------------------------------------------------------------
-# Names of queues and endpoints as parts of the addresses of the admin pages.
 
 
 _DOTS = re.compile(r"\.{1,2}\Z")

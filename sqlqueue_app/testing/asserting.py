@@ -188,8 +188,6 @@ def _fail(problem: str, found: list[tuple[SentMessage, list[str]]]) -> NoReturn:
     raise AssertionError("\n".join(lines))
 
 
-# --- Sent messages ----------------------------------------------------------------------------------------------------
-
 # A failed assertion lists no more; a test that sends more should count rows.
 MOST = 10_000
 _WHOLE_BODY = 2**31 - 1
@@ -303,9 +301,6 @@ def _message(address: QueueAddress, text: str | None, body: bytes | None, book: 
         except AddressError:
             pass  # keep the address of the delayed table
     yield SentMessage(address, headers, body or b"")
-
-
-# --- SentMessage ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

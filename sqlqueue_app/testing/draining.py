@@ -163,9 +163,6 @@ class _Queue:
         return f"message {incoming.message_id} ({message.message_type or 'without a type'}) of queue {self._queue.name!r}"
 
 
-# --- Processors -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Drained:
     """The result of `drain()`. Each message counts once in `handled`, `failed`, `discarded`, `expired` or `delayed`.
@@ -304,8 +301,6 @@ def transaction_for(table: QueueTable) -> ReceiveTransaction:
     """The receive transaction for a table: nested in the thread's open transaction, otherwise that of the worker."""
     return NestedReceiveTransaction(table) if table.connection().in_atomic_block else receive_transaction(table)
 
-
-# --- Nested receive transaction ---------------------------------------------------------------------------------------
 
 # libpq's number for an open transaction that has not failed, in both versions of psycopg.
 _IN_TRANSACTION = 2

@@ -133,8 +133,6 @@ class InMemoryEndpoint:
         install_tables(ALIAS, [*planned, *(table for table in more if table not in planned)])
 
 
-# --- Memory database --------------------------------------------------------------------------------------------------
-
 ALIAS = "sqlqueue_memory"
 _SETTINGS = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:", "OPTIONS": {"transaction_mode": "IMMEDIATE"}}
 _TIME_FUNCTIONS = ("strftime", "julianday")
@@ -204,9 +202,6 @@ def memory_database(clock: FakeClock) -> Iterator[MemoryConnection]:
         del connections.settings[ALIAS]
 
 
-# --- Clock ------------------------------------------------------------------------------------------------------------
-
-
 class FakeClock:
     """A clock that stands still until it is advanced. For one thread."""
 
@@ -227,8 +222,6 @@ class FakeClock:
         self._now += time
         return self._now
 
-
-# --- Subscribers ------------------------------------------------------------------------------------------------------
 
 PUBLISHED = "Published"
 """The queue of events that no endpoint of the project handles."""
@@ -266,9 +259,6 @@ def subscribed() -> Iterator[None]:
         settings = get_settings()
         use_subscribers(HandlerSubscribers(settings.database, address_book_of(settings), settings))
         yield
-
-
-# --- Handler context --------------------------------------------------------------------------------------------------
 
 
 class FakeContext(MessageContext):

@@ -8,11 +8,22 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
-class Queue(models.Model):
-    """The pages of queues, and the permissions of the dashboard."""
+class Anchor(models.Model):
+    """A model without a table and, unless it names some, without permissions."""
 
     class Meta:
+        abstract = True
         managed = False
+        default_permissions: ClassVar[tuple[str, ...]] = ()
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Queue(Anchor):
+    """The pages of queues, and the permissions of the dashboard."""
+
+    class Meta(Anchor.Meta):
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("view_body", "Can see the bodies of messages"),
@@ -30,96 +41,58 @@ class Queue(models.Model):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class Dashboard(models.Model):
+class Dashboard(Anchor):
     """The overview."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("overview")
         verbose_name_plural = _("overview")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class Endpoint(models.Model):
+class Endpoint(Anchor):
     """The pages of endpoints."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("endpoint")
         verbose_name_plural = _("endpoints")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class DelayedMessage(models.Model):
+class DelayedMessage(Anchor):
     """The pages of delayed messages."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("delayed message")
         verbose_name_plural = _("delayed messages")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class Subscription(models.Model):
+class Subscription(Anchor):
     """The page of subscriptions."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("subscription")
         verbose_name_plural = _("subscriptions")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class Conversation(models.Model):
+class Conversation(Anchor):
     """The pages of conversations."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("conversation")
         verbose_name_plural = _("conversations")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class Analytics(models.Model):
+class Analytics(Anchor):
     """The pages of rollups by the pipeline."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("analytics")
         verbose_name_plural = _("analytics")
 
-    def __str__(self) -> str:
-        return str(self.pk)
 
-
-class LakeSearch(models.Model):
+class LakeSearch(Anchor):
     """The pages of old messages in the lake."""
 
-    class Meta:
-        managed = False
-        default_permissions = ()
+    class Meta(Anchor.Meta):
         verbose_name = _("old message")
         verbose_name_plural = _("old messages")
-
-    def __str__(self) -> str:
-        return str(self.pk)

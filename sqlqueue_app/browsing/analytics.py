@@ -240,7 +240,7 @@ def _quantiles(
         for at, endpoint, kind, processing, critical in rows.values_list(
             "at", "endpoint", "message_type", "processing_sketch", "critical_sketch"
         ):
-            for each in (found[at] if at else None, total, by_kind.get((endpoint, kind))):
+            for each in (found[at], total, by_kind.get((endpoint, kind))):
                 if each is not None:
                     each.add_sketches(processing, critical)
         return dict(sorted(found.items())), seconds
@@ -271,8 +271,7 @@ def read_groups(query: RollupQuery, classifier: str, *, most: int = MOST_GROUPS,
     ]
     drawn = {each.id: each for each in found[:trends]}
     for group, at, count in rows.filter(group_id__in=list(drawn)).order_by("at").values_list("group_id", "at", "count"):
-        if at is not None:
-            drawn[group].over_time[at] = count
+        drawn[group].over_time[at] = count
     return found
 
 

@@ -58,7 +58,7 @@ from sqlqueue_app.status.endpoints import (
 )
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, read_instances, state_of, threads_of_row
 from sqlqueue_app.status.queues import QueueKind
-from sqlqueue_app.status.samples import instant_of, read_samples
+from sqlqueue_app.status.samples import read_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
 from sqlqueue_app.tables.connections import guarded_read
 
@@ -488,7 +488,7 @@ def endpoint_charts(
 def _added_up(samples: Sequence[QueueSample]) -> Points:
     at_time: defaultdict[datetime, float] = defaultdict(float)
     for sample in samples:
-        at_time[instant_of(sample)] += sample.waiting
+        at_time[sample.taken_at] += sample.waiting
     return sorted(at_time.items())
 
 

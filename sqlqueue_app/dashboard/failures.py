@@ -315,9 +315,9 @@ class FailureAdmin(PageAdmin):
             failure=message,
             buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,))),
             failure_state=state_of(message),
-            status_at=stamp(instant(message.status_at)),
-            failed_at=stamp(instant(message.failed_at)),
-            first_failed_at=stamp(instant(message.first_failed_at)),
+            status_at=stamp(message.status_at),
+            failed_at=stamp(message.failed_at),
+            first_failed_at=stamp(message.first_failed_at),
             sent_at=stamp(message.sent_at) if message.sent_at else None,
             size=size_text(message.size),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
@@ -510,7 +510,7 @@ def listed_failure(message: FailedMessage, url: str) -> ListedFailure:
         endpoint=message.endpoint,
         exception_type=message.exception_type,
         exception_message=message.poison or message.exception_message,
-        failed_at=stamp(instant(message.failed_at)),
+        failed_at=stamp(message.failed_at),
         attempts=number(message.attempts),
         state=state_of(message),
     )
@@ -532,7 +532,7 @@ def pending_text(message: FailedMessage, found: RetryLocation, url: str, now: da
     return ListedFailure(
         **{name: getattr(row, name) for name in ListedFailure.__slots__ if name not in ("why", "since", "target")},
         why=_reason(message, found),
-        since=duration(now - instant(message.status_at)),
+        since=duration(now - message.status_at),
         target=message.retried_to,
     )
 
@@ -588,7 +588,7 @@ class AttemptText:
 def attempt_text(attempt: FailedAttempt) -> AttemptText:
     """The row of one attempt."""
     return AttemptText(
-        failed_at=stamp(instant(attempt.failed_at)),
+        failed_at=stamp(attempt.failed_at),
         exception_type=attempt.exception_type,
         exception_message=attempt.exception_message,
         failed_q=attempt.failed_q,
@@ -605,12 +605,6 @@ def scope_in_words(count: int, scope: str, *, exact: bool) -> str:
 def size_text(value: int | None) -> str:
     """The size of a body."""
     return _("NULL") if value is None else size(value)
-
-
-def instant(value: datetime | None) -> datetime:
-    """The value of an instant column that is never NULL."""
-    at: datetime = value  # type: ignore[assignment]
-    return at
 
 
 # --- List requests ----------------------------------------------------------------------------------------------------

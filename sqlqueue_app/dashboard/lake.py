@@ -401,10 +401,10 @@ class PipelineAdmin(PageAdmin):
 
 def _row(run: PipelineRun, now: datetime) -> RunRow:
     level, word = _STATES.get(RunState(run.state), (Grade.INFO, run.state))
-    is_silent = run.state == RunState.RUNNING and (run.heartbeat_at is None or now - run.heartbeat_at > SILENT)
+    is_silent = run.state == RunState.RUNNING and now - run.heartbeat_at > SILENT
     state = State(Grade.WARNING, _("nothing heard of it")) if is_silent else State(level, str(word))
     end = run.ended_at or (run.heartbeat_at if is_silent else now)
-    took = duration(max(end - run.started_at, timedelta())) if end is not None and run.started_at is not None else "–"
+    took = duration(max(end - run.started_at, timedelta()))
     batches, messages, failures, unreadable = (number(each) for each in (run.batches, run.messages, run.failures, run.unreadable))
     return RunRow(run, state, stamp_of(run.started_at), took, batches, messages, failures, unreadable, size(run.bytes))
 

@@ -140,7 +140,7 @@ class DashboardAdmin(PageAdmin):
             bounded_number(count, exact=exact),
             running,
             minimums,
-            [(row, stamp(row.at)) for row in rows if row.at],
+            [(row, stamp(row.at)) for row in rows],
             [event_row(self, each) for each in events],
             results,
             charts,

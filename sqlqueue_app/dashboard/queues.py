@@ -52,7 +52,7 @@ from sqlqueue_app.status.instances import (
 )
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
-from sqlqueue_app.status.samples import instant_of, read_samples, resolution_for
+from sqlqueue_app.status.samples import read_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -262,21 +262,21 @@ def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) 
     """Queue length, rates in and out, and the age of the first message if it is known."""
     begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
 
-    waiting = [(instant_of(each), float(each.waiting)) for each in samples]
-    most = [(instant_of(each), float(each.most_waiting)) for each in samples]
+    waiting = [(each.taken_at, float(each.waiting)) for each in samples]
+    most = [(each.taken_at, float(each.most_waiting)) for each in samples]
     depth = [Series(_("messages"), waiting)]
     if any(each.most_waiting != each.waiting for each in samples):
         depth.append(Series(_("at most"), most))
     if any(each.expired for each in samples):
-        depth.append(Series(_("expired"), [(instant_of(each), float(each.expired)) for each in samples]))
+        depth.append(Series(_("expired"), [(each.taken_at, float(each.expired)) for each in samples]))
     if any(each.overdue for each in samples):
-        depth.append(Series(_("overdue"), [(instant_of(each), float(each.overdue)) for each in samples]))
+        depth.append(Series(_("overdue"), [(each.taken_at, float(each.overdue)) for each in samples]))
     charts = [line_chart(_("Messages"), depth, begin=begin, end=now, step=step, text_of=whole)]
     came, went = in_and_out(samples)
     if came:
         flow = [Series(_("in"), came), Series(_("out"), went)]
         charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
-    ages = [(instant_of(each), each.head_age_seconds) for each in samples]
+    ages = [(each.taken_at, each.head_age_seconds) for each in samples]
     if any(age is not None for _at, age in ages):
         age = [Series(_("age of the first"), ages)]
         charts.append(line_chart(_("Age of the first message"), age, begin=begin, end=now, step=step, text_of=_seconds))
@@ -288,10 +288,8 @@ def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
 
     Rows that were written and rolled back count as both.
     """
-    written = [(instant_of(each), None if each.written is None else float(each.written)) for each in samples]
-    gone = [
-        (instant_of(each), None if each.written is None else float(each.written - each.waiting)) for each in samples if each.exact
-    ]
+    written = [(each.taken_at, None if each.written is None else float(each.written)) for each in samples]
+    gone = [(each.taken_at, None if each.written is None else float(each.written - each.waiting)) for each in samples if each.exact]
     if all(value is None for _at, value in written):
         return [], []
     return rates(written), rates(gone)

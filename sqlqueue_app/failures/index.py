@@ -514,9 +514,9 @@ class _IndexBatch:
             if message.status != FailureStatus.UNRESOLVED:
                 message.status_at = self._now
             message.status = FailureStatus.UNRESOLVED
-        message.first_failed_at = min(_instant(message.first_failed_at), row.failed_at)
-        if message.row_version is None or row.failed_at >= _instant(message.failed_at):
-            message.row_version, message.failed_at = row.row_version, max(_instant(message.failed_at), row.failed_at)
+        message.first_failed_at = min(message.first_failed_at, row.failed_at)
+        if message.row_version is None or row.failed_at >= message.failed_at:
+            message.row_version, message.failed_at = row.row_version, max(message.failed_at, row.failed_at)
             for name, value in row.values.items():
                 setattr(message, name, value)
 
@@ -531,15 +531,9 @@ def _is_later(row: FailureRow, message: FailedMessage) -> bool:
     return _comparable(row.failed_at) > _comparable(message.failed_at)
 
 
-def _instant(value: datetime | None) -> datetime:
-    instant: datetime = value  # type: ignore[assignment]  # of columns that are never NULL
-    return instant
-
-
-def _comparable(at: datetime | None) -> datetime:
+def _comparable(at: datetime) -> datetime:
     """An instant with the precision that every database keeps: SQLite has milliseconds."""
-    instant = _instant(at)
-    return instant - timedelta(microseconds=instant.microsecond % 1_000)
+    return at - timedelta(microseconds=at.microsecond % 1_000)
 
 
 MESSAGE_CHARACTERS: Final = 1_000

@@ -84,7 +84,7 @@ def read_failures(messages: QuerySet[FailedMessage], *, after: PageKey | None, s
     rows = list(messages.order_by("-failed_at", "-pk")[: size + 1])
     shown = rows[:size]
     last = shown[-1] if len(rows) > size else None
-    return FailurePage(tuple(shown), None if last is None else PageKey(_instant(last.failed_at), last.pk))
+    return FailurePage(tuple(shown), None if last is None else PageKey(last.failed_at, last.pk))
 
 
 def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
@@ -181,11 +181,6 @@ def read_trends(
     recent = selection.queryset().filter(**wanted, failed_at__gte=begin)
     rows = recent.order_by().values(*fields).annotate(**pieces)
     return {tuple(row[field] for field in fields): tuple(row[name] for name in pieces) for row in rows}
-
-
-def _instant(value: datetime | None) -> datetime:
-    instant: datetime = value  # type: ignore[assignment]  # of a column that is never NULL
-    return instant
 
 
 ATTEMPTS_AT_MOST: Final = 100

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
+_Set = TypeVar("_Set", contravariant=True)
+_Get = TypeVar("_Get", covariant=True)
+
 if TYPE_CHECKING:
-    _DateTimeField = models.DateTimeField[Any, datetime | None]
-else:
+    # Generic, so that the plugin of mypy sets the types by `null`.
     _DateTimeField = models.DateTimeField
+else:
+
+    class _DateTimeField(models.DateTimeField):
+        def __class_getitem__(cls, _types):
+            return cls
 
 
-class UtcInstantField(_DateTimeField):
+class UtcInstantField(_DateTimeField[_Set, _Get]):
     """An aware instant in Python; naive UTC in the column, whatever the connection's time zone and `USE_TZ`.
 
     A naive value is in the current time zone, as for Django's own field. SQLite stores text with milliseconds.

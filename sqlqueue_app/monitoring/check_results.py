@@ -99,8 +99,7 @@ def is_muted(row: CheckResult, now: datetime) -> bool:
 
 def _silent(row: CheckResult, now: datetime) -> timedelta:
     """How long ago it was run."""
-    checked: datetime = row.checked_at  # type: ignore[assignment]  # never NULL
-    return now - checked
+    return now - row.checked_at
 
 
 def _fitting(report: Report) -> Report:
@@ -182,11 +181,10 @@ class _Change:
 
     def _is_gone(self, row: CheckResult) -> bool:
         """Whether there is no such subject any more, or it has passed for long."""
-        since: datetime = row.since  # type: ignore[assignment]  # never NULL
         if row.subject in self.report.failing:
             return False
         if row.subject in self.report.passing:
-            has_passed = not row.failing and self._now - since > PASSED_KEPT and not is_muted(row, self._now)
+            has_passed = not row.failing and self._now - row.since > PASSED_KEPT and not is_muted(row, self._now)
             return self._check is not None and has_passed
         return (self._check is not None and self._check.covers_all) or _silent(row, self._now) > max(
             UNSEEN, timedelta(seconds=4 * row.every_seconds)

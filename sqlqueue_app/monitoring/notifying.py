@@ -401,10 +401,9 @@ def document_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str)
     """What a webhook is told: `type`, `timestamp` and `data`, as the Standard Webhooks convention asks."""
     kind = str(delivery.payload.get("kind"))
     changes, more = _changes(delivery)
-    created = delivery.created_at
     return {
         "type": "sqlqueue.test" if delivery.is_test else f"sqlqueue.{kind}",
-        "timestamp": created.isoformat().replace("+00:00", "Z") if created is not None else None,
+        "timestamp": delivery.created_at.isoformat().replace("+00:00", "Z"),
         "data": {
             "rule": delivery.rule_name,
             "kind": kind,

@@ -421,7 +421,7 @@ def _fallen(raised: dict[str, Any], readings: Readings, now: datetime) -> Iterat
 def _new_groups(rule: NotificationRule, conditions: Conditions) -> list[Change]:
     known: dict[str, str] = rule.seen.get("groups", {})
     last = max(map(datetime.fromisoformat, known.values()), default=None)
-    begin = _instant(rule.watched_from or rule.changed_at)
+    begin = rule.watched_from or rule.changed_at
     since = begin if last is None else max(begin, last - LATE_AT_MOST)
     found = conditions.new_groups(rule, since)
     new = sorted((at, key) for key, at in found.items() if str(key) not in known)
@@ -471,11 +471,6 @@ def new_delivery(rule: NotificationRule, payload: dict[str, Any], now: datetime,
         created_at=now,
         next_attempt_at=now,
     )
-
-
-def _instant(value: datetime | None) -> datetime:
-    instant: datetime = value  # type: ignore[assignment]  # of columns that are never NULL
-    return instant
 
 
 MOST_ADDRESSES: Final = 20

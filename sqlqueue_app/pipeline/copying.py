@@ -117,7 +117,7 @@ class ErrorQueueCopier:
                 native_id="" if each.native_id is None else str(row_id_of(each.native_id)),
                 message_id=without_nul(each.message_id or "")[:255],
                 unique_message_id=(each.unique_message_id or "")[:64],
-                copied_at=batch.committed_at or database_now(tools.alias),
+                copied_at=batch.committed_at,
                 batch=batch,
             )
             for each in copied

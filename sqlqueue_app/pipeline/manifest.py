@@ -210,7 +210,7 @@ def count_in_run(alias: str, run: PipelineRun | None, **more: int) -> None:
 
 
 def _is_alive(run: PipelineRun, now: datetime) -> bool:
-    if run.heartbeat_at is None or now - run.heartbeat_at > DEAD_AFTER:
+    if now - run.heartbeat_at > DEAD_AFTER:
         return False
     # A local process that no longer exists is dead before its heartbeat expires.
     return run.host != _host() or (run.pid != os.getpid() and _is_process(run.pid))

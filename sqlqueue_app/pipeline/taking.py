@@ -218,7 +218,7 @@ class AuditQueueCopier:
             raise BatchLost(f"another pipeline has copied rows of {self._table.qualified} meanwhile: the batch is rolled back")
         moved = found or LakePosition(lake_id=self._tools.manifest.lake_id, queue=self._queue)
         moved.row_version, moved.native_id = row_version, native_id
-        moved.moved_at = batch.committed_at or database_now(self._tools.alias)
+        moved.moved_at = batch.committed_at
         moved.save(using=self._tools.alias)
         self._tools.step("moved on")
 

@@ -128,7 +128,7 @@ def _roll_up(alias: str, table: SampleTable, finer: Resolution, coarser: Resolut
     groups: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
     sample: Any
     for sample in fine:
-        groups[coarser.begin_of(instant_of(sample)), *(getattr(sample, name) for name in table.key)].append(sample)
+        groups[coarser.begin_of(sample.taken_at), *(getattr(sample, name) for name in table.key)].append(sample)
     rolled = [
         table.model(
             taken_at=key[0], seconds=coarser.seconds, **dict(zip(table.key, key[1:], strict=True)), **table.rolled_up(groups[key])
@@ -213,12 +213,6 @@ def read_totals(
     sums = {f"sum_{number}": Sum("waiting", filter=Q(queue__in=list(group))) for number, group in enumerate(groups)}
     rows = list(samples.order_by("taken_at").values("taken_at").annotate(**sums))
     return [[(row["taken_at"], float(row[name])) for row in rows if row[name] is not None] for name in sums]
-
-
-def instant_of(sample: QueueSample | EndpointSample) -> datetime:
-    """The begin of the time of a sample."""
-    instant: datetime = sample.taken_at  # type: ignore[assignment]  # never NULL
-    return instant
 
 
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.

@@ -159,8 +159,7 @@ class Schedules:
                     schedule=schedule.name, message_type=schedule.send, tick=now.replace(second=0, microsecond=0),
                     defaults={"sent_at": now},
                 )  # fmt: skip
-        seen: datetime = last.tick  # type: ignore[assignment]  # never NULL
-        return seen
+        return last.tick
 
     def _send(self, schedule: ScheduleSettings, tick: datetime, now: datetime) -> bool:
         """Claim the tick and send its message, both or none; False if another process has."""
@@ -432,7 +431,7 @@ def _status(
     following = () if times is None else tuple(_following(times, now, zone))
     is_sent = last is not None and bool(last.message_id)
     late = None
-    if times is not None and last is not None and last.tick is not None and (state is None or state.enabled):
+    if times is not None and last is not None and (state is None or state.enabled):
         changed_at = state.changed_at if state is not None else None
         missed = times.next_after(max(last.tick, changed_at or last.tick), zone)
         late = missed if missed is not None and missed <= now - LATE_FROM else None

@@ -83,4 +83,4 @@ def test_the_heart_beats_while_it_runs(queue_database: QueueDatabase, monkeypatc
     assert before is not None
 
     with Heartbeats(queue_database.alias, run):
-        poll_until(lambda: (again(queue_database, run).heartbeat_at or before) > before, what="a heartbeat")
+        poll_until(lambda: again(queue_database, run).heartbeat_at > before, what="a heartbeat")

@@ -35,7 +35,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import KnownDelayed, known_delayed_tables
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.listing import EVERY, FoundRow, Place, find_rows
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows
@@ -231,23 +231,16 @@ class FailingConversation:
 def newest_conversations() -> list[FailingConversation]:
     """Conversations of the newest unresolved failures, newest first: one statement. Raises ConnectionLost."""
     alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the newest failures"):
-            failures = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED).order_by("-failed_at", "-pk")
-            rows = list(failures.values_list("conversation_id", "failed_at", "message_type")[:RECENT_FAILURES])
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return []  # `migrate` has not been run; the overview reports it
+    failures = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED).order_by("-failed_at", "-pk")
+    rows: list[tuple[str, datetime, str]] = []
+    # Without the tables of `migrate` there are none; the overview reports it.
+    with optional_read(alias, "read the newest failures"):
+        rows = list(failures.values_list("conversation_id", "failed_at", "message_type")[:RECENT_FAILURES])
     found: dict[str, FailingConversation] = {}
     for conversation, failed_at, message_type in rows:
-        if not conversation or failed_at is None:
-            continue
-        known = found.get(conversation)
-        if known is None:
-            found[conversation] = FailingConversation(conversation, 1, failed_at, message_type)
-        else:
-            found[conversation] = FailingConversation(conversation, known.failed + 1, known.last, known.message_type)
+        if conversation:
+            known = found.get(conversation, FailingConversation(conversation, 0, failed_at, message_type))
+            found[conversation] = replace(known, failed=known.failed + 1)
     return list(found.values())[:MOST_CONVERSATIONS]
 
 
@@ -367,15 +360,12 @@ _OUTCOME_OF_STATUS: Final = {
 
 
 def _failures(condition: Q) -> dict[UUID, FailedMessage]:
-    """The matching failures by id, newest first."""
-    try:
-        with guarded_read(managed_alias(), "read the failures of a conversation"):
-            found = FailedMessage.objects.using(managed_alias()).filter(condition).order_by("-failed_at")[:MOST_MESSAGES]
-            return {each.pk: each for each in found}
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return {}  # `migrate` has not been run; the overview reports it
+    """The matching failures by id, newest first; none without the tables of `migrate`, which the overview reports."""
+    alias = managed_alias()
+    with optional_read(alias, "read the failures of a conversation"):
+        found = FailedMessage.objects.using(alias).filter(condition).order_by("-failed_at")[:MOST_MESSAGES]
+        return {each.pk: each for each in found}
+    return {}
 
 
 def _of_index(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[_ScannedRow]) -> list[ConversationMessage]:
@@ -415,14 +405,10 @@ def _headers_of(
     for name, row_versions in missing.items():
         if name not in queues:
             continue
-        try:
-            with guarded_read(settings.database, f"read failures in {name}"):
-                texts = headers_of_rows(queue_table(settings.database, queues[name].address), row_versions)
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            continue  # shown without their headers
-        found |= {(name, number): _read(text) for number, text in texts.items()}
+        # Those that cannot be read are shown without their headers.
+        with optional_read(settings.database, f"read failures in {name}"):
+            texts = headers_of_rows(queue_table(settings.database, queues[name].address), row_versions)
+            found |= {(name, number): _read(text) for number, text in texts.items()}
     return found
 
 
@@ -462,7 +448,11 @@ def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], Sc
     except AddressError as error:
         return [], _NOTHING_SCANNED, (str(error),)
     rows = max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // max(1, len(queues))))
-    places = [_place(queue, is_delayed, rows) for queue, is_delayed in queues]
+    from_end = (QueueKind.AUDIT, QueueKind.ERROR)
+    places = [
+        Place(queue.address, SCAN_ROWS_PER_AUDIT_QUEUE if queue.kind is QueueKind.AUDIT else rows, delayed, queue.kind in from_end)
+        for queue, delayed in queues
+    ]
     try:
         with guarded_read(settings.database, f"look for a conversation in {len(places)} tables"):
             finding = find_rows(settings.database, places, wanted.needle, most=SCAN_ROWS_PER_AUDIT_QUEUE)
@@ -490,12 +480,6 @@ def _tables(settings: Settings, instances: Sequence[Instance]) -> list[tuple[Kno
 
 def _delayed(table: KnownDelayed) -> KnownQueue:
     return KnownQueue(table.name, table.address, QueueKind.OTHER, (table.endpoint,))
-
-
-def _place(queue: KnownQueue, is_delayed: bool, rows: int) -> Place:
-    is_audit = queue.kind is QueueKind.AUDIT
-    from_end = is_audit or queue.kind is QueueKind.ERROR
-    return Place(queue.address, SCAN_ROWS_PER_AUDIT_QUEUE if is_audit else rows, is_delayed, from_end)
 
 
 def _scanned_row(row: FoundRow, queue: KnownQueue, is_delayed: bool) -> _ScannedRow:
@@ -607,7 +591,7 @@ def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessag
     failed: dict[UUID, ConversationMessage] = {}
     for each in found.messages:
         if each.table == FAILURES.name:
-            unique = guid_of(each.unique_message_id) or unique_message_id(_headers(each), native_id=each.native_id)
+            unique = guid_of(each.unique_message_id) or unique_message_id(_read(each.headers), native_id=each.native_id)
             failed.setdefault(unique, replace(_lake_message(each, MessageOutcome.FAILED), failure=None))
     return LakeMessages(handled, _with_outcomes(failed), LakeScanExtent(found.files, problem))
 
@@ -641,7 +625,7 @@ def conversation_in_lake(settings: Settings, text: str) -> str | None:
 
 
 def _lake_message(each: FoundMessage, outcome: MessageOutcome) -> ConversationMessage:
-    headers = _headers(each)
+    headers = _read(each.headers)
     key = f"lake {each.table} {each.path_queue} {each.row_version} {each.day}"
     found = message_from_headers(
         headers, key, native_id=each.native_id or each.message_id, receiving=each.endpoint, outcome=outcome
@@ -655,13 +639,6 @@ def _lake_message(each: FoundMessage, outcome: MessageOutcome) -> ConversationMe
         lake=each.table,
         day=each.day,
     )
-
-
-def _headers(each: FoundMessage) -> Headers:
-    try:
-        return read_headers(each.headers)
-    except PoisonMessage:
-        return {}
 
 
 def _with_outcomes(failed: dict[UUID, ConversationMessage]) -> dict[UUID, ConversationMessage]:

@@ -18,7 +18,7 @@ from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, PoisonMessage, QueueNotFound, SqlQueueError
+from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueError
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.receiving.instances import managed_alias
@@ -26,7 +26,7 @@ from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.sender import send_many
 from sqlqueue_app.status.events import EventKind, tell_event
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, LAST_ROW_VERSION, PEEKED_BODY_BYTES, QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, find_ids, remove_rows, take_rows
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
@@ -373,15 +373,10 @@ def find_sent_message(settings: Settings, message_id: str, message_type: str, se
     audits = [queue for queue in known_queues(settings) if queue.kind is QueueKind.AUDIT][:_QUEUES_AT_MOST]
     searches += [(queue.name, queue_table(settings.database, queue.address), _newest) for queue in audits]
     for name, table, search in searches:
-        try:
-            with guarded_read(settings.database, f"look for a message in {table.qualified}"):
-                found = search(table, message_id)
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            continue
-        if found is not None:
-            return MessageLocation(queue=name, row_version=found)
+        with optional_read(settings.database, f"look for a message in {table.qualified}"):
+            found = search(table, message_id)
+            if found is not None:
+                return MessageLocation(queue=name, row_version=found)
     return None
 
 

@@ -16,7 +16,7 @@ import threading
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -314,11 +314,9 @@ class FailureIndexing:
         return any(_is_longer(self._settings, queue, self._last.get(queue.name, 0)) for queue in error_queues(self._settings))
 
     def _run(self) -> None:
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
+        with suppress(TransientError):
             self.index()
-        except TransientError:
-            # The database is unavailable, or locked by a long write (SQLite): the next run retries.
-            return
 
 
 def _begin(now: datetime, seconds: float) -> datetime:

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -363,10 +363,9 @@ def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[
     runner = OperationRunner(settings, now=now)
 
     def run() -> None:
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
+        with suppress(TransientError):
             run_open_operations(runner, stop)
-        except TransientError:
-            return  # the database is unavailable, or locked by a long write (SQLite): the next run retries
 
     return BackgroundJob("bulk operations", EVERY_SECONDS, run)
 

@@ -25,12 +25,12 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.index import FailureRecords, catch_up, error_queues, read_error_row
 from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, QueueNotFound
+from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, address_book_of
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.connections import database_now, guarded_read, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import find_ids
 
@@ -272,14 +272,10 @@ def failures_of_rows(queue: str, row_versions: Collection[int]) -> dict[int, UUI
     Rows that are not indexed are left out; the result is empty if the index cannot be read.
     """
     alias = managed_alias()
-    try:
-        with guarded_read(alias, "look up failed messages"):
-            found = FailedAttempt.objects.using(alias).filter(queue=queue, row_version__in=row_versions)
-            return {number: unique for number, unique in found.values_list("row_version", "failure_id") if number is not None}
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return {}  # the tables of `migrate` are missing; the overview reports it
+    found = FailedAttempt.objects.using(alias).filter(queue=queue, row_version__in=row_versions)
+    with optional_read(alias, "look up failed messages"):
+        return {number: unique for number, unique in found.values_list("row_version", "failure_id") if number is not None}
+    return {}  # the tables of `migrate` are missing; the overview reports it
 
 
 def group_exists(group: UUID) -> bool:

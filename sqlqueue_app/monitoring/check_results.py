@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -209,11 +209,9 @@ class _Runner:
         raise NotImplementedError
 
     def _run(self) -> None:
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: the job runs again.
+        with suppress(TransientError):
             self.run_due()
-        except TransientError:
-            # The database is unavailable, or (SQLite) written to by somebody who takes long: the job runs again.
-            return
 
     def _errors(self, doing: str) -> AbstractContextManager[None]:
         return database_errors(dialect_of_connection(connection_of(self._alias)), doing)

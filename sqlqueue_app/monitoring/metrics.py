@@ -17,10 +17,9 @@ from prometheus_client.registry import Collector
 
 from sqlqueue_app import __version__
 from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import CheckResult, FailedMessage, Operation, PipelineRun, RunState
 from sqlqueue_app.models.failures import FailureStatus
-from sqlqueue_app.models.operations import OperationState
+from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.monitoring.check_results import is_muted
 from sqlqueue_app.monitoring.health import is_watched
 from sqlqueue_app.receiving.instances import managed_alias
@@ -28,7 +27,7 @@ from sqlqueue_app.status.instances import InstanceStatus
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import QueueStatus
 from sqlqueue_app.status.samples import read_endpoint_totals
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.connections import database_now, optional_read
 
 _TOTALS: Final = (
     ("handled", "Messages handled."),
@@ -47,7 +46,6 @@ _PIPELINE: Final = (
 )
 _ALIVE: Final = models.Q(state=RunState.RUNNING)
 _CHECKS: Final = 1_000
-_UNFINISHED: Final = (OperationState.WAITING, OperationState.RUNNING)
 
 
 def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
@@ -71,11 +69,12 @@ def read_metrics(settings: Settings | None = None) -> list[Metric]:
         *_of_queues(status),
         *_of_delayed(status),
         *_of_instances(status),
-        *_of_totals(),
-        *_of_index(),
-        *_of_checks(),
-        *_of_pipeline(),
     ]
+    alias = managed_alias()
+    for of_tables in (_of_totals, _of_failures, _of_operations, _of_checks, _of_pipeline):
+        # What cannot be read, such as before `migrate`, is left out.
+        with optional_read(alias, "read the metrics"):
+            families += of_tables(alias)
     return [each for each in families if each.samples]
 
 
@@ -145,56 +144,37 @@ def _of(endpoint: str, instances: Iterable[InstanceStatus]) -> Iterator[Instance
     return (each for each in instances if each.endpoint == endpoint)
 
 
-def _of_totals() -> Iterator[Metric]:
-    alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the totals of the endpoints"):
-            totals = read_endpoint_totals(alias)
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return
+def _of_totals(alias: str) -> Iterator[Metric]:
+    totals = read_endpoint_totals(alias)
     for column, text in _TOTALS:
         samples = [([each.endpoint, each.instance], getattr(each, column)) for each in totals]
         yield _family(f"sqlqueue_endpoint_{column}_total", text, ["endpoint", "instance"], samples)
 
 
-def _of_index() -> Iterator[Metric]:
-    """Failures and operations; nothing of what cannot be read, such as before `migrate`."""
-    failures = _count(FailedMessage, "status", FailureStatus.values)
-    named = [([FailureStatus(key).name.lower()], count) for key, count in failures]
-    yield _family("sqlqueue_failed_messages", "Failed messages in the index, by what has become of them.", ["status"], named)
-    operations = _count(Operation, "state", [each.value for each in _UNFINISHED])
-    running = [([str(key)], count) for key, count in operations]
-    yield _family("sqlqueue_operations", "Bulk operations that are not done yet.", ["state"], running)
+def _of_failures(alias: str) -> Iterator[Metric]:
+    found = _count(alias, FailedMessage, "status", FailureStatus.values)
+    samples = [([FailureStatus(key).name.lower()], count) for key, count in found]
+    yield _family("sqlqueue_failed_messages", "Failed messages in the index, by what has become of them.", ["status"], samples)
 
 
-def _of_checks() -> Iterator[Metric]:
-    alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the results of checks"):
-            now = database_now(alias)
-            results = list(CheckResult.objects.using(alias).order_by("-failing", "name", "subject")[:_CHECKS])
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return
+def _of_operations(alias: str) -> Iterator[Metric]:
+    found = _count(alias, Operation, "state", [each.value for each in OPEN])
+    samples = [([str(key)], count) for key, count in found]
+    yield _family("sqlqueue_operations", "Bulk operations that are not done yet.", ["state"], samples)
+
+
+def _of_checks(alias: str) -> Iterator[Metric]:
+    now = database_now(alias)
+    results = list(CheckResult.objects.using(alias).order_by("-failing", "name", "subject")[:_CHECKS])
     samples = [([each.name, each.subject], 1 if each.failing and not is_muted(each, now) else 0) for each in results]
     yield _family("sqlqueue_check_failing", "Whether a check fails and is not muted.", ["check", "subject"], samples)
 
 
-def _of_pipeline() -> Iterator[Metric]:
+def _of_pipeline(alias: str) -> Iterator[Metric]:
     """What the runs of the pipeline have committed; nothing where it has never run."""
-    alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the runs of the pipeline"):
-            runs = PipelineRun.objects.using(alias)
-            done = runs.aggregate(**{name: Sum(name) for name, _ in _PIPELINE}, running=Count("pk", filter=_ALIVE))
-            last = runs.filter(state=RunState.ENDED).aggregate(last=Max("ended_at"))["last"]
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return
+    runs = PipelineRun.objects.using(alias)
+    done = runs.aggregate(**{name: Sum(name) for name, _ in _PIPELINE}, running=Count("pk", filter=_ALIVE))
+    last = runs.filter(state=RunState.ENDED).aggregate(last=Max("ended_at"))["last"]
     if done["batches"] is None:
         return
     for name, text in _PIPELINE:
@@ -205,16 +185,9 @@ def _of_pipeline() -> Iterator[Metric]:
         yield GaugeMetricFamily("sqlqueue_pipeline_ended_timestamp_seconds", text, last.timestamp())
 
 
-def _count(model: type[models.Model], column: str, values: Sequence[object]) -> list[tuple[Any, float]]:
-    alias = managed_alias()
-    try:
-        with guarded_read(alias, f"count by {column}"):
-            rows = model._default_manager.using(alias).filter(**{f"{column}__in": list(values)})
-            found = dict(rows.order_by().values_list(column).annotate(count=Count("pk")))
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return []
+def _count(alias: str, model: type[models.Model], column: str, values: Sequence[object]) -> list[tuple[Any, float]]:
+    rows = model._default_manager.using(alias).filter(**{f"{column}__in": list(values)})
+    found = dict(rows.order_by().values_list(column).annotate(count=Count("pk")))
     return [(value, found.get(value, 0)) for value in values]
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -219,10 +219,9 @@ class Notifications:
         return is_waiting
 
     def _run(self) -> None:
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: the job runs again.
+        with suppress(TransientError):
             self.evaluate()
-        except TransientError:
-            return  # the database is unavailable, or (SQLite) written to by somebody who takes long: the job runs again
 
     def _send(self) -> None:
         """What the thread does."""

@@ -15,7 +15,6 @@ from django.db.models import Count, Min, QuerySet
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import EndpointExpectation, FailedMessage, FailureStatus, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import DelayedStatus
@@ -31,7 +30,7 @@ from sqlqueue_app.status.queues import (
 )
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, Resolution
 from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 from sqlqueue_app.tables.two_phase import PreparedBranch
 
@@ -180,13 +179,7 @@ def _count_archived(alias: str, queues: Sequence[str]) -> dict[str, int]:
     """How many messages of each error queue are archived. One statement, none without queues. Raises ConnectionLost."""
     if not queues:
         return {}
-    try:
-        with guarded_read(alias, "count the archived messages"):
-            rows = FailedMessage.objects.using(alias).filter(
-                status=FailureStatus.ARCHIVED, row_version__isnull=False, queue__in=queues
-            )
-            return dict(rows.order_by().values_list("queue").annotate(count=Count("pk")))
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return {}  # without the index nothing can have been archived
+    rows = FailedMessage.objects.using(alias).filter(status=FailureStatus.ARCHIVED, row_version__isnull=False, queue__in=queues)
+    with optional_read(alias, "count the archived messages"):
+        return dict(rows.order_by().values_list("queue").annotate(count=Count("pk")))
+    return {}  # without the index nothing can have been archived

@@ -19,7 +19,7 @@ from sqlqueue_app.status.queues import (
     table_key,
     taking_turns,
 )
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX, delayed_address
 from sqlqueue_app.tables.listing import ListedTable, look_at_delayed
@@ -79,17 +79,13 @@ def _look_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> di
     """By name; nothing where one of them cannot be looked at."""
     if not tables:
         return {}
-    try:
-        with guarded_read(alias, f"look at {len(tables)} tables of delayed messages"):
-            looks = look_at_delayed(alias, [table.address for table in tables], limit + 1)
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return {}
-    return {
-        table.name: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
-        for table, look in zip(tables, looks, strict=True)
-    }
+    with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):
+        looks = look_at_delayed(alias, [table.address for table in tables], limit + 1)
+        return {
+            table.name: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
+            for table, look in zip(tables, looks, strict=True)
+        }
+    return {}
 
 
 def _look(alias: str, known: KnownDelayed, limit: int) -> DelayedStatus:

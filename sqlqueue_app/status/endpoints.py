@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -13,15 +13,15 @@ from django.db.models import CharField, Count, Max, QuerySet, Sum, Value
 from django.db.models.functions import Cast
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
+from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.instances import InstanceStatus, read_instances, receives
-from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
+from sqlqueue_app.status.queues import QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth
 
 _RECEIVED = (QueueKind.MAIN, QueueKind.SATELLITE)
@@ -98,9 +98,10 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
     """The endpoints, or the one of this name alone, if there is such. Raises ConnectionLost; what else fails is left out."""
     instances, rows, problem = read_instances()
     names = dict.fromkeys([*settings.senders, *sorted({each.endpoint for each in instances})])
-    queues = [each for each in known_queues(settings, rows) if _belongs(each, [only] if only is not None else names)]
+    shown = [only] if only is not None else list(names)
+    queues = [each for each in known_queues(settings, rows) if not set(each.endpoints).isdisjoint(shown)]
     looks = {each.queue: each for each in read_queues(settings, queues, now=utc_now())} if queues else {}
-    measured, failed, minimums, now = _read_managed([only] if only is not None else list(names))
+    measured, failed, minimums, now = _read_managed(shown)
     names |= dict.fromkeys(sorted(minimums))
     found = tuple(
         EndpointStatus(
@@ -118,23 +119,15 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
     return Endpoints(found, now, problem)
 
 
-def _belongs(queue: KnownQueue, names: Iterable[str]) -> bool:
-    return any(name in queue.endpoints for name in names)
-
-
 def _read_managed(
     names: Sequence[str],
 ) -> tuple[Mapping[str, Measured] | None, Mapping[str, int] | None, Mapping[str, int], datetime | None]:
     """The measures of the last minute, the numbers of failed messages, the minimums, the time; None where it cannot be read."""
     alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the measures of endpoints"):
-            now = database_now(alias)
-            return recent_measures(alias, now), *_failed_and_minimums(alias, names), now
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return None, None, {}, None
+    with optional_read(alias, "read the measures of endpoints"):
+        now = database_now(alias)
+        return recent_measures(alias, now), *_failed_and_minimums(alias, names), now
+    return None, None, {}, None
 
 
 def _failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -275,13 +268,9 @@ MOST: Final = 1_000
 def read_minimums() -> dict[str, int]:
     """The minimum of each endpoint that has one; none where the tables of `migrate` are missing. One statement. ConnectionLost."""
     alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the minimums of instances"):
-            return dict(EndpointExpectation.objects.using(alias).values_list("endpoint", "minimum"))
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return {}
+    with optional_read(alias, "read the minimums of instances"):
+        return dict(EndpointExpectation.objects.using(alias).values_list("endpoint", "minimum"))
+    return {}
 
 
 def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:

@@ -9,6 +9,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -68,11 +69,9 @@ class InDoubt:
         return bool(self._others) and self._log.is_here
 
     def _run(self) -> None:
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: the next run does it.
+        with suppress(TransientError):
             self.look()
-        except TransientError:
-            # SQLite and a handler that takes long, or a database that is away: the next time comes.
-            return
 
     def look(self) -> Resolved:
         """End what is in doubt, and forget what has ended. Databases that are away are logged once, and asked the next time.

@@ -12,7 +12,6 @@ from datetime import datetime
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.settings import ErrorQueueOwner
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
 from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, read_instances, threads_on
@@ -28,7 +27,7 @@ from sqlqueue_app.status.queues import (
     utc_now,
 )
 from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth
 
 
@@ -84,7 +83,10 @@ def read_status(
     settings = settings or get_settings()
     taken_at = now()
     instances, rows, problem = read_instances()
-    schedules = _read_schedules(settings, taken_at) if with_schedules and problem is None else ()
+    schedules: list[ScheduleStatus] = []
+    if with_schedules and problem is None:
+        with guarded_read(managed_alias(), "read the ticks of the schedules"):
+            schedules = read_schedules(settings, taken_at)
     listed = listed_tables(settings.database)
     known = known_queues(settings, rows)
     if others:
@@ -100,27 +102,18 @@ def read_status(
         queues,
         instances,
         problem,
-        schedules,
+        tuple(schedules),
         delayed,
         settings.error_queue_owner,
         clock_of_rows(rows),
     )
 
 
-def _read_schedules(settings: Settings, now: datetime) -> tuple[ScheduleStatus, ...]:
-    with guarded_read(managed_alias(), "read the ticks of the schedules"):
-        return tuple(read_schedules(settings, now))
-
-
 def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueStatus, ...]:
     """The queues, those without another problem with that of their dead rows."""
-    try:
-        with guarded_read(alias, "look for dead rows"):
-            found = dead_row_problems(alias, [each.table for each in queues])
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return queues  # statistics that cannot be read are no reason to show nothing
+    found: dict[str, QueueProblem] = {}
+    with optional_read(alias, "look for dead rows"):
+        found = dead_row_problems(alias, [each.table for each in queues])
     return tuple(each if each.problem else replace(each, problem=found.get(each.table)) for each in queues)
 
 

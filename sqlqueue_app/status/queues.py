@@ -31,7 +31,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.models import Instance
-from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, guarded_read
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, guarded_read, optional_read
 from sqlqueue_app.tables.installation import Finding, FindingKind, findings_of_layout, inspect_tables
 from sqlqueue_app.tables.listing import (
     DeadRows,
@@ -115,13 +115,10 @@ def _look_or_remember(
     alias = settings.database
     recent: dict[Any, QueueStatus] = recent_looks((alias, queue) for queue in queues)
     unseen = {queue: layout for queue, layout in queues.items() if (alias, queue) not in recent}
-    try:
-        with guarded_read(alias, f"look at {len(unseen)} queues"):
-            found = _look_together(settings, unseen, limit, now)
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        found = {}  # one of them is gone or locked: each by itself, then
+    found: dict[KnownQueue, QueueStatus] = {}
+    # If one of them is gone or locked, each is read by itself.
+    with optional_read(alias, f"look at {len(unseen)} queues"):
+        found = _look_together(settings, unseen, limit, now)
     keep_looks({(alias, queue): status for queue, status in found.items()})
     return {**found, **{queue: status for (_alias, queue), status in recent.items()}}
 
@@ -136,13 +133,9 @@ def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
 
 def listed_tables(alias: str) -> list[ListedTable]:
     """The tables of the database; none where its catalog may not be read. Raises ConnectionLost."""
-    try:
-        with guarded_read(alias, "list the tables"):
-            return list_tables(alias)
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return []
+    with optional_read(alias, "list the tables"):
+        return list_tables(alias)
+    return []
 
 
 def _look_together(

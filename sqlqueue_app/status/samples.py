@@ -8,7 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -251,11 +251,9 @@ class Sampling:
     def _run(self) -> None:
         if self._next_look is not None and self._clock() < self._next_look:
             return
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: a gap in a chart.
+        with suppress(TransientError):
             self.sample()
-        except TransientError:
-            # The database is away, or (SQLite) written to by somebody who takes long: a gap in a chart.
-            return
 
     def sample(self) -> int:
         """Count every queue unless this time's samples are taken; returns how many were written. Raises DatabaseError.
@@ -354,11 +352,9 @@ class Measuring:
         return BackgroundJob("measures of endpoints", WRITE_SECONDS, self._run)
 
     def _run(self) -> None:
-        try:
+        # The database is unavailable, or (SQLite) locked by a long write: the next run writes.
+        with suppress(TransientError):
             self.write()
-        except TransientError:
-            # The database is away, or (SQLite) written to by somebody who takes long: later, then.
-            return
 
     def write(self) -> int:
         """Write what was counted since the last time, in one transaction; returns how many rows that were. Raises DatabaseError.

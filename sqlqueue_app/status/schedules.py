@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
@@ -88,11 +89,9 @@ class Schedules:
 
     def _run(self) -> None:
         self._looks += 1
-        try:
+        # The receivers log it.
+        with suppress(TransientError):
             self.send_due(requests=self._looks % _LOOKS_FOR_A_REQUEST == 1)
-        except TransientError:
-            # The receivers have said so.
-            return
 
     def _look(self, entry: _Entry, now: datetime) -> bool:
         schedule = entry.schedule

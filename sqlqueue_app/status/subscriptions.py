@@ -9,12 +9,12 @@ from typing import Final
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import AddressBook
-from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError
+from sqlqueue_app.messages.errors import AddressError
 from sqlqueue_app.receiving.endpoint import Endpoint
 from sqlqueue_app.sending.subscribers import subscribers_of
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import address_book_of, listed_tables, table_key
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
 
@@ -107,14 +107,9 @@ def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -
             found.add(text)
         elif looked < _LOOKED_FOR_AT_MOST:
             looked += 1
-            try:
-                with guarded_read(settings.database, "look for a queue"):
-                    if queue_table(settings.database, address).exists():
-                        found.add(text)
-            except ConnectionLost:
-                raise
-            except DatabaseError:
-                continue
+            with optional_read(settings.database, "look for a queue"):
+                if queue_table(settings.database, address).exists():
+                    found.add(text)
     return found
 
 

@@ -9,7 +9,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, cast
@@ -19,7 +19,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
-from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, QueueNotFound
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound
 
 
 def connection_of(alias: str) -> BaseDatabaseWrapper:
@@ -338,3 +338,19 @@ def guarded_read(alias: str, doing: str) -> Iterator[None]:
                 yield
         else:
             yield
+
+
+@contextmanager
+def _optional_read(alias: str, doing: str) -> Iterator[None]:
+    try:
+        with guarded_read(alias, doing):
+            yield
+    except ConnectionLost:
+        raise
+    except DatabaseError:
+        return
+
+
+def optional_read(alias: str, doing: str) -> AbstractContextManager[None, bool]:
+    """As `guarded_read`, for what may be left out: at an error of the database the scope ends. ConnectionLost is raised."""
+    return cast("AbstractContextManager[None, bool]", _optional_read(alias, doing))

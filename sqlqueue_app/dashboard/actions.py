@@ -15,7 +15,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, actor_of, may, refusal_text
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
-from sqlqueue_app.failures.operation_batches import Scope
+from sqlqueue_app.failures.operation_kinds import Scope
 from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import ActionResult, Operation, OperationState

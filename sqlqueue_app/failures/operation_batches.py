@@ -1,4 +1,4 @@
-"""Batches of bulk operations: the protocol of an operation kind, the outcome of one batch, and the rows that it locks.
+"""Batches of bulk operations: the outcome of one batch, and the rows that it locks.
 
 All functions work in transactions that the caller has begun.
 """
@@ -10,13 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureStatus
@@ -34,63 +32,12 @@ class OperationRefused(SqlQueueError):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
+class ProcessedBatch:
     """The outcome of one batch, the cursor behind its last message, and whether no messages are left."""
 
     outcome: BatchOutcome
     cursor: str
     is_last: bool
-
-
-class Scope(Protocol):
-    """The messages that an operation works on."""
-
-    def to_json(self) -> Any:
-        """The scope as a JSON value for the row of the operation."""
-        ...
-
-    def in_words(self) -> str:
-        """A description in the current language."""
-        ...
-
-
-class OperationKind(Protocol):
-    """What an operation does. `permission` is the codename that a user needs to request it."""
-
-    @property
-    def name(self) -> str:
-        """The name in the row of the operation."""
-        ...
-
-    @property
-    def label(self) -> str | Promise:
-        """The label on pages."""
-        ...
-
-    @property
-    def permission(self) -> str:
-        """The codename of the permission."""
-        ...
-
-    def check(self, settings: Settings) -> None:
-        """Raise OperationRefused if the settings do not allow this kind."""
-        ...
-
-    def scope(self, asked: Any) -> Scope:
-        """The scope of a request. Raises OperationRefused if this kind cannot work on it."""
-        ...
-
-    def total(self, settings: Settings, scope: object) -> int:
-        """The current number of messages in the scope of a row."""
-        ...
-
-    def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> BatchResult:
-        """Process at most `limit` messages behind the cursor, in the caller's transactions."""
-        ...
-
-    def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
-        """The cursor behind the next message, which cannot be processed."""
-        ...
 
 
 def within_memory(rows: Sequence[Row], limit: int, size_of: Callable[[Row], int]) -> list[Row]:

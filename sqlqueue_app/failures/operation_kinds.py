@@ -20,9 +20,8 @@ from sqlqueue_app.browsing.messages import moved_row
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.operation_batches import (
     BatchOutcome,
-    BatchResult,
-    OperationKind,
     OperationRefused,
+    ProcessedBatch,
     Reason,
     forget_rows,
     lock_failures,
@@ -132,7 +131,7 @@ class QueueOperation:
     def check(self, settings: Settings) -> None:
         """Every queue is allowed."""
 
-    def scope(self, asked: object) -> QueueScope:
+    def scope(self, asked: Scope) -> QueueScope:
         """The requested scope. Raises OperationRefused if it is not a QueueScope of this kind."""
         if not isinstance(asked, QueueScope) or (asked.target is not None) is not self.moves:
             raise _unreadable()
@@ -142,7 +141,7 @@ class QueueOperation:
         """The current number of messages; an estimate for a long queue."""
         return queue_table(settings.database, self._read(scope).queue).depth().waiting
 
-    def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> BatchResult:
+    def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> ProcessedBatch:
         """Process at most `limit` messages behind the cursor, in the caller's transactions."""
         chosen = self._read(scope)
         table = queue_table(settings.database, chosen.queue)
@@ -152,7 +151,7 @@ class QueueOperation:
             outcome.done = _work(settings, table, chosen, numbers)
             if outcome.done < len(numbers):
                 outcome.skip(Reason.IN_HANDS, count=len(numbers) - outcome.done)
-        return BatchResult(outcome, str(numbers[-1]) if numbers else cursor, is_last)
+        return ProcessedBatch(outcome, str(numbers[-1]) if numbers else cursor, is_last)
 
     def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
         """The cursor behind the next message, which cannot be processed."""
@@ -204,9 +203,6 @@ QUEUE_KINDS: Final = (
 )
 
 
-Kind = TypeVar("Kind", bound=OperationKind)
-
-
 @dataclass(frozen=True, slots=True)
 class FailureKind:
     """An operation on failed messages; its scope is a FailureSelection. Immutable.
@@ -227,11 +223,13 @@ class FailureKind:
         if self.takes and (reason := error_queue_refusal(settings)):
             raise OperationRefused(reason)
 
-    def scope(self, selection: FailureSelection) -> FailureSelection:
+    def scope(self, asked: Scope) -> FailureSelection:
         """The selection, limited to `statuses` unless it names statuses. Raises OperationRefused if it has problems."""
-        if selection.problems:
-            raise OperationRefused(" ".join(selection.problems))
-        return selection.or_statuses(*self.statuses)
+        if not isinstance(asked, FailureSelection):
+            raise _unreadable()
+        if asked.problems:
+            raise OperationRefused(" ".join(asked.problems))
+        return asked.or_statuses(*self.statuses)
 
     def read(self, scope: object) -> FailureSelection:
         """The selection of the row of an operation. Raises OperationRefused if it cannot be read."""
@@ -241,16 +239,21 @@ class FailureKind:
         """The current number of messages in the scope."""
         return self.read(scope).queryset().count()
 
-    def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> BatchResult:
+    def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> ProcessedBatch:
         """Process at most `limit` messages behind the cursor, in the caller's transactions."""
         chosen = next_messages(self.read(scope), cursor, limit)
         outcome = self.work(settings, chosen.ids, now) if chosen.ids else BatchOutcome()
-        return BatchResult(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last)
+        return ProcessedBatch(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last)
 
     def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
         """The cursor behind the next message, which cannot be processed."""
         chosen = next_messages(self.read(scope), cursor, 1)
         return str(chosen.ids[0]) if chosen.ids else cursor
+
+
+Scope = FailureSelection | QueueScope
+OperationKind = FailureKind | QueueOperation
+Kind = TypeVar("Kind", FailureKind, OperationKind)
 
 
 def error_queue_refusal(settings: Settings) -> str:
@@ -268,16 +271,12 @@ def _retry(settings: Settings, ids: Sequence[UUID], now: datetime) -> BatchOutco
     return RetryBatch(settings, now).run(ids)
 
 
-def _redirect(settings: Settings, ids: Sequence[UUID], _now: datetime) -> BatchOutcome:
-    return redirect_batch(settings, ids)
-
-
 _FAILURE_KINDS: Final = (
     FailureKind("retry", gettext_lazy("Retry"), "retry", RETRIABLE, _retry, takes=True),
     FailureKind("archive", gettext_lazy("Archive"), "archive", ARCHIVABLE, _status(ARCHIVABLE, FailureStatus.ARCHIVED)),
     FailureKind("unarchive", gettext_lazy("Unarchive"), "archive", UNARCHIVABLE, _status(UNARCHIVABLE, FailureStatus.UNRESOLVED)),
     FailureKind("complete", gettext_lazy("Mark as resolved"), "retry", COMPLETABLE, _status(COMPLETABLE, FailureStatus.RESOLVED)),
-    FailureKind("redirect", gettext_lazy("Apply redirects"), "retry", REDIRECTABLE, _redirect),
+    FailureKind("redirect", gettext_lazy("Apply redirects"), "retry", REDIRECTABLE, redirect_batch),
     FailureKind("delete", gettext_lazy("Delete"), "delete_message", DELETABLE, delete_batch, takes=True),
 )
 FAILURE_KINDS: Final[Mapping[str, FailureKind]] = {kind.name: kind for kind in _FAILURE_KINDS}

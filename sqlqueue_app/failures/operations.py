@@ -29,15 +29,13 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.failures.operation_batches import (
     BatchOutcome,
-    OperationKind,
     OperationRefused,
     Reason,
     ReasonDetail,
-    Scope,
     merged_log,
     reason_in_words,
 )
-from sqlqueue_app.failures.operation_kinds import KINDS, failure_kind_of, kind_of
+from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, failure_kind_of, kind_of
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError

@@ -384,7 +384,7 @@ REDIRECTABLE: Final = (FailureStatus.RETRY_ISSUED,)
 _REDIRECTED: Final = ("retried_to", "retry_row_id")
 
 
-def redirect_batch(settings: Settings, ids: Sequence[uuid.UUID]) -> BatchOutcome:
+def redirect_batch(settings: Settings, ids: Sequence[uuid.UUID], _now: datetime) -> BatchOutcome:
     """Move the messages of these pending retries to the targets of redirects, in the caller's transactions.
 
     Only messages that are still in the queue are moved: one that was received may have been handled. Messages behind the first

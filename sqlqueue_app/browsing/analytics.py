@@ -1,6 +1,6 @@
-"""Analytics: rollups of messages, failure groups, the endpoint map and usage, as the Spark pipeline computed them.
+"""What the Spark pipeline has written: the files of the lake, rollups of messages and failures, the endpoint map and usage.
 
-Sums are computed by the database, quantiles by merging sketches in Python. All functions raise DatabaseErrors.
+Sums are computed by the database, quantiles by merging sketches in Python. Functions raise DatabaseErrors unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from uuid import UUID
 
 from django.db.models import Max, Min, Q, QuerySet, Sum
 
+from sqlqueue_app.conf import Settings
+from sqlqueue_app.lake.data_files import SEARCHED, DataFile, LakeError, data_file, glob_files
 from sqlqueue_app.lake.sketches import Sketch, from_json, merged, quantile
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import (
@@ -21,6 +23,7 @@ from sqlqueue_app.models import (
     EndpointSeen,
     GroupFigures,
     LakeBatch,
+    LakeFile,
     MessageFigures,
     NotableMessage,
     QueueFigures,
@@ -360,3 +363,69 @@ def read_top_messages(query: RollupQuery, kind: str, *, most: int = 20) -> list[
     """The top messages of a kind on the days that the time range touches: one statement."""
     rows = NotableMessage.objects.using(managed_alias()).filter(query.in_days, query.of_messages, kind=kind)
     return list(rows.order_by("-value", "day", "rank")[:most])
+
+
+# A compacted lake has a few files per queue and day. DuckDB needs seconds to open more files than this.
+MOST_FILES: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLake:
+    """A lake with its files and the time of its last commit; `lake` is empty if none is configured.
+
+    `is_cut`: there are more files, of earlier days. `problem`: why the files are unknown.
+    """
+
+    lake: str
+    files: tuple[DataFile, ...] = ()
+    committed_at: datetime | None = None
+    is_cut: bool = False
+    problem: str = ""
+
+
+def known_lake(settings: Settings, *, since: date | None = None, until: date | None = None, path: str = "") -> KnownLake:
+    """The configured lake, else that of the last run, with its files of these days and below `path`.
+
+    At most two statements. Raises ConnectionLost.
+    """
+    lake = (settings.pipeline.lake if settings.pipeline is not None else None) or ""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the manifest of the lake"):
+            newest = LakeBatch.objects.using(alias).select_related("run").order_by("-committed_at").first()
+            if not lake and newest is not None and newest.run is not None:
+                lake = newest.run.lake
+            if newest is not None and lake:
+                rows = LakeFile.objects.using(alias).filter(
+                    table__in=SEARCHED, retired_at__isnull=True, batch__lake_id=newest.lake_id, batch__published_at__isnull=False
+                )
+                if since is not None:
+                    rows = rows.filter(day__gte=since)
+                if until is not None:
+                    rows = rows.filter(day__lte=until)
+                if path:
+                    rows = rows.filter(path__startswith=path)
+                found = list(rows.order_by("-day", "pk").values_list("path", "rows")[: MOST_FILES + 1])
+                files = (data_file(where, count) for where, count in found[:MOST_FILES])
+                known = tuple(each for each in files if each is not None)
+                return KnownLake(lake, known, newest.committed_at, len(found) > MOST_FILES)
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return KnownLake(lake, problem=str(error))  # `migrate` has not been run
+    return _list_directory(lake, since, until, path)
+
+
+def _list_directory(lake: str, since: date | None, until: date | None, path: str) -> KnownLake:
+    if not lake:
+        return KnownLake("")
+    try:
+        found = [
+            each
+            for each in glob_files(lake)
+            if (since is None or each.day >= since) and (until is None or each.day <= until) and each.path.startswith(path)
+        ]
+    except (LakeError, OSError) as error:
+        return KnownLake(lake, problem=str(error))
+    found.sort(key=lambda each: (each.day, each.path), reverse=True)
+    return KnownLake(lake, tuple(found[:MOST_FILES]), is_cut=len(found) > MOST_FILES)

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from sqlqueue_app.browsing.lake_catalog import known_lake
+from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.lake.columns import FAILURES
 from sqlqueue_app.lake.data_files import LakeEngineMissing, LakeError

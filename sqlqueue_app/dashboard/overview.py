@@ -54,7 +54,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.monitoring.check_results import Results, read_results
 from sqlqueue_app.monitoring.checks import FAILURES, MINIMUMS, MOVER, SCHEDULES, TABLES
-from sqlqueue_app.monitoring.issues import Issue, current_issues
+from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import DelayedStatus

@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from sqlqueue_app.browsing.lake_catalog import known_lake
+from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard import lake as lake_admin
 from sqlqueue_app.lake.data_files import LakeEngineMissing, data_file

@@ -7,8 +7,7 @@ from datetime import timedelta
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import CheckResult, EndpointExpectation
 from sqlqueue_app.monitoring.check_results import read_results
-from sqlqueue_app.monitoring.health import Level, read_health
-from sqlqueue_app.monitoring.issues import Issue, current_issues
+from sqlqueue_app.monitoring.health import Issue, Level, current_issues, read_health
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of

@@ -286,7 +286,6 @@ MOST_FILES = 215
 MOST_LINES = 52_500
 
 
-@pytest.mark.xfail(strict=True, reason="step 1: a few files below a hundred lines have a single importer")
 def test_the_package_has_few_files() -> None:
     assert len(modules(ROOT)) <= MOST_FILES
 

@@ -24,7 +24,7 @@ from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.sender import send_many
-from sqlqueue_app.status.events import EventKind, tell_event
+from sqlqueue_app.status.events import EventKind, report_event
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, LAST_ROW_VERSION, PEEKED_BODY_BYTES, QueueTable, queue_table
@@ -508,7 +508,7 @@ def purge_queue(table: QueueTable) -> int:
     Waits for messages that are being received.
     """
     purged = table.purge()
-    tell_event(EventKind.QUEUE_PURGED, table.address.table, {"count": purged})
+    report_event(EventKind.QUEUE_PURGED, table.address.table, {"count": purged})
     return purged
 
 

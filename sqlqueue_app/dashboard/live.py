@@ -27,7 +27,7 @@ from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import get_language
 
 from sqlqueue_app.dashboard.access import Permission, may
-from sqlqueue_app.status.queues import RecentLooks
+from sqlqueue_app.status.queues import SnapshotCache
 
 # --- Refreshing a page ------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class LiveAnswers:
         self._answers: dict[Hashable, _Answer] = {}
         # Sessions that were given an answer, and as of when it was: a newer answer needs authentication again.
         self._readers: dict[tuple[str, str], tuple[_Answer, float]] = {}
-        self._looks = RecentLooks(clock=clock)
+        self._snapshots = SnapshotCache(clock=clock)
 
     def answer(self, request: HttpRequest, make: Callable[[], HttpResponseBase]) -> HttpResponseBase:
         """The kept answer, or the one that `make` creates; concurrent requests wait for it. 204 if the client has a newer page.
@@ -157,7 +157,7 @@ class LiveAnswers:
             began, looks_seconds = self._clock(), LOOKS_SECONDS if self.part else 0.0
             # as the header says it
             as_of = round(self._now() - looks_seconds, 3)
-            with self._looks.used(looks_seconds):
+            with self._snapshots.used(looks_seconds):
                 response = make()
                 if isinstance(response, TemplateResponse):
                     response.render()

@@ -52,7 +52,7 @@ from sqlqueue_app.models import (
     Severity,
 )
 from sqlqueue_app.models.operations import OPEN
-from sqlqueue_app.monitoring.check_results import Results, read_results
+from sqlqueue_app.monitoring.check_results import CheckResults, read_results
 from sqlqueue_app.monitoring.checks import FAILURES, MINIMUMS, MOVER, SCHEDULES, TABLES
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
@@ -77,7 +77,7 @@ class _Managed:
     minimums: Mapping[str, int] = field(default_factory=dict)
     actions: Sequence[tuple[OperatorAction, Stamp]] = ()
     events: Sequence[EventRow] = ()
-    results: Results = field(default_factory=Results)
+    results: CheckResults = field(default_factory=CheckResults)
     charts: Sequence[Chart] = ()
 
     def issues(self, status: Status) -> list[Issue]:

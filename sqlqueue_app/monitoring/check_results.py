@@ -72,19 +72,19 @@ def forget_unknown(alias: str, now: datetime) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class CheckResults:
     """The results that fail and count, by check and subject, and the check and subject of those that are muted."""
 
     failing: Sequence[CheckResult] = ()
     muted: frozenset[tuple[str, str]] = frozenset()
 
 
-def read_results(alias: str, now: datetime) -> Results:
+def read_results(alias: str, now: datetime) -> CheckResults:
     """What counts, a hundred results at most, and what is muted. One statement. Raises the errors of the database."""
     wanted = Q(failing=True) | Q(muted_until__isnull=False, muted_until__gt=now)
     found = list(CheckResult.objects.using(alias).filter(wanted).order_by("name", "subject")[:_READ])
     muted = frozenset((each.name, each.subject) for each in found if is_muted(each, now))
-    return Results([each for each in found if not is_muted(each, now)][:_COUNTED], muted)
+    return CheckResults([each for each in found if not is_muted(each, now)][:_COUNTED], muted)
 
 
 def is_stale(row: CheckResult, now: datetime) -> bool:

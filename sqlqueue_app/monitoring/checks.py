@@ -38,7 +38,7 @@ Details = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProbeOutcome:
     """What a probe found of one subject: the `details` of what is wrong, None where nothing is.
 
     `details` go to the table of results and stay the same while nothing changes. `now` holds what does not, for the texts of the
@@ -54,7 +54,7 @@ class Outcome:
     severity: Severity | None = None
 
 
-Probe = Callable[[Snapshot], Iterator[Outcome]]
+Probe = Callable[[Snapshot], Iterator[ProbeOutcome]]
 
 
 class Reader(enum.Flag):
@@ -102,40 +102,42 @@ LEAST_TIME: Final = timedelta(minutes=15)
 TICK_GRACE: Final = timedelta(minutes=2)
 
 
-def _registry(snapshot: Snapshot) -> Iterator[Outcome]:
+def _registry(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     problem = snapshot.registry_problem
-    yield Outcome("instances", None if problem is None else {"text": problem.text})
+    yield ProbeOutcome("instances", None if problem is None else {"text": problem.text})
 
 
-def _instances(snapshot: Snapshot) -> Iterator[Outcome]:
+def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for each in snapshot.instances:
         # Not how long ago it was: that would be another row every time.
         silent = {"endpoint": each.endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
         age = {"age": each.heartbeat_age, "silent": f"{each.heartbeat_age.total_seconds():.0f}"}
         now = {"name": each.name, "host": each.host, "pid": each.pid, **age}
-        yield Outcome(f"{each.endpoint} on {each.host} ({each.pid})", None if each.alive else silent, now, endpoint=each.endpoint)
+        yield ProbeOutcome(
+            f"{each.endpoint} on {each.host} ({each.pid})", None if each.alive else silent, now, endpoint=each.endpoint
+        )
 
 
-def _minimums(snapshot: Snapshot) -> Iterator[Outcome]:
+def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     if snapshot.registry_problem:
         return
     for endpoint, minimum in sorted(snapshot.minimums.items()):
         if minimum > 0:
             alive = snapshot.workers(endpoint)
             below = {"alive": alive, "minimum": minimum} if alive < minimum else None
-            yield Outcome(endpoint, below, endpoint=endpoint)
+            yield ProbeOutcome(endpoint, below, endpoint=endpoint)
 
 
-def _tables(snapshot: Snapshot) -> Iterator[Outcome]:
+def _tables(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     status = snapshot.status
     if status is None:
         yield from _planned_tables(snapshot.settings)
         return
     for each in status.queues:
-        outcome = Outcome(each.table, now={"of": each.name, "where": f"queue {each.name}"}, queue=each.name)
+        outcome = ProbeOutcome(each.table, now={"of": each.name, "where": f"queue {each.name}"}, queue=each.name)
         yield _with_problem(outcome, each.problem)
     for table in snapshot.delayed:
-        outcome = Outcome(table.table, now={"of": table.endpoint, "where": table.endpoint}, endpoint=table.endpoint)
+        outcome = ProbeOutcome(table.table, now={"of": table.endpoint, "where": table.endpoint}, endpoint=table.endpoint)
         its_table = f"its table of delayed messages {table.table}"
         problem = None
         if table.exists is False:
@@ -145,14 +147,14 @@ def _tables(snapshot: Snapshot) -> Iterator[Outcome]:
         yield _with_problem(outcome, problem)
 
 
-def _with_problem(outcome: Outcome, problem: QueueProblem | None) -> Outcome:
+def _with_problem(outcome: ProbeOutcome, problem: QueueProblem | None) -> ProbeOutcome:
     if problem is None or problem.kind is ProblemKind.NON_UNICODE_HEADERS:
         return outcome
     severity = Severity.ERROR if problem.stops_work else Severity.WARNING
     return replace(outcome, details={"text": problem.text, "sql": problem.sql}, code=problem.kind.value, severity=severity)
 
 
-def _planned_tables(settings: Settings) -> Iterator[Outcome]:
+def _planned_tables(settings: Settings) -> Iterator[ProbeOutcome]:
     """What `sqlqueue_install --check` finds, except for callback queues: only their machine knows whose they are."""
     alias, layout = settings.database, settings.table_layout
     connection = connection_of(alias)
@@ -167,37 +169,37 @@ def _planned_tables(settings: Settings) -> Iterator[Outcome]:
         else:
             findings = inspect_tables(alias, [table], layout=layout)
         wrong = next((each for each in findings if each.kind is not FindingKind.NON_UNICODE_HEADERS), None)
-        yield Outcome(dialect.qualified(table.address), None if wrong is None else {"text": wrong.text, "sql": wrong.sql})
+        yield ProbeOutcome(dialect.qualified(table.address), None if wrong is None else {"text": wrong.text, "sql": wrong.sql})
 
 
-def _receivers(snapshot: Snapshot) -> Iterator[Outcome]:
+def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     if snapshot.registry_problem:
         return
     for queue, waiting in snapshot.waiting.items():
         lacks = waiting > 0 and not is_received(queue, snapshot.instances)
-        yield Outcome(queue.name, {"waiting": waiting} if lacks else None, {"count": waiting}, queue=queue.name)
+        yield ProbeOutcome(queue.name, {"waiting": waiting} if lacks else None, {"count": waiting}, queue=queue.name)
 
 
-def _replies(snapshot: Snapshot) -> Iterator[Outcome]:
+def _replies(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue, waiting in snapshot.replies:
-        yield Outcome(queue.name, {"waiting": waiting} if waiting else None, {"count": waiting}, queue=queue.name)
+        yield ProbeOutcome(queue.name, {"waiting": waiting} if waiting else None, {"count": waiting}, queue=queue.name)
 
 
-def _failures(snapshot: Snapshot) -> Iterator[Outcome]:
+def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     if snapshot.status is not None and snapshot.status.error_queue_owner != "sqlqueue":
         return  # ServiceControl is about to fetch them
     for queue, failed in snapshot.failed:
         now = {"count": failed, "about": "" if queue.depth is None or queue.depth.exact else "about "}
-        yield Outcome(queue.name, {"failed": failed} if failed else None, now, queue=queue.name)
+        yield ProbeOutcome(queue.name, {"failed": failed} if failed else None, now, queue=queue.name)
 
 
-def _mover(snapshot: Snapshot) -> Iterator[Outcome]:
+def _mover(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for endpoint, overdue in snapshot.overdue.items():
         now = {"count": overdue, "endpoint": endpoint}
-        yield Outcome(endpoint, {"overdue": overdue} if overdue else None, now, endpoint=endpoint)
+        yield ProbeOutcome(endpoint, {"overdue": overdue} if overdue else None, now, endpoint=endpoint)
 
 
-def _purging(snapshot: Snapshot) -> Iterator[Outcome]:
+def _purging(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     settings = snapshot.settings.endpoints
     periods: defaultdict[timedelta, list[str]] = defaultdict(list)
     for queue in snapshot.known_queues:
@@ -211,10 +213,10 @@ def _purging(snapshot: Snapshot) -> Iterator[Outcome]:
         for name, samples, expired in snapshot.expired(queues, period):
             # The last minute is not rolled up yet, and one may be missing where a worker has taken over from another.
             is_late = expired > EXPIRED_LIMIT and samples >= minutes - 3
-            yield Outcome(name, {"limit": EXPIRED_LIMIT, "minutes": minutes} if is_late else None, queue=name)
+            yield ProbeOutcome(name, {"limit": EXPIRED_LIMIT, "minutes": minutes} if is_late else None, queue=name)
 
 
-def _schedules(snapshot: Snapshot) -> Iterator[Outcome]:
+def _schedules(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for each in snapshot.schedules:
         since = each.late_since
         if since is not None and since > snapshot.now - TICK_GRACE:
@@ -224,15 +226,15 @@ def _schedules(snapshot: Snapshot) -> Iterator[Outcome]:
         if not each.is_seen and since is None:
             continue
         at = None if since is None else f"{since.astimezone(snapshot.zone):%Y-%m-%d %H:%M %Z}"
-        yield Outcome(each.name, None if at is None else {"tick": at, "error": each.error})
+        yield ProbeOutcome(each.name, None if at is None else {"tick": at, "error": each.error})
 
 
-def _branches(snapshot: Snapshot) -> Iterator[Outcome]:
+def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     """Branches that outlive the attempts of the workers, which end what is in doubt every few seconds."""
     for each in snapshot.branches:
         at = each.prepared_at.astimezone(snapshot.zone)
         is_old = each.prepared_at < snapshot.now - RECENT
-        yield Outcome(str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None)
+        yield ProbeOutcome(str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None)
 
 
 # What must be noticed soon; the rest changes slowly, or has been so for minutes before it is reported.

@@ -17,7 +17,7 @@ from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import meant
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
 from sqlqueue_app.models import CheckResult, Severity
-from sqlqueue_app.monitoring.check_results import Results, read_results
+from sqlqueue_app.monitoring.check_results import CheckResults, read_results
 from sqlqueue_app.monitoring.checks import (
     CHECKS,
     FAILURES,
@@ -26,7 +26,7 @@ from sqlqueue_app.monitoring.checks import (
     RECEIVERS,
     REGISTRY,
     Check,
-    Outcome,
+    ProbeOutcome,
     Reader,
     finding_in_words,
 )
@@ -51,7 +51,7 @@ class Issue:
     """
 
     name: str
-    outcome: Outcome
+    outcome: ProbeOutcome
     since: datetime | None = None
     is_live: bool = False
 
@@ -92,7 +92,7 @@ class Issue:
         return finding_in_words(self.name, self.outcome.subject, self.outcome.details)
 
 
-def current_issues(snapshot: Snapshot, results: Results) -> list[Issue]:
+def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     """The issues that nobody has muted, the most urgent first, else in the order of the checks.
 
     What the snapshot shows is true now. Of what it does not show, a result counts. Raises the errors of the database.
@@ -109,7 +109,7 @@ def current_issues(snapshot: Snapshot, results: Results) -> list[Issue]:
             if outcome.details is not None and key not in results.muted:
                 found.append(Issue(check.name, outcome, since.get(key), is_live=True))
     kept = (each for each in results.failing if not _is_answered(each, answered))
-    found += [Issue(each.name, Outcome(each.subject, each.details), each.since) for each in kept]
+    found += [Issue(each.name, ProbeOutcome(each.subject, each.details), each.since) for each in kept]
     return sorted(found, key=lambda each: _URGENCY.index(each.severity))
 
 
@@ -270,7 +270,7 @@ def _finding(issue: Issue) -> HealthFinding:
     return HealthFinding(_LEVELS[issue.severity], issue.code, subject, issue.line)
 
 
-def _results() -> Results:
+def _results() -> CheckResults:
     alias = managed_alias()
     try:
         with guarded_read(alias, "read the results of checks"):
@@ -278,7 +278,7 @@ def _results() -> Results:
     except ConnectionLost:
         raise
     except DatabaseError:
-        return Results()  # before `migrate` there is no table of results
+        return CheckResults()  # before `migrate` there is no table of results
 
 
 def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints: Sequence[str]) -> _Scope:

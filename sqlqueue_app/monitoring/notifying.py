@@ -47,7 +47,7 @@ _AT_ONCE: Final = 20
 _KEPT_CHARACTERS: Final = 500
 
 
-class Sender:
+class NotificationSender:
     """Sends what is due. One object serves one thread; others, in this process and elsewhere, may compete with it.
 
     Before sending, the time of the next attempt is moved to the end of a lease, in a statement of its own: no transaction is open
@@ -179,7 +179,7 @@ class Notifications:
     ) -> None:
         self._alias = managed_alias()
         self._evaluator = Evaluator(settings, now=now)
-        self._sender = Sender(settings, now=now, timeout=timeout)
+        self._sender = NotificationSender(settings, now=now, timeout=timeout)
         self._stop = stop
         self._wake = threading.Event()
         self._leaves_out = False

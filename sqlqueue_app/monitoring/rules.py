@@ -199,7 +199,7 @@ class Readings:
     muted: frozenset[str] = frozenset()
 
 
-class Conditions:
+class RuleConditions:
     """The conditions of one evaluation. What several rules watch is read once. Raises the database's errors."""
 
     def __init__(self, snapshot: Snapshot, alias: str) -> None:
@@ -341,10 +341,10 @@ class Evaluator:
                 if not claim(self._alias, "notifications", begin):
                     return 0
                 rules = NotificationRule.objects.using(self._alias).filter(enabled=True).order_by("pk")
-                conditions = Conditions(Snapshot(self._settings, now), self._alias)
+                conditions = RuleConditions(Snapshot(self._settings, now), self._alias)
                 return sum(self._evaluate(rule, conditions, now) for rule in rules.select_for_update())
 
-    def _evaluate(self, rule: NotificationRule, conditions: Conditions, now: datetime) -> int:
+    def _evaluate(self, rule: NotificationRule, conditions: RuleConditions, now: datetime) -> int:
         try:
             with transaction.atomic(using=self._alias):
                 before = _kept(rule)
@@ -370,7 +370,7 @@ def _kept(rule: NotificationRule) -> tuple[Any, ...]:
     return tuple(getattr(rule, name) for name in _KEPT)
 
 
-def _changes(rule: NotificationRule, conditions: Conditions, now: datetime) -> Iterable[Change]:
+def _changes(rule: NotificationRule, conditions: RuleConditions, now: datetime) -> Iterable[Change]:
     """What has changed since the last evaluation, and note it in the rule."""
     if rule.kind == NotificationKind.NEW_GROUP:
         return _new_groups(rule, conditions)
@@ -418,7 +418,7 @@ def _fallen(raised: dict[str, Any], readings: Readings, now: datetime) -> Iterat
             yield {"change": GONE, "subject": subject, "at": at}
 
 
-def _new_groups(rule: NotificationRule, conditions: Conditions) -> list[Change]:
+def _new_groups(rule: NotificationRule, conditions: RuleConditions) -> list[Change]:
     known: dict[str, str] = rule.seen.get("groups", {})
     last = max(map(datetime.fromisoformat, known.values()), default=None)
     begin = rule.watched_from or rule.changed_at

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.status.queues import (
     address_book_of,
-    keep_looks,
     limit_of_each,
     name_of_queue,
-    recent_looks,
+    shared_snapshots,
     table_key,
-    taking_turns,
 )
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -58,37 +55,28 @@ def read_delayed(
     listed = None if listed is None else list(listed)
     tables = known_delayed_tables(settings, listed or ())
     limit = limit_of_each(len(tables), limit)
-    found: dict[str, DelayedStatus] = {}
+    found: dict[KnownDelayed, DelayedStatus] = {}
     if listed is not None:
         there = {table_key(table.address) for table in listed if table.is_delayed}
-        with taking_turns():
-            found = _look_or_remember(settings.database, [each for each in tables if table_key(each.address) in there], limit)
-    return tuple(found.get(each.name) or _look(settings.database, each, limit) for each in tables)
+        keys = {each: (settings.database, "delayed", each.name) for each in tables if table_key(each.address) in there}
+        found = shared_snapshots(keys, lambda unseen: _read_together(settings.database, unseen, limit))
+    return tuple(found.get(each) or _read_one(settings.database, each, limit) for each in tables)
 
 
-def _look_or_remember(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:
-    """The looks at these tables by name, those of a moment ago where they may be shared."""
-    keys = {each: (alias, "delayed", each.name) for each in tables}
-    recent: dict[Any, DelayedStatus] = recent_looks(keys.values())
-    new = _look_together(alias, [each for each in tables if keys[each] not in recent], limit)
-    keep_looks({keys[each]: new[each.name] for each in tables if each.name in new})
-    return {**new, **{each.name: recent[keys[each]] for each in tables if keys[each] in recent}}
-
-
-def _look_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[str, DelayedStatus]:
-    """By name; nothing where one of them cannot be looked at."""
+def _read_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> dict[KnownDelayed, DelayedStatus]:
+    """Nothing if one of them cannot be read."""
     if not tables:
         return {}
     with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):
         looks = look_at_delayed(alias, [table.address for table in tables], limit + 1)
         return {
-            table.name: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
+            table: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
             for table, look in zip(tables, looks, strict=True)
         }
     return {}
 
 
-def _look(alias: str, known: KnownDelayed, limit: int) -> DelayedStatus:
+def _read_one(alias: str, known: KnownDelayed, limit: int) -> DelayedStatus:
     table = known.table(alias)
     unknown = DelayedStatus(known.endpoint, table.qualified, name=known.name, is_in_settings=known.is_in_settings)
     try:

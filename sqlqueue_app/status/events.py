@@ -169,7 +169,7 @@ def record_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] 
     record_events([Happening(kind, subject, details or {})], now=now)
 
 
-def tell_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
+def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] | None = None) -> None:
     """Write an event of what has been done and stays done whether it is told or not: no error of a database is raised.
 
     A failure is logged; inside of a transaction of the managed tables it undoes nothing but itself. A process that is killed in

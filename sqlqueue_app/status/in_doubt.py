@@ -54,7 +54,7 @@ class InDoubt:
         self._log = transaction_log(alias)
         self._lock = threading.Lock()
         # The databases that are away, and how loud that was said.
-        self._away: dict[str, int] = {}
+        self._unavailable: dict[str, int] = {}
 
     def jobs(self) -> list[BackgroundJob]:
         """`look` as a background job; none where no other database can have branches."""
@@ -111,19 +111,19 @@ class InDoubt:
             found = prepared_branches(alias, self._log.coordinator())
         except DatabaseError as error:
             # Few handlers use every database of the settings: a warning is for one that the log knows.
-            self._say_away(alias, logging.WARNING if alias in known else logging.INFO, error)
+            self._log_unavailable(alias, logging.WARNING if alias in known else logging.INFO, error)
             connections[alias].close()
             return None
         with self._lock:
-            self._away.pop(alias, None)
+            self._unavailable.pop(alias, None)
         return found
 
-    def _say_away(self, alias: str, level: int, error: DatabaseError) -> None:
+    def _log_unavailable(self, alias: str, level: int, error: DatabaseError) -> None:
         """Once, and once more when a transaction turns out to wait for it."""
         with self._lock:
-            if self._away.get(alias, logging.NOTSET) >= level:
+            if self._unavailable.get(alias, logging.NOTSET) >= level:
                 return
-            self._away[alias] = level
+            self._unavailable[alias] = level
         text = "whether branches of transactions are in doubt on %r is not known, the database cannot be asked: %s"
         logger.log(level, text, alias, error, extra={"event": "branches_not_seen"})
 

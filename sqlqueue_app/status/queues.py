@@ -7,11 +7,11 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlqueue_app.conf import Settings, instance_name
 from sqlqueue_app.conf.validation import meant
@@ -103,24 +103,14 @@ def read_queues(
     listed = listed_tables(settings.database) if listed is None else listed
     layouts = {table_key(table.address): table.layout for table in listed if table.layout is not None}
     together = {queue: layout for queue in queues if (layout := layouts.get(table_key(queue.address))) is not None}
-    with taking_turns():
-        found = _look_or_remember(settings, together, limit, now)
+
+    def probe(unseen: list[KnownQueue]) -> dict[KnownQueue, QueueStatus]:
+        with optional_read(settings.database, f"look at {len(unseen)} queues"):
+            return _read_together(settings, {queue: together[queue] for queue in unseen}, limit, now)
+        return {}
+
+    found = shared_snapshots({queue: (settings.database, queue) for queue in together}, probe)
     return [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
-
-
-def _look_or_remember(
-    settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
-) -> dict[KnownQueue, QueueStatus]:
-    """The looks at these queues, those of a moment ago where they may be shared; nothing new where one of them makes trouble."""
-    alias = settings.database
-    recent: dict[Any, QueueStatus] = recent_looks((alias, queue) for queue in queues)
-    unseen = {queue: layout for queue, layout in queues.items() if (alias, queue) not in recent}
-    found: dict[KnownQueue, QueueStatus] = {}
-    # If one of them is gone or locked, each is read by itself.
-    with optional_read(alias, f"look at {len(unseen)} queues"):
-        found = _look_together(settings, unseen, limit, now)
-    keep_looks({(alias, queue): status for queue, status in found.items()})
-    return {**found, **{queue: status for (_alias, queue), status in recent.items()}}
 
 
 def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
@@ -138,7 +128,7 @@ def listed_tables(alias: str) -> list[ListedTable]:
     return []
 
 
-def _look_together(
+def _read_together(
     settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
 ) -> dict[KnownQueue, QueueStatus]:
     alias = settings.database
@@ -178,23 +168,19 @@ def read_queue(
     table = queue_table(settings.database, queue.address)
     try:
         with guarded_read(settings.database, f"look at {table.qualified}"):
-            return _look(settings, queue, table, limit, now())
+            layout = table.layout()
+            depth = table.depth(limit)
+            # Beyond the limit the two numbers come from the index on Expires, and are bounded by it too.
+            expiry_exact = depth.exact or (layout.expires_index and depth.expiring <= limit)
+            problem = problem_of_layout(table, queue, settings.table_layout)
+            head = table.peek(1, body_limit=0) if depth.waiting else []
+            age = head_age(head[0].headers, now()) if head else None
+            return QueueStatus(queue, table.qualified, True, depth, expiry_exact, age, problem)
     except ConnectionLost:
         raise
     except DatabaseError as error:
-        problem, exists = problem_of_error(table, queue, settings.table_layout, error)
-        return QueueStatus(queue, table.qualified, exists=exists, problem=problem)
-
-
-def _look(settings: Settings, queue: KnownQueue, table: QueueTable, limit: int, now: datetime) -> QueueStatus:
-    layout = table.layout()
-    depth = table.depth(limit)
-    # Beyond the limit the two numbers come from the index on Expires, and are bounded by it too.
-    expiry_exact = depth.exact or (layout.expires_index and depth.expiring <= limit)
-    problem = problem_of_layout(table, queue, settings.table_layout)
-    head = table.peek(1, body_limit=0) if depth.waiting else []
-    age = head_age(head[0].headers, now) if head else None
-    return QueueStatus(queue, table.qualified, True, depth, expiry_exact, age, problem)
+        unreadable, exists = problem_of_error(table, queue, settings.table_layout, error)
+        return QueueStatus(queue, table.qualified, exists=exists, problem=unreadable)
 
 
 class QueueKind(enum.StrEnum):
@@ -441,63 +427,52 @@ def head_age(text: str | None, now: datetime) -> HeadAge:
 
 
 KEPT_AT_MOST: Final = 2_000
+Thing = TypeVar("Thing", bound=Hashable)
 
 
-class RecentLooks:
-    """The last look at each thing, by its key, for pages that load again and again. Safe from any thread; `clock` is in seconds."""
+class SnapshotCache:
+    """The last snapshot of each thing, for pages that load again and again. Safe from any thread; `clock` is in seconds.
+
+    One thread reads at a time: whoever waits for it finds what it has read.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._looks: dict[Hashable, tuple[float, Any]] = {}
-        self.turn = threading.Lock()
-        """Held by the thread that looks: who waits for it finds what it has looked at."""
+        self._snapshots: dict[Hashable, tuple[float, Any]] = {}
 
     @contextmanager
     def used(self, seconds: float) -> Iterator[None]:
-        """While open, what this thread looks at is kept here, and looks younger than so many seconds are taken for new ones."""
+        """While open, `shared_snapshots` of this thread keeps snapshots here, and reuses those younger than so many seconds."""
         token = _used.set((self, seconds))
         try:
             yield
         finally:
             _used.reset(token)
 
-    def find(self, keys: Iterable[Hashable], seconds: float) -> dict[Hashable, Any]:
-        """The looks that are younger than that, by their keys."""
-        since = self._clock() - seconds
+    def read(
+        self, keys: Mapping[Thing, Hashable], probe: Callable[[list[Thing]], dict[Thing, Any]], seconds: float
+    ) -> dict[Thing, Any]:
+        """The snapshots of these things: younger than so many seconds, or taken now by `probe`."""
         with self._lock:
-            known = ((key, self._looks.get(key)) for key in keys)
-            return {key: look[1] for key, look in known if look is not None and look[0] > since}
-
-    def keep(self, looks: Mapping[Hashable, Any]) -> None:
-        """These were taken just now."""
-        now = self._clock()
-        with self._lock:
-            if len(self._looks) + len(looks) > KEPT_AT_MOST:
-                self._looks.clear()
-            self._looks.update({key: (now, look) for key, look in looks.items()})
-
-
-_used: ContextVar[tuple[RecentLooks, float] | None] = ContextVar("sqlqueue_recent_looks", default=None)
+            since = self._clock() - seconds
+            known = ((thing, self._snapshots.get(key)) for thing, key in keys.items())
+            recent = {thing: snapshot[1] for thing, snapshot in known if snapshot is not None and snapshot[0] > since}
+            new = probe([thing for thing in keys if thing not in recent])
+            if len(self._snapshots) + len(new) > KEPT_AT_MOST:
+                self._snapshots.clear()
+            now = self._clock()
+            self._snapshots.update({keys[thing]: (now, snapshot) for thing, snapshot in new.items()})
+        return {**new, **recent}
 
 
-def recent_looks(keys: Iterable[Hashable]) -> dict[Hashable, Any]:
-    """What this thread may take for new looks, by their keys; nothing outside of `used`."""
+_used: ContextVar[tuple[SnapshotCache, float] | None] = ContextVar("sqlqueue_snapshots", default=None)
+
+
+def shared_snapshots(keys: Mapping[Thing, Hashable], probe: Callable[[list[Thing]], dict[Thing, Any]]) -> dict[Thing, Any]:
+    """What `probe` reads of these things, or read a moment ago where a SnapshotCache is used; each thing has a key there."""
     used = _used.get()
-    return {} if used is None else used[0].find(keys, used[1])
-
-
-def taking_turns() -> AbstractContextManager[object]:
-    """A scope for looking: one thread at a time where looks are shared, so that they need not be taken twice."""
-    used = _used.get()
-    return nullcontext() if used is None else used[0].turn
-
-
-def keep_looks(looks: Mapping[Hashable, Any]) -> None:
-    """Keep looks that were taken just now for others; nothing outside of `used`."""
-    used = _used.get()
-    if used is not None:
-        used[0].keep(looks)
+    return probe(list(keys)) if used is None else used[0].read(keys, probe, used[1])
 
 
 def other_queues(settings: Settings, known: Iterable[KnownQueue], listed: Iterable[ListedTable]) -> list[KnownQueue]:

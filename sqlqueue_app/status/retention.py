@@ -30,7 +30,7 @@ from sqlqueue_app.models.operations import OPEN
 OPERATIONS_KEPT: Final = timedelta(days=90)
 # Who did what is asked for at the end of a year.
 ACTIONS_KEPT: Final = timedelta(days=400)
-FIGURES_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
+ROLLUPS_KEPT: Final = {60: timedelta(days=2), 3600: timedelta(days=92)}
 """How long figures are kept, by the seconds of their time; those of a day are never forgotten."""
 
 
@@ -41,28 +41,28 @@ def forget_what_is_old(alias: str, now: datetime) -> None:
     forget_old_deliveries(alias, now)
     forget_old_operations(alias, now)
     forget_old_actions(alias, now)
-    forget_fine_figures(alias, now)
+    forget_fine_rollups(alias, now)
 
 
 def forget_old_operations(alias: str, now: datetime) -> int:
     """Delete operations that ended 90 days ago or earlier; the actions that asked for them stay. Returns how many."""
     # By the time of the request too, of which there is an index.
     old = {"requested_at__lt": now - OPERATIONS_KEPT, "finished_at__lt": now - OPERATIONS_KEPT}
-    return delete_in_portions(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
+    return delete_in_chunks(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
 
 
 def forget_old_actions(alias: str, now: datetime) -> int:
     """Delete what operators did 400 days ago or earlier; returns how many rows."""
-    return delete_in_portions(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
+    return delete_in_chunks(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
 
 
-def forget_fine_figures(alias: str, now: datetime) -> int:
+def forget_fine_rollups(alias: str, now: datetime) -> int:
     """Delete figures of minutes after 2 days and of hours after 92, by their own time; returns how many rows."""
     deleted = 0
     for model in (MessageFigures, GroupFigures, ConversationEdge):
-        for seconds, kept in FIGURES_KEPT.items():
+        for seconds, kept in ROLLUPS_KEPT.items():
             old = model._default_manager.using(alias).filter(seconds=seconds, at__lt=now - kept)
-            deleted += delete_in_portions(old.order_by("at"))
+            deleted += delete_in_chunks(old.order_by("at"))
     return deleted
 
 
@@ -106,13 +106,13 @@ NOTIFICATIONS_KEPT: Final = timedelta(days=30)
 def forget_old_deliveries(alias: str, now: datetime) -> int:
     """Delete the deliveries that were made 30 days ago or earlier and do not wait, a thousand at a time; returns how many."""
     old = NotificationDelivery.objects.using(alias).filter(created_at__lt=now - NOTIFICATIONS_KEPT)
-    return delete_in_portions(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
+    return delete_in_chunks(old.exclude(state=DeliveryState.WAITING).order_by("created_at"))
 
 
 DELETED_AT_ONCE: Final = 1_000
 
 
-def delete_in_portions(rows: QuerySet[Any]) -> int:
+def delete_in_chunks(rows: QuerySet[Any]) -> int:
     """Delete the rows of an ordered queryset, a thousand in each transaction, until none is left; returns how many there were."""
     deleted = 0
     table = rows.model._default_manager.using(rows.db)
@@ -130,4 +130,4 @@ EVENTS_KEPT: Final = timedelta(days=14)
 
 def forget_old_events(alias: str, now: datetime) -> int:
     """Delete the events of more than 14 days ago, a thousand at once; returns how many."""
-    return delete_in_portions(Event.objects.using(alias).filter(at__lt=now - EVENTS_KEPT).order_by("at", "id"))
+    return delete_in_chunks(Event.objects.using(alias).filter(at__lt=now - EVENTS_KEPT).order_by("at", "id"))

@@ -27,7 +27,7 @@ from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead, mana
 from sqlqueue_app.receiving.measures import Counted, Measures
 from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, read_queues
-from sqlqueue_app.status.retention import delete_in_portions
+from sqlqueue_app.status.retention import delete_in_chunks
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
@@ -181,7 +181,7 @@ TABLES: Final = (
 
 def _delete_old(alias: str, table: SampleTable, resolution: Resolution, now: datetime) -> None:
     old = {"seconds": resolution.seconds, "taken_at__lt": now - resolution.kept}
-    delete_in_portions(table.model._default_manager.using(alias).filter(**old).order_by("taken_at"))
+    delete_in_chunks(table.model._default_manager.using(alias).filter(**old).order_by("taken_at"))
 
 
 def resolution_for(period: timedelta) -> Resolution:

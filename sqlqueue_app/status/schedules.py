@@ -35,7 +35,7 @@ logger = logging.getLogger("sqlqueue.background")
 # A message is sent so long after its tick at most, while a worker runs.
 LOOK_SECONDS = 5.0
 # Whoever asks for a run waits longer than a tick does: a worker at rest looks for it with every second look.
-_LOOKS_FOR_A_REQUEST = 2
+_RUNS_PER_REQUEST = 2
 # A tick at which no worker ran is made up for by one that starts within a day, as Celery's beat does without a limit; of several
 # ticks only the last is, as with APScheduler's `coalesce`.
 LATE_AT_MOST = timedelta(days=1)
@@ -91,7 +91,7 @@ class Schedules:
         self._looks += 1
         # The receivers log it.
         with suppress(TransientError):
-            self.send_due(requests=self._looks % _LOOKS_FOR_A_REQUEST == 1)
+            self.send_due(requests=self._looks % _RUNS_PER_REQUEST == 1)
 
     def _look(self, entry: _Entry, now: datetime) -> bool:
         schedule = entry.schedule
@@ -100,7 +100,7 @@ class Schedules:
                 dialect_of_connection(connection_of(self._alias)), f"send the message of schedule {schedule.name!r}"
             ):
                 if entry.done is None:
-                    entry.done = self._first_look(schedule, now)
+                    entry.done = self._find_done(schedule, now)
                 tick = entry.due(now)
                 if tick is None:
                     return False
@@ -110,7 +110,7 @@ class Schedules:
         except TransientError:
             raise
         except Exception as error:  # noqa: BLE001 - one that cannot be sent keeps no other from it
-            self._say_failed(entry, entry.due(now), error, now)
+            self._report_failure(entry, entry.due(now), error, now)
             return False
         return sent
 
@@ -135,20 +135,20 @@ class Schedules:
         except TransientError:
             raise
         except Exception as error:  # noqa: BLE001 - one that cannot be sent keeps no other from it
-            self._say_failed(entry, request.run_requested_at, error, now)
+            self._report_failure(entry, request.run_requested_at, error, now)
             return False
         text = "%s sent by schedule %s, run by hand"
         logger.info(text, schedule.send, schedule.name, extra={"event": "schedule_sent"})
         return True
 
-    def _say_failed(self, entry: _Entry, at: datetime | None, error: Exception, now: datetime) -> None:
+    def _report_failure(self, entry: _Entry, at: datetime | None, error: Exception, now: datetime) -> None:
         """Log a failure, and leave it for the pages of operators, once for each tick and each run."""
         if entry.fails_anew(at):
             name = entry.schedule.name
             logger.error("schedule %s cannot send: %s", name, error, exc_info=error, extra={"event": "schedule_failed"})
             note_failure(self._alias, entry.schedule, error, now)
 
-    def _first_look(self, schedule: ScheduleSettings, now: datetime) -> datetime:
+    def _find_done(self, schedule: ScheduleSettings, now: datetime) -> datetime:
         """Up to when the schedule is done; a schedule that nobody has seen before is done up to now."""
         ticks = self._ticks(schedule)
         last = ticks.order_by("-tick").first()
@@ -180,13 +180,15 @@ class Schedules:
                     self._sender.write([message])
         except IntegrityError:
             return False
-        self._say_sent(schedule, tick, now)
+        self._log_sent(schedule, tick, now)
         self._forget_old(schedule, now)
         return True
 
     def _compose(self, schedule: ScheduleSettings, tick: datetime, *, by_hand: bool = False) -> OutgoingMessage:
-        told = {names.SCHEDULE: schedule.name, names.SCHEDULED_FOR: format_time(tick)}
-        options = SendOptions(to=self._address_of(schedule.send), headers={**told, names.RUN_BY_HAND: "True"} if by_hand else told)
+        values = {names.SCHEDULE: schedule.name, names.SCHEDULED_FOR: format_time(tick)}
+        options = SendOptions(
+            to=self._address_of(schedule.send), headers={**values, names.RUN_BY_HAND: "True"} if by_hand else values
+        )
         return self._sender.composer.compose(schedule.send, dict(schedule.body), options)
 
     def _address_of(self, message_type: str) -> str | None:
@@ -204,7 +206,7 @@ class Schedules:
     def _ticks(self, schedule: ScheduleSettings) -> QuerySet[ScheduleTick]:
         return ScheduleTick.objects.using(self._alias).filter(schedule=schedule.name, message_type=schedule.send)
 
-    def _say_sent(self, schedule: ScheduleSettings, tick: datetime, now: datetime) -> None:
+    def _log_sent(self, schedule: ScheduleSettings, tick: datetime, now: datetime) -> None:
         late = f", {now - tick} late" if now - tick > LATE_FROM else ""
         logger.info(
             "%s sent by schedule %s for %s%s",
@@ -260,7 +262,7 @@ def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
 def _handled_types(endpoint: EndpointSettings) -> list[str]:
     try:
         return [handler.message_type for handler in handlers_of(endpoint.handlers)]
-    except Exception:  # noqa: BLE001 - a module of the project may raise anything; who runs the endpoint is told of it
+    except Exception:  # noqa: BLE001 - a module of the project may raise anything; the worker of the endpoint reports it
         return []
 
 
@@ -321,18 +323,18 @@ def requested_runs(alias: str) -> dict[tuple[str, str], Schedule]:
 def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, endpoint: str) -> bool:
     """Take a request for a run, in the transaction that sends its message; False if another process has."""
     asked = Schedule.objects.using(alias).filter(pk=request.pk, run_requested_at=request.run_requested_at)
-    told = {"ran_at": now, "ran_message_id": message_id, "ran_endpoint": endpoint, "failed_at": None, "error": ""}
-    return asked.update(run_requested_at=None, **told) == 1
+    values = {"ran_at": now, "ran_message_id": message_id, "ran_endpoint": endpoint, "failed_at": None, "error": ""}
+    return asked.update(run_requested_at=None, **values) == 1
 
 
 def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: datetime) -> None:
     """Leave for operators why a message could not be sent. Never raises an error of the database: the log has said it all."""
-    told = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_LONGEST_ERROR]}
+    values = {"failed_at": now, "error": f"{type(error).__name__}: {error}".replace("\0", "")[:_LONGEST_ERROR]}
     rows = _rows(alias, schedule.name, schedule.send)
     try:
         with transaction.atomic(using=alias):
-            if not rows.update(**told):
-                rows.create(name=schedule.name, message_type=schedule.send, **told)
+            if not rows.update(**values):
+                rows.create(name=schedule.name, message_type=schedule.send, **values)
     except IntegrityError:
         pass  # another process was faster
     except DjangoError:
@@ -377,7 +379,7 @@ class ScheduleStatus:
 
     @property
     def key(self) -> Key:
-        """By what it is told from others: several projects on one database may have a schedule of the same name."""
+        """Its identity: several projects on one database may have a schedule of the same name."""
         return self.name, self.send
 
     @property

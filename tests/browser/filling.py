@@ -21,7 +21,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.monitoring.rules import new_delivery
 from sqlqueue_app.monitoring.webhooks import new_secret
 from sqlqueue_app.status.endpoints import set_minimum
-from sqlqueue_app.status.events import Actor, EventKind, record_action, tell_event
+from sqlqueue_app.status.events import Actor, EventKind, record_action, report_event
 from sqlqueue_app.status.schedules import request_run, set_enabled
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.conversations import sent
@@ -74,7 +74,7 @@ def fill(database: QueueDatabase) -> None:
     subscribe(database, "Sales", "Sales.OrderPlaced")
     set_minimum("Sales", 3, actor=Actor("anna"))
     subscribe(database, "An.Endpoint.With.A.Long.Name.That.Is.Gone", "Sales.OrderPlaced", "Nowhere.With.A.Long.Name@here")
-    tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
+    report_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")
     check = {"failing": True, "since": now, "checked_at": now}

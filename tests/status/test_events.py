@@ -20,7 +20,7 @@ from sqlqueue_app.failures.operations import OperationRunner
 from sqlqueue_app.models import Event, FailedMessage, FailureStatus, Operation, OperationState, Severity
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status import events
-from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, tell_event
+from sqlqueue_app.status.events import CATALOGUE, EventKind, record_event, report_event
 from sqlqueue_app.status.retention import EVENTS_KEPT, forget_old_events
 from sqlqueue_app.tables.row_selection import remove_rows
 from tests.support.databases import QueueDatabase
@@ -139,7 +139,7 @@ def test_what_cannot_be_told_undoes_nothing(errors: QueueDatabase, monkeypatch: 
         Operation.objects.using(alias()).create(id=uuid.uuid4(), kind="retry", requested_at=NOW)
         if errors.vendor == "sqlite":
             Event.objects.using(alias()).all().delete()  # takes texts of any length
-        tell_event(EventKind.QUEUE_PURGED, "Sales", {"count": 1})
+        report_event(EventKind.QUEUE_PURGED, "Sales", {"count": 1})
         assert Operation.objects.using(alias()).count() == 1
 
     assert Operation.objects.using(alias()).count() == 1

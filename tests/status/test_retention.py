@@ -19,7 +19,7 @@ from sqlqueue_app.models import (
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status import retention
 from sqlqueue_app.status.events import Actor, record_action
-from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_figures, forget_what_is_old
+from sqlqueue_app.status.retention import ACTIONS_KEPT, OPERATIONS_KEPT, forget_fine_rollups, forget_what_is_old
 from sqlqueue_app.tables.connections import database_now
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
@@ -65,7 +65,7 @@ def test_figures_of_minutes_and_hours_are_forgotten_and_those_of_days_never(queu
             seen = {"first_seen": now, "last_seen": now}
             GroupFigures.objects.create(group_id=uuid.UUID(int=1), seconds=seconds, at=now - age, **seen)
 
-    assert forget_fine_figures(managed_alias(), now) == 4 + 3 * 2
+    assert forget_fine_rollups(managed_alias(), now) == 4 + 3 * 2
 
     for model in (MessageFigures, ConversationEdge, GroupFigures):
         left = list(model._default_manager.order_by("seconds").values_list("seconds", flat=True))

@@ -16,7 +16,7 @@ from sqlqueue_app.models import (
     NotificationRule,
 )
 from sqlqueue_app.monitoring.notifying import Notifications
-from sqlqueue_app.monitoring.rules import Conditions, Evaluator, RuleValues, change_rule, remove_rule, set_enabled
+from sqlqueue_app.monitoring.rules import Evaluator, RuleConditions, RuleValues, change_rule, remove_rule, set_enabled
 from sqlqueue_app.receiving.waiting import StopSignal
 from tests.monitoring.notifications.rules import Clock, rule, sample, state, told
 from tests.support.databases import QueueDatabase
@@ -80,17 +80,17 @@ def test_a_rule_that_cannot_be_evaluated_keeps_no_other_from_it(
     rule(clock, name="bad")
     rule(clock, name="good", subject="Sales")
     sample(clock, waiting=11)
-    read = Conditions.read
+    read = RuleConditions.read
 
-    def read_or_fail(self: Conditions, each: NotificationRule) -> object:
+    def read_or_fail(self: RuleConditions, each: NotificationRule) -> object:
         if each.name == "bad":
             list(NotificationRule.objects.raw("SELECT * FROM no_such_table"))
         return read(self, each)
 
-    monkeypatch.setattr(Conditions, "read", read_or_fail)
+    monkeypatch.setattr(RuleConditions, "read", read_or_fail)
     # SQLite says of every mistake that it is one of operation
     if connections["default"].vendor == "sqlite":
-        monkeypatch.setattr(Conditions, "read", lambda self, each: read(self, each) if each.name != "bad" else 1 / 0)
+        monkeypatch.setattr(RuleConditions, "read", lambda self, each: read(self, each) if each.name != "bad" else 1 / 0)
     evaluator.evaluate()
     assert told() == [[("raised", "Sales")]]
     assert [record.message for record in caplog.records if getattr(record, "event", "") == "notification_rule_failed"] == [

@@ -9,7 +9,7 @@ import django
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import NotificationDelivery, NotificationRule
-from sqlqueue_app.monitoring.notifying import Sender
+from sqlqueue_app.monitoring.notifying import NotificationSender
 from sqlqueue_app.monitoring.rules import Evaluator
 from sqlqueue_app.receiving.waiting import StopSignal
 from tests.monitoring.notifications.rules import Clock, Receiver, rule, sample
@@ -33,7 +33,7 @@ def deliver(clock: Clock, waiting: int = 11, queue: str = "Sales", **sender: Any
     """Have something to tell, and try it once."""
     sample(clock, queue, waiting)
     Evaluator(get_settings(), now=clock).evaluate()
-    Sender(get_settings(), now=clock, **sender).send_due(StopSignal())
+    NotificationSender(get_settings(), now=clock, **sender).send_due(StopSignal())
     return NotificationDelivery.objects.latest("created_at", "pk")
 
 

@@ -17,7 +17,7 @@ from sqlqueue_app.dashboard.history import text_of_event
 from sqlqueue_app.failures.index import FailureIndexing
 from sqlqueue_app.models import Event, NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring import notifying, webhooks
-from sqlqueue_app.monitoring.notifying import LEASE, MOST_ATTEMPTS, Notifications, Sender
+from sqlqueue_app.monitoring.notifying import LEASE, MOST_ATTEMPTS, Notifications, NotificationSender
 from sqlqueue_app.monitoring.rules import Evaluator, RuleRefused, remove_rule, request_test, send_again
 from sqlqueue_app.monitoring.webhooks import new_secret, post, signed_headers
 from sqlqueue_app.receiving.waiting import StopSignal
@@ -80,7 +80,7 @@ def test_it_is_tried_again_after_longer_and_longer_times_and_then_given_up(
     receiver.answer = 503
     webhook(clock, receiver)
     waiting = deliver(clock)
-    sender = Sender(get_settings(), now=clock)
+    sender = NotificationSender(get_settings(), now=clock)
     waits = []
     while waiting.state == "waiting":
         assert waiting.next_attempt_at is not None
@@ -132,7 +132,7 @@ def test_of_two_workers_one_sends(database: QueueDatabase, clock: Clock, receive
     def work() -> None:
         try:
             together.wait(60)
-            Sender(get_settings(), now=clock).send_due(StopSignal())
+            NotificationSender(get_settings(), now=clock).send_due(StopSignal())
         finally:
             connections.close_all()
 
@@ -160,7 +160,7 @@ def test_who_is_killed_before_he_sends_loses_nothing(
         patch.setattr(notifying, "post", killed)
         with pytest.raises(Killed):
             deliver(clock)
-    other = Sender(get_settings(), now=clock)
+    other = NotificationSender(get_settings(), now=clock)
     assert other.send_due(StopSignal()) == 0, "it is held by a lease"
     clock.now += LEASE
     assert other.send_due(StopSignal()) == 1
@@ -180,7 +180,7 @@ def test_who_is_killed_after_he_has_sent_sends_the_same_again(
         with pytest.raises(Killed):
             deliver(clock)
     clock.now += LEASE
-    Sender(get_settings(), now=clock).send_due(StopSignal())
+    NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     (_, first, first_body), (_, second, second_body) = receiver.requests
     assert first["webhook-id"] == second["webhook-id"]
     assert first_body == second_body
@@ -199,9 +199,9 @@ def test_what_kills_whoever_sends_it_is_given_up(
     monkeypatch.setattr(notifying, "post", killed)
     for _ in range(MOST_ATTEMPTS):
         with pytest.raises(Killed):
-            Sender(get_settings(), now=clock).send_due(StopSignal())
+            NotificationSender(get_settings(), now=clock).send_due(StopSignal())
         clock.now += LEASE
-    Sender(get_settings(), now=clock).send_due(StopSignal())
+    NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     given_up = NotificationDelivery.objects.get()
     assert (given_up.state, given_up.error) == ("failed", "whoever tried to send it has not come back, each time")
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_put_into_words_is_given_up_too(database: QueueDatabase, 
     made = webhook(clock, receiver)
     asked = request_test(made.pk, now=clock)
     NotificationDelivery.objects.filter(pk=asked).update(payload={"changes": 5})
-    Sender(get_settings(), now=clock).send_due(StopSignal())
+    NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     failed = NotificationDelivery.objects.get()
     assert (failed.state, failed.attempts) == ("waiting", 1)
     assert failed.error.startswith("TypeError")
@@ -237,7 +237,7 @@ def test_a_test_is_sent_the_same_way(database: QueueDatabase, clock: Clock, rece
     asked = request_test(made.pk, now=clock)
     notifications = Notifications(get_settings(), StopSignal(), now=clock)
     assert notifications.evaluate()
-    Sender(get_settings(), now=clock).send_due(StopSignal())
+    NotificationSender(get_settings(), now=clock).send_due(StopSignal())
     ((_, headers, body),) = receiver.requests
     document = Webhook(SECRET).verify(body, headers)
     assert (document["type"], headers["webhook-id"]) == ("sqlqueue.test", str(asked))
@@ -301,11 +301,11 @@ def test_an_error_that_ends_its_thread_stops_the_worker(
     class Broken(BaseException):
         """No error that one delivery can have."""
 
-    def broken(self: Sender, stop: StopSignal) -> None:
+    def broken(self: NotificationSender, stop: StopSignal) -> None:
         raise Broken
 
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(Sender, "send_due", broken)
+    monkeypatch.setattr(NotificationSender, "send_due", broken)
     webhook(clock, receiver)
     sample(clock, waiting=11)
     stop = StopSignal()
@@ -375,4 +375,4 @@ def test_the_rule_was_deleted_meanwhile(database: QueueDatabase, clock: Clock, r
     remove_rule(made.pk, now=clock)
     with pytest.raises(RuleRefused, match="was deleted"):
         send_again(asked)
-    assert Sender(get_settings(), now=clock).send_due(StopSignal()) == 0
+    assert NotificationSender(get_settings(), now=clock).send_due(StopSignal()) == 0

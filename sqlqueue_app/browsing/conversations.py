@@ -36,7 +36,7 @@ from sqlqueue_app.status.delayed import KnownDelayed, known_delayed_tables
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
-from sqlqueue_app.tables.listing import EVERY, FoundRow, Place, find_rows
+from sqlqueue_app.tables.listing import EVERY, FoundRow, TableScan, find_rows
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows
 
@@ -450,7 +450,9 @@ def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], Sc
     rows = max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // max(1, len(queues))))
     from_end = (QueueKind.AUDIT, QueueKind.ERROR)
     places = [
-        Place(queue.address, SCAN_ROWS_PER_AUDIT_QUEUE if queue.kind is QueueKind.AUDIT else rows, delayed, queue.kind in from_end)
+        TableScan(
+            queue.address, SCAN_ROWS_PER_AUDIT_QUEUE if queue.kind is QueueKind.AUDIT else rows, delayed, queue.kind in from_end
+        )
         for queue, delayed in queues
     ]
     try:
@@ -461,7 +463,7 @@ def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], Sc
     except DatabaseError as error:
         return [], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, ()), (str(error),)
     longer = tuple(sorted(queues[number][0].name for number in finding.longer))
-    found = [_scanned_row(row, *queues[row.place]) for row in finding.rows]
+    found = [_scanned_row(row, *queues[row.scan]) for row in finding.rows]
     return [row for row in found if wanted.fits(row.headers)], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, longer), ()
 
 
@@ -483,7 +485,7 @@ def _delayed(table: KnownDelayed) -> KnownQueue:
 
 
 def _scanned_row(row: FoundRow, queue: KnownQueue, is_delayed: bool) -> _ScannedRow:
-    return _ScannedRow(queue, is_delayed, row.place, row.row_version, str(row.id or ""), _read(row.headers))
+    return _ScannedRow(queue, is_delayed, row.scan, row.row_version, str(row.id or ""), _read(row.headers))
 
 
 def _read(text: str | None) -> Headers:

@@ -25,7 +25,7 @@ from sqlqueue_app.receiving.destinations import Unroutable
 from sqlqueue_app.status.delayed import KnownDelayed
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.connections import database_errors, database_now, guarded_read
-from sqlqueue_app.tables.delayed import DelayedTable, Place, WaitingRow, list_rows, read_rows, remove_rows, take_rows
+from sqlqueue_app.tables.delayed import DelayedPosition, DelayedTable, WaitingRow, list_rows, read_rows, remove_rows, take_rows
 from sqlqueue_app.tables.queue import PEEKED_BODY_BYTES, QueueTable, chunks_by_table, write_chunks
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
 
@@ -61,7 +61,7 @@ class DelayedPage:
     """Messages by due time. `next` is the start of the next page, None on the last one."""
 
     messages: tuple[DelayedEntry, ...]
-    next: Place | None
+    next: DelayedPosition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class DeliveryResult:
     refused: tuple[PlannedDelivery, ...] = ()
 
 
-def read_delayed_page(table: DelayedTable, size: int, *, after: Place | None = None) -> DelayedPage:
+def read_delayed_page(table: DelayedTable, size: int, *, after: DelayedPosition | None = None) -> DelayedPage:
     """Read a page: one statement."""
     with guarded_read(table.alias, f"read {table.qualified}"):
         rows = list_rows(table, size + 1, after=after)
     shown = rows[:size]
-    return DelayedPage(tuple(map(_message_of, shown)), shown[-1].place if len(rows) > size else None)
+    return DelayedPage(tuple(map(_message_of, shown)), shown[-1].position if len(rows) > size else None)
 
 
 def read_delayed_message(table: DelayedTable, key: str, *, as_hex: bool = False) -> tuple[DelayedEntry, MessageDetail] | None:

@@ -42,7 +42,7 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNot
 from sqlqueue_app.status.delayed import DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
 from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, listed_tables, utc_now
 from sqlqueue_app.tables.connections import database_now
-from sqlqueue_app.tables.delayed import DelayedTable, key_of, place_of
+from sqlqueue_app.tables.delayed import DelayedTable, key_of, position_of
 
 PAGE_SIZE: Final = 50
 
@@ -84,7 +84,7 @@ class DelayedAdmin(PageAdmin):
         if known is None:
             return self._unknown(request, table)
         delayed = known.table(get_settings().database)
-        after = place_of(delayed, request.GET.get("due", ""), request.GET.get("after", ""))
+        after = position_of(delayed, request.GET.get("due", ""), request.GET.get("after", ""))
         try:
             found = read_delayed_page(delayed, PAGE_SIZE, after=after)
         except ConnectionLost:

@@ -44,7 +44,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
-from sqlqueue_app.receiving.endpoint import Endpoint as RunningEndpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
     Endpoints,
@@ -219,7 +219,7 @@ def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]
     if not each.is_in_settings:
         return [], _("The endpoint is not in the settings of this site.")
     try:
-        return RunningEndpoint(settings, each.name).handlers.message_types, ""
+        return ReceivingEndpoint(settings, each.name).handlers.message_types, ""
     except Exception as error:  # noqa: BLE001 - modules of the project are imported, and may raise anything
         return [], str(error) if isinstance(error, SqlQueueError) else f"{type(error).__name__}: {error}"
 

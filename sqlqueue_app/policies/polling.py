@@ -157,16 +157,16 @@ TRIGGERED_PAUSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PeekDecision:
     """What follows from a peek: start so many receives, or wait so long and peek again."""
 
     receives: int
     wait_seconds: float
 
 
-def look(waiting: int, peek_delay_seconds: float) -> Look:
+def decide_after_peek(waiting: int, peek_delay_seconds: float) -> PeekDecision:
     """One receive per message that seems to wait; nothing waits: the peek delay, which does not grow."""
-    return Look(waiting, 0.0) if waiting > 0 else Look(0, peek_delay_seconds)
+    return PeekDecision(waiting, 0.0) if waiting > 0 else PeekDecision(0, peek_delay_seconds)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from django.db import connections
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.waiting import StopSignal
-from sqlqueue_app.tables.connections import KEPT_SECONDS, KeptConnections
+from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
 
 if TYPE_CHECKING:
     from sqlqueue_app.receiving.receiver import Receiver
@@ -113,7 +113,7 @@ class BackgroundJobs:
         self._jobs = list(jobs)
         self._died = died
         self._scheduler: _SteadyScheduler | None = None
-        self._kept = KeptConnections()
+        self._kept = ConnectionPool()
 
     def start(self) -> None:
         """Start the timer thread and call every job for the first time."""
@@ -144,9 +144,9 @@ class BackgroundJobs:
             self._kept.close()
 
 
-def _run(job: BackgroundJob, kept: KeptConnections) -> None:
+def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
     # A connection that waits longer for the next time may have been cut meanwhile, and would cost a job that comes seldom its turn.
-    with kept.lent() if job.every_seconds < KEPT_SECONDS else _new_connections():
+    with kept.checkout() if job.every_seconds < POOL_IDLE_SECONDS else _new_connections():
         try:
             job.call()
         except Exception:

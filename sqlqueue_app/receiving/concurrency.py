@@ -15,7 +15,7 @@ from sqlqueue_app.policies.polling import (
     RampUpController,
     SlowTaskMonitor,
     Step,
-    look,
+    decide_after_peek,
 )
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Poller, Receiver, ReceiverOptions, logger
 from sqlqueue_app.receiving.waiting import Watch
@@ -170,7 +170,7 @@ class MonitorReceiver(Receiver):
     def __init__(self, queue: str, options: ReceiverOptions, *, peek_delay_seconds: float) -> None:
         super().__init__(queue, options)
         self._peek_delay_seconds = peek_delay_seconds
-        self._slots = ResizableSemaphore(options.maximum)
+        self._permits = ResizableSemaphore(options.maximum)
         # Taking a task and no longer counting as waiting are one step under the lock: else a thread that has just taken one would
         # be counted on for the next, which would lie there while that thread handles its message.
         self._tasks: deque[Batch | None] = deque()
@@ -189,7 +189,7 @@ class MonitorReceiver(Receiver):
         super()._concurrency_changed()
         with self._task_came:
             # Under the lock, so that of two changes at once the later one counts here too.
-            self._slots.resize(self._budget.maximum)
+            self._permits.resize(self._budget.maximum)
             # Threads without work end now; a busy one sees after its message that it is too many.
             self._tasks.extend([None] * (self._budget.live - self._budget.maximum))
             self._task_came.notify_all()
@@ -217,7 +217,7 @@ class MonitorReceiver(Receiver):
                 continue
             mark = self._outage.mark
             try:
-                decision = look(poller.peek(), self._peek_delay_seconds)
+                decision = decide_after_peek(poller.peek(), self._peek_delay_seconds)
             except DatabaseError as error:
                 self._noticed(error, poller, mark)
                 self._stop.wait(TRIGGERED_PAUSE_SECONDS if self._outage.is_critical else MONITOR_FAULT_PAUSE_SECONDS)
@@ -236,11 +236,11 @@ class MonitorReceiver(Receiver):
             if self._stop.is_set():
                 break
             # Every other slot comes free when a message is done: a stop waits for those anyway.
-            self._slots.acquire()
+            self._permits.acquire()
             with self._lock:
                 may_start = not self._stop.is_set() and not self._gate.is_closed and batch.may_start()
             if not may_start:
-                self._slots.release()
+                self._permits.release()
                 break
             self._hand_out(batch)
         with self._settled:
@@ -298,7 +298,7 @@ class MonitorReceiver(Receiver):
             self._noticed(error, poller, mark)
         finally:
             received(False)
-            self._slots.release()
+            self._permits.release()
 
 
 class ResizableSemaphore:

@@ -171,14 +171,14 @@ class AllowedDestinations:
 
     def shown(self, destination: QueueAddress) -> str:
         """The queue as an entry of the setting would have to name it."""
-        at_home = destination in self._homes(destination.table)
-        return repr(destination.table if at_home else str(destination))
+        is_default = destination in self._defaults(destination.table)
+        return repr(destination.table if is_default else str(destination))
 
-    def _homes(self, table: str) -> tuple[QueueAddress, ...]:
+    def _defaults(self, table: str) -> tuple[QueueAddress, ...]:
         return self.book.of_queue(table), self.book.of_endpoint(table)
 
     def _names(self, pattern: str, destination: QueueAddress) -> bool:
-        return _matches(pattern, destination.table) and destination in self._homes(destination.table)
+        return _matches(pattern, destination.table) and destination in self._defaults(destination.table)
 
     def _addresses(self, pattern: str, destination: QueueAddress) -> bool:
         try:
@@ -186,7 +186,7 @@ class AllowedDestinations:
         except AddressError:
             return False
         if read.schema is None and read.catalog is None:
-            return _matches(read.table, destination.table) and destination in self._homes(destination.table)
+            return _matches(read.table, destination.table) and destination in self._defaults(destination.table)
         if read.schema is not None and _ANY in read.schema and _is_bare(pattern, self.book.dialect):
             return False  # such as *.Billing on PostgreSQL, which means names
         whole = self.book.resolve(read)

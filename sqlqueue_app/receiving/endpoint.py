@@ -73,7 +73,7 @@ class ReceivingQueue:
         return self.table.address.table
 
 
-class Endpoint:
+class ReceivingEndpoint:
     """An endpoint of the settings, ready to receive. Building it imports the handlers and reaches no database."""
 
     def __init__(
@@ -360,7 +360,7 @@ def endpoints_of(
     max_concurrency: int | None = None,
     model: ConcurrencyModel | None = None,
     batch_size: int | Literal["auto"] | None = None,
-) -> list[Endpoint]:
+) -> list[ReceivingEndpoint]:
     """The endpoints of these names, or all of the settings but one that only sends, unless it is the only one.
 
     ConfigurationError if there is none. None: as in the settings.
@@ -373,7 +373,9 @@ def endpoints_of(
         )
     for name in chosen:
         settings.endpoint(name)
-    return [Endpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen]
+    return [
+        ReceivingEndpoint(settings, name, max_concurrency=max_concurrency, model=model, batch_size=batch_size) for name in chosen
+    ]
 
 
 def _only_sends(settings: Settings, name: str) -> bool:

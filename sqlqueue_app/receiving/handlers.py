@@ -36,7 +36,7 @@ from sqlqueue_app.messages.types import enclosed_types, find_message_type, messa
 from sqlqueue_app.messages.xml import Element, messages_in
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
 logger = logging.getLogger("sqlqueue.receive")
 
@@ -449,7 +449,7 @@ class SubscriptionMessages:
         if incoming.intent is Intent.SUBSCRIBE:
             try:
                 queue = self._destinations.table(address)
-                self._table.subscribe(Subscription(endpoint, topic, self._book.canonical(queue.address)), join=True)
+                self._table.subscribe(SubscriptionRow(endpoint, topic, self._book.canonical(queue.address)), join=True)
             except (Unroutable, ConfigurationError) as error:
                 raise Unrecoverable(f"endpoint {endpoint!r} cannot subscribe to {topic!r}: {error}") from error
             said = partial(logger.info, "endpoint %s has subscribed to %s", endpoint, topic, extra={"event": "subscribed"})

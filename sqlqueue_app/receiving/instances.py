@@ -35,7 +35,7 @@ DEAD_AFTER_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DesiredState:
     """What an operator asks of a process, by its row."""
 
     concurrency: int
@@ -56,10 +56,10 @@ class InstanceLease:
         json = Instance._meta.get_field("threads")
         return self._own().update(heartbeat_at=Now(), threads=Value(threads, json), busy=Value(busy or {}, json)) == 1
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> DesiredState | None:
         """What the row asks of the process; None if it is gone."""
         row = self._own().values_list("concurrency", "paused").first()
-        return None if row is None else Asked(*row)
+        return None if row is None else DesiredState(*row)
 
     def concurrency(self) -> int | None:
         """How many messages may be handled at once, according to the row; None if it is gone."""

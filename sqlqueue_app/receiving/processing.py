@@ -62,7 +62,7 @@ from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 logger = logging.getLogger("sqlqueue.receive")
 
 
-class Outcome(enum.Enum):
+class RowOutcome(enum.Enum):
     """What became of a received row."""
 
     EXPIRED = "expired"
@@ -73,8 +73,8 @@ class Outcome(enum.Enum):
 
 
 # A poll with one of these counts as a success of the ramp-up controller (docs/internals/endpoints.md#ramp-up-controller).
-_FOUND_WORK = (Outcome.HANDLED, Outcome.FAILED, Outcome.ROLLED_BACK)
-_NOT_HANDLED = (Outcome.POISON, Outcome.FAILED, Outcome.ROLLED_BACK)
+_FOUND_WORK = (RowOutcome.HANDLED, RowOutcome.FAILED, RowOutcome.ROLLED_BACK)
+_NOT_HANDLED = (RowOutcome.POISON, RowOutcome.FAILED, RowOutcome.ROLLED_BACK)
 
 
 @dataclass(slots=True, eq=False)
@@ -188,14 +188,14 @@ class MessageProcessor:
 
     def _process_several(self, batch: ReceivedBatch) -> bool:
         count, began = len(batch.rows), self._clock()
-        outcomes: list[Outcome] = []
+        outcomes: list[RowOutcome] = []
         with self._turn:
             for row in batch.rows:
                 if outcomes:
                     self._turn.between()
                     self.transaction.begin_message()
                 outcomes.append(self.process_row(batch, row))
-                if outcomes[-1] is Outcome.ROLLED_BACK:
+                if outcomes[-1] is RowOutcome.ROLLED_BACK:
                     self._note_lost_batch(count)
                     return True
         if self._size is not None:
@@ -204,22 +204,22 @@ class MessageProcessor:
 
     # decode
 
-    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> Outcome:
+    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
         """Process one row: an expired, unreadable or misdirected message ends here, any other is delivered."""
         if row.expired:
             self._complete(batch)
             logger.info("message expired", extra=self.log_extra("message_expired", str(row.id)))
-            return Outcome.EXPIRED
+            return RowOutcome.EXPIRED
         try:
             incoming = read_message(row)
         except PoisonMessage as poison:
             return self.move_poison(batch, row, poison)
         if names.FORWARD_DESTINATION in incoming.headers and self.config.forwarding.send_on(row, incoming):
             self._complete(batch)
-            return Outcome.HANDLED
+            return RowOutcome.HANDLED
         return self.deliver(batch, Delivery(row, incoming))
 
-    def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> Outcome:
+    def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> RowOutcome:
         """Move a row that cannot be read to the error queue."""
         text = "message cannot be read, moving it to the error queue: %s"
         logger.error(text, poison, extra=self.log_extra("message_poison", str(row.id)))
@@ -230,11 +230,11 @@ class MessageProcessor:
         else:
             self.config.error_queue.move_poison(row)
         self._complete(batch)
-        return Outcome.POISON
+        return RowOutcome.POISON
 
     # attempt after attempt
 
-    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         """Attempt to handle the message until it is handled, recoverability gives it up, or the transaction is lost."""
         row, config = delivery.row, self.config
         if config.in_flight is not None and (died := config.in_flight.begin(row.id)) is not None:
@@ -254,11 +254,11 @@ class MessageProcessor:
                 text = "a message could not be remembered for DEDUPLICATE_FOR, what was received with it is received again: %s"
                 extra = self.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
-                return Outcome.ROLLED_BACK
+                return RowOutcome.ROLLED_BACK
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
                 failure = self._note_failure(delivery, error)
                 if not self._undo(batch, delivery, failure, error):
-                    return Outcome.ROLLED_BACK
+                    return RowOutcome.ROLLED_BACK
                 action = self.recovery.decide(delivery, failure, error)
                 if not self._retries_now(delivery, action, failure):
                     return self.give_up(batch, delivery, action, failure)
@@ -370,7 +370,7 @@ class MessageProcessor:
         if self._size is not None:
             self._size.lost(count)
 
-    def _note_success(self, batch: ReceivedBatch, delivery: Delivery, hooks: Hooks) -> Outcome:
+    def _note_success(self, batch: ReceivedBatch, delivery: Delivery, hooks: Hooks) -> RowOutcome:
         """The message is handled, and committed unless it waits for its batch."""
         config = self.config
         if delivery.attempt > 1:
@@ -382,7 +382,7 @@ class MessageProcessor:
         batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
         if hooks:
             self.run_hooks(hooks, delivery.incoming.message_id)
-        return Outcome.HANDLED
+        return RowOutcome.HANDLED
 
     def run_hooks(self, hooks: Hooks, message_id: str) -> None:
         """Run the `on_commit` hooks of a committed message; their errors are logged."""
@@ -463,12 +463,12 @@ class MessageProcessor:
         self.recovery.report(action, delivery, failure)
         return True
 
-    def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> Outcome:
+    def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
         """The message is not handled: do what recoverability decided, in the receive transaction."""
         self.recovery.write(action, delivery, failure)
         self._complete(batch)
         _when_committed(batch, lambda: self._report(delivery, action, failure))
-        return Outcome.FAILED
+        return RowOutcome.FAILED
 
     def _report(self, delivery: Delivery, action: Action, failure: Failure) -> None:
         """The message was given up, and that is committed."""
@@ -547,7 +547,7 @@ class NonTransactionalProcessor(MessageProcessor):
     takes_batches = False
     shares_transaction = False
 
-    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         """Commit the receive, then attempt to handle the message once."""
         self.transaction.commit()
         delivery.attempt = 1
@@ -565,7 +565,7 @@ class NonTransactionalProcessor(MessageProcessor):
         if self.config.rate_limit is not None:
             self.config.rate_limit.succeeded()
         batch.handled.append(done(delivery.incoming.headers, delivery.started, delivery.completed))
-        return Outcome.HANDLED
+        return RowOutcome.HANDLED
 
     def check_usable(self) -> None:
         """DoomedTransaction if a handler has left a transaction open."""
@@ -582,7 +582,7 @@ class NonTransactionalProcessor(MessageProcessor):
             connection.in_atomic_block = False
             connection.close()
 
-    def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> Outcome:
+    def give_up(self, batch: ReceivedBatch, delivery: Delivery, action: Action, failure: Failure) -> RowOutcome:
         """The message is not handled: do what recoverability decided, in a transaction of its own."""
         try:
             with transaction.atomic(using=self.transaction.table.alias):
@@ -596,7 +596,7 @@ class NonTransactionalProcessor(MessageProcessor):
             )
             raise
         self._report(delivery, action, failure)
-        return Outcome.FAILED
+        return RowOutcome.FAILED
 
 
 @dataclass(slots=True)

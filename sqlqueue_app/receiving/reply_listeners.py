@@ -20,7 +20,7 @@ from django.db import connections
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
 from sqlqueue_app.receiving.background import Worker
-from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue
 from sqlqueue_app.receiving.instances import Heartbeat, lease_instance, managed_alias
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp
@@ -34,7 +34,7 @@ logger = logging.getLogger("sqlqueue.callbacks")
 
 
 @dataclass(frozen=True, slots=True)
-class CallbackHome:
+class ReplyListener:
     """A callback queue that is leased and received from."""
 
     endpoint: str
@@ -48,10 +48,10 @@ class CallbackHome:
     """Have the receiver look for a reply soon."""
 
 
-def home_of(endpoint: Endpoint, queue: str, receiver: Receiver) -> CallbackHome:
-    """The home of a callback queue, by its literal name, that the receiver receives from."""
+def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receiver) -> ReplyListener:
+    """The listener of a callback queue, by its literal name, that the receiver receives from."""
     hurry = receiver.wake_up.hurry if isinstance(receiver.wake_up, CallbackWakeUp) else _nothing
-    return CallbackHome(
+    return ReplyListener(
         endpoint.name,
         queue,
         endpoint.callback_composer(queue),
@@ -61,8 +61,8 @@ def home_of(endpoint: Endpoint, queue: str, receiver: Receiver) -> CallbackHome:
     )
 
 
-class CallbackHomes:
-    """The homes of this process. Safe from any thread; a forked child begins with none."""
+class ReplyListeners:
+    """The listeners of this process. Safe from any thread; a forked child begins with none."""
 
     def __init__(self) -> None:
         self.reset()
@@ -70,71 +70,75 @@ class CallbackHomes:
     def reset(self) -> None:
         """Forget everything: this is another process now."""
         self._lock = threading.Lock()
-        self._homes: list[CallbackHome] = []
+        self._listeners: list[ReplyListener] = []
 
-    def find(self, endpoint: str) -> CallbackHome | None:
-        """A home of the endpoint."""
+    def find(self, endpoint: str) -> ReplyListener | None:
+        """A listener of the endpoint."""
         with self._lock:
-            return next((home for home in self._homes if home.endpoint == endpoint), None)
+            return next((listener for listener in self._listeners if listener.endpoint == endpoint), None)
 
-    def has(self, home: CallbackHome) -> bool:
+    def has(self, listener: ReplyListener) -> bool:
         """Whether replies can still come there."""
         with self._lock:
-            return any(other is home for other in self._homes)
+            return any(other is listener for other in self._listeners)
 
     def only(self) -> str | None:
-        """The endpoint of the homes, if they are all of one."""
+        """The endpoint of the listeners, if they are all of one."""
         with self._lock:
-            names = {home.endpoint for home in self._homes}
+            names = {listener.endpoint for listener in self._listeners}
         return names.pop() if len(names) == 1 else None
 
-    def add(self, home: CallbackHome) -> None:
+    def add(self, listener: ReplyListener) -> None:
         """Requests may name the queue from now on."""
         with self._lock:
-            self._homes.append(home)
+            self._listeners.append(listener)
 
-    def remove(self, home: CallbackHome, why: str) -> None:
+    def remove(self, listener: ReplyListener, why: str) -> None:
         """No request names the queue any more; those that wait for a reply from it end with ReplyLost. May be called again."""
         with self._lock:
-            self._homes = [other for other in self._homes if other is not home]
-        pending.lose(home.queue, ReplyLost(f"the reply cannot come any more: {why}"))
+            self._listeners = [other for other in self._listeners if other is not listener]
+        pending.lose(listener.queue, ReplyLost(f"the reply cannot come any more: {why}"))
 
 
-class WorkerHomes:
+class WorkerReplyListeners:
     """The callback queues that a worker receives from: requests of its process may name them while the context is open."""
 
-    def __init__(self, endpoints: Iterable[tuple[Endpoint, Sequence[Receiver], Sequence[ReceivingQueue], PartOfStop]]) -> None:
-        self._homes = {
-            endpoint.name: (home_of(endpoint, queue.name, receiver), part)
+    def __init__(
+        self, endpoints: Iterable[tuple[ReceivingEndpoint, Sequence[Receiver], Sequence[ReceivingQueue], PartOfStop]]
+    ) -> None:
+        self._listeners = {
+            endpoint.name: (reply_listener_of(endpoint, queue.name, receiver), part)
             for endpoint, receivers, queues, part in endpoints
             for receiver, queue in zip(receivers, queues, strict=True)
             if queue.is_callback_queue
         }
 
     def __enter__(self) -> None:
-        for home, _ in self._homes.values():
-            homes.add(home)
+        for listener, _ in self._listeners.values():
+            reply_listeners.add(listener)
 
     def __exit__(self, *exception: object) -> None:
-        for home, _ in self._homes.values():
-            homes.remove(home, f"the worker that received from {home.queue!r} has ended")
+        for listener, _ in self._listeners.values():
+            reply_listeners.remove(listener, f"the worker that received from {listener.queue!r} has ended")
 
     def lost(self, endpoint: str) -> None:
         """Another process has the endpoint's callback queue now: leave its replies alone."""
-        if endpoint in self._homes:
-            home, part = self._homes[endpoint]
+        if endpoint in self._listeners:
+            listener, part = self._listeners[endpoint]
             part.retire()
-            homes.remove(home, f"another process has taken over {home.queue!r}, because this one was silent for too long")
+            reply_listeners.remove(
+                listener, f"another process has taken over {listener.queue!r}, because this one was silent for too long"
+            )
 
 
 def _nothing() -> None:
     return None
 
 
-homes = CallbackHomes()
-"""The homes of this process."""
+reply_listeners = ReplyListeners()
+"""The listeners of this process."""
 
-os.register_at_fork(after_in_child=homes.reset)
+os.register_at_fork(after_in_child=reply_listeners.reset)
 
 
 # An orderly end of the process waits so long for a message of the callback queue that is being handled.
@@ -144,13 +148,13 @@ CLOSE_SECONDS = 10.0
 class CallbackReceiver:
     """Receives from a callback queue of one endpoint in threads of its own, and keeps its lease. Started once."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ReceivingEndpoint) -> None:
         self._endpoint = endpoint
         self._stop = StopSignal()
         self._thread = threading.Thread(target=self._run, name=f"sqlqueue-callbacks-{endpoint.name}", daemon=True)
         self._why = "the process ends"
 
-    def start(self) -> CallbackHome:
+    def start(self) -> ReplyListener:
         """Lease a queue and start receiving; uses the calling thread's connections for that.
 
         ConfigurationError if no queue is free or installed, QueueNotFound without an error queue, DatabaseError.
@@ -166,8 +170,8 @@ class CallbackReceiver:
             self._receiver: Receiver = each.receiver(queue, self._stop)
             mine = [self._receiver]
             self.heartbeat = Heartbeat(self._lease, mine, mine, unpaused=mine, on_lost=self._lost)
-            self.home = home_of(each, queue.name, self._receiver)
-            homes.add(self.home)
+            self.listener = reply_listener_of(each, queue.name, self._receiver)
+            reply_listeners.add(self.listener)
             self._thread.start()
         except BaseException:
             self._lease.release_at_the_end(logger)
@@ -175,7 +179,7 @@ class CallbackReceiver:
         logger.info(
             "replies to %s are received from %s", each.name, queue.name, extra={"event": "callbacks_started", "queue": queue.name}
         )
-        return self.home
+        return self.listener
 
     def close(self, timeout: float | None = None) -> None:
         """Stop receiving and give the queue back; returns when the threads have ended, or after so many seconds."""
@@ -202,7 +206,7 @@ class CallbackReceiver:
         self._stop.set()
 
     def _leave(self) -> None:
-        homes.remove(self.home, f"this process no longer receives from {self.home.queue!r}: {self._why}")
+        reply_listeners.remove(self.listener, f"this process no longer receives from {self.listener.queue!r}: {self._why}")
 
 
 class _OfThisProcess:
@@ -215,19 +219,19 @@ class _OfThisProcess:
         self._lock = threading.Lock()
         self._receivers: dict[str, CallbackReceiver] = {}
 
-    def home(self, name: str) -> CallbackHome:
-        if (known := homes.find(name)) is not None:
+    def listener(self, name: str) -> ReplyListener:
+        if (known := reply_listeners.find(name)) is not None:
             return known
         with self._lock:
-            if (known := homes.find(name)) is not None:
+            if (known := reply_listeners.find(name)) is not None:
                 return known
             # One that lost its queue may still be ending.
             if (former := self._receivers.pop(name, None)) is not None:
                 former.close(CLOSE_SECONDS)
-            started = CallbackReceiver(Endpoint(get_settings(), name))
-            home = started.start()
+            started = CallbackReceiver(ReceivingEndpoint(get_settings(), name))
+            listener = started.start()
             self._receivers[name] = started
-            return home
+            return listener
 
     def close(self, timeout: float | None) -> None:
         with self._lock:
@@ -240,14 +244,14 @@ _of_this_process = _OfThisProcess()
 os.register_at_fork(after_in_child=_of_this_process.reset)
 
 
-def callback_home(endpoint: str | None) -> CallbackHome:
+def reply_listener(endpoint: str | None) -> ReplyListener:
     """Where replies to a process that sends as the endpoint go; starts the receiver if the process has none.
 
     Without an endpoint a worker's own is taken. ConfigurationError if there is none, if its CALLBACKS is False, or if no callback
     queue is free.
     """
     settings = get_settings()
-    endpoint = endpoint or homes.only()
+    endpoint = endpoint or reply_listeners.only()
     if endpoint is None:
         raise ConfigurationError(
             'request() needs a queue for the reply: set SQLQUEUE["SEND_AS"] to the endpoint that this process sends as, '
@@ -257,7 +261,7 @@ def callback_home(endpoint: str | None) -> CallbackHome:
         raise ConfigurationError(
             f'request() needs a callback queue, but SQLQUEUE["ENDPOINTS"][{endpoint!r}]["CALLBACKS"] is False: set it to True'
         )
-    return _of_this_process.home(endpoint)
+    return _of_this_process.listener(endpoint)
 
 
 def close_listeners(timeout: float | None = None) -> None:

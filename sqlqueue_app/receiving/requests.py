@@ -121,26 +121,26 @@ def _send(
 ) -> None:
     """Compose and write, with the request in the table before the reply can come."""
     # Not before the first request: they need the models, and `request` is there before Django's settings are.
-    from sqlqueue_app.receiving.reply_listeners import callback_home, homes  # noqa: PLC0415
+    from sqlqueue_app.receiving.reply_listeners import reply_listener, reply_listeners  # noqa: PLC0415
 
     _refuse_in_transaction()
-    home = callback_home(get_settings().send_as)
-    if home.legacy_header:
-        options = replace(options, headers={**(options.headers or {}), names.CALLBACK_QUEUE: home.queue})
-    composer = home.composer
+    listener = reply_listener(get_settings().send_as)
+    if listener.legacy_header:
+        options = replace(options, headers={**(options.headers or {}), names.CALLBACK_QUEUE: listener.queue})
+    composer = listener.composer
     outgoing = composer.compose(message, body, options)
     read = partial(read_reply, returns=returns, spelling=composer.spelling, serializer=composer.serializer)
-    pending.add(waiting, home.queue, read)
+    pending.add(waiting, listener.queue, read)
     try:
-        if not homes.has(home):
-            raise ReplyLost(f"nothing was sent: this process has lost the callback queue {home.queue!r} just now; ask again")
+        if not reply_listeners.has(listener):
+            raise ReplyLost(f"nothing was sent: this process has lost the callback queue {listener.queue!r} just now; ask again")
         if waiting.done():
             return
-        home.dispatcher.dispatch([outgoing])
+        listener.dispatcher.dispatch([outgoing])
     except BaseException:
         pending.discard(waiting)
         raise
-    home.hurry()
+    listener.hurry()
 
 
 def _refuse_in_handler() -> None:

@@ -28,9 +28,9 @@ from sqlqueue_app.receiving.processing import (
     Delivery,
     MessageProcessor,
     NonTransactionalProcessor,
-    Outcome,
     ProcessorConfig,
     ReceivedBatch,
+    RowOutcome,
     logger,
 )
 from sqlqueue_app.receiving.recovery import by_default
@@ -77,13 +77,13 @@ class SatelliteProcessor(MessageProcessor):
         super().__init__(config, transaction)
         self._routes = routes
 
-    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> Outcome:
+    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
         """Move the message to where it was on its way to, or to the error queue."""
         extra = self.log_extra("message_drained", str(row.id))
         if row.expired:
             self.transaction.commit()
             logger.info("message expired", extra={**extra, "event": "message_expired"})
-            return Outcome.EXPIRED
+            return RowOutcome.EXPIRED
         try:
             headers = read_headers(row.headers)
         except PoisonMessage as poison:
@@ -96,15 +96,15 @@ class SatelliteProcessor(MessageProcessor):
             self.transaction.commit()
             moved = {**extra, "event": "moved_to_error_queue"}
             logger.error("message moved to the error queue %s: %s", self.config.error_queue.address, error, extra=moved)
-            return Outcome.FAILED
+            return RowOutcome.FAILED
         except Unroutable as error:
             self._refuse(row, headers, error)
             self.transaction.commit()
             logger.error("message moved to the error queue: %s", error, extra={**extra, "event": "message_unroutable"})
-            return Outcome.FAILED
+            return RowOutcome.FAILED
         self.run_hooks(self.transaction.commit(), str(extra["message_id"]))
         logger.debug("message moved to %s", moved_to, extra=extra)
-        return Outcome.HANDLED
+        return RowOutcome.HANDLED
 
     def _move(self, row: ReceivedRow, headers: Headers) -> str:
         """Write the message where it goes, and say where. Unroutable, before anything is written, if there is no such place,
@@ -200,7 +200,7 @@ class CallbackProcessor(MessageProcessor):
 
     takes_batches = False
 
-    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         """Hand a reply to the request that waits for it; deliver any other message to its handlers."""
         row, incoming = delivery.row, delivery.incoming
         if not is_reply(incoming):
@@ -222,9 +222,9 @@ class CallbackProcessor(MessageProcessor):
             pending.count_unclaimed()
         if request is None or not pending.answer(request, reply):
             self._log_unclaimed(incoming)
-        return Outcome.HANDLED
+        return RowOutcome.HANDLED
 
-    def _refuse(self, delivery: Delivery, request: Request[Any] | None, error: Exception) -> Outcome:
+    def _refuse(self, delivery: Delivery, request: Request[Any] | None, error: Exception) -> RowOutcome:
         """The reply cannot be read: the request fails, and the reply is kept in the error queue."""
         incoming = delivery.incoming
         failure = failure_of(error, unrecoverable=True)
@@ -237,7 +237,7 @@ class CallbackProcessor(MessageProcessor):
             request.fail(error)
         extra = self.log_extra("reply_unreadable", incoming.message_id)
         logger.error("reply moved to the error queue: %s", failure.message, extra=extra)
-        return Outcome.FAILED
+        return RowOutcome.FAILED
 
     def _log_unclaimed(self, incoming: IncomingMessage) -> None:
         logger.warning(

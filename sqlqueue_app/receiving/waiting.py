@@ -420,7 +420,7 @@ class WakeUpListener:
 
     def _look(self) -> None:
         """Find out which tables have the trigger: only for those push is enabled."""
-        covered = self._line.covered({each.qualified: channel for channel, each in self._wake_ups.items()})
+        covered = self._line.channels_with_trigger({each.qualified: channel for channel, each in self._wake_ups.items()})
         self._enable_push(covered)
         self._log_without_push(frozenset(self._wake_ups.keys() - covered))
 

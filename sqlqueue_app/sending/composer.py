@@ -39,7 +39,7 @@ from sqlqueue_app.messages.types import MessageType, find_message_type, registry
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
 from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
 REMOVE_IT = "make its queue, or remove it with unsubscribe() or sqlqueue_subscriptions --remove"
 
@@ -168,7 +168,7 @@ class Composer:
                 copies[destination] = OutgoingMessage(destination, headers, data, options.time_to_be_received, because=because)
         return headers[names.MESSAGE_ID] or "", list(copies.values())
 
-    def _address_of(self, subscription: Subscription) -> QueueAddress:
+    def _address_of(self, subscription: SubscriptionRow) -> QueueAddress:
         try:
             return self._parsed(subscription.address)
         except AddressError as error:

@@ -25,7 +25,7 @@ from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import all_or_none, queue_table
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
 logger = logging.getLogger("sqlqueue.send")
 
@@ -169,7 +169,7 @@ def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
     queue = queue_table(chosen.alias, chosen.dispatcher.book.of_queue(name))
     if not queue.exists():
         raise QueueNotFound(f"endpoint {name!r} cannot subscribe to {topic!r}: its queue {queue.qualified} does not exist")
-    chosen.composer.subscribers.table.subscribe(Subscription(name, topic, chosen.composer.identity.reply_to or ""))
+    chosen.composer.subscribers.table.subscribe(SubscriptionRow(name, topic, chosen.composer.identity.reply_to or ""))
 
 
 def unsubscribe(event: type | str, *, endpoint: str | None = None) -> bool:

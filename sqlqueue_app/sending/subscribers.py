@@ -11,7 +11,7 @@ from django.core.signals import setting_changed
 
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.tables.installation import subscription_address
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
 # As long as NServiceBus remembers them by default (docs/internals/wire.md#subscription-table).
 SECONDS_REMEMBERED = 5.0
@@ -24,7 +24,7 @@ Topics = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Remembered:
     at: float
-    found: tuple[Subscription, ...]
+    found: tuple[SubscriptionRow, ...]
 
 
 class Subscribers:
@@ -41,7 +41,7 @@ class Subscribers:
         self._remembered: dict[Topics, _Remembered] = {}
         self._changes = 0
 
-    def of(self, topics: Topics) -> tuple[Subscription, ...]:
+    def of(self, topics: Topics) -> tuple[SubscriptionRow, ...]:
         """The subscriptions to an event whose types are `topics`. QueueNotFound if there is no subscription table."""
         now = self._clock()
         with self._lock:

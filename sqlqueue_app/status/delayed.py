@@ -19,7 +19,7 @@ from sqlqueue_app.status.queues import (
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX, delayed_address
-from sqlqueue_app.tables.listing import ListedTable, look_at_delayed
+from sqlqueue_app.tables.listing import ListedTable, snapshot_delayed
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,7 +68,7 @@ def _read_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> di
     if not tables:
         return {}
     with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):
-        looks = look_at_delayed(alias, [table.address for table in tables], limit + 1)
+        looks = snapshot_delayed(alias, [table.address for table in tables], limit + 1)
         return {
             table: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
             for table, look in zip(tables, looks, strict=True)

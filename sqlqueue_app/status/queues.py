@@ -37,13 +37,13 @@ from sqlqueue_app.tables.listing import (
     DeadRows,
     HorizonHolder,
     ListedTable,
-    Look,
+    QueueSnapshot,
+    count_expiries,
     current_catalog,
     dead_rows,
     horizon_holders,
     list_tables,
-    look_at_expiries,
-    look_at_queues,
+    snapshot_queues,
 )
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, Depth, QueueTable, queue_table
 
@@ -132,9 +132,9 @@ def _read_together(
     settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
 ) -> dict[KnownQueue, QueueStatus]:
     alias = settings.database
-    looks = dict(zip(queues, look_at_queues(alias, [queue.address for queue in queues], limit + 1), strict=True))
+    looks = dict(zip(queues, snapshot_queues(alias, [queue.address for queue in queues], limit + 1), strict=True))
     long = [queue for queue, look in looks.items() if look.waiting > limit and queues[queue].expires_index]
-    expiries = dict(zip(long, look_at_expiries(alias, [queue.address for queue in long], limit + 1), strict=True))
+    expiries = dict(zip(long, count_expiries(alias, [queue.address for queue in long], limit + 1), strict=True))
     found = {}
     for queue, look in looks.items():
         table = queue_table(alias, queue.address)
@@ -154,7 +154,7 @@ def _read_together(
     return found
 
 
-def _depth(look: Look, expiries: tuple[int, int] | None, limit: int) -> Depth:
+def _depth(look: QueueSnapshot, expiries: tuple[int, int] | None, limit: int) -> Depth:
     if look.waiting <= limit:
         return Depth(look.waiting, look.expiring, look.expired, exact=True)
     expiring, expired = expiries or (look.expiring, look.expired)

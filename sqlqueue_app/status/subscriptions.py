@@ -10,13 +10,13 @@ from typing import Final
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import AddressBook
 from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.sending.subscribers import subscribers_of
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import address_book_of, listed_tables, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import queue_table
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
 # Of queues that a look at all tables has not found, as in another catalog, so many are looked for one by one.
 _LOOKED_FOR_AT_MOST: Final = 3
@@ -31,7 +31,7 @@ class Subscriber:
     `migrate` are missing.
     """
 
-    subscription: Subscription
+    subscription: SubscriptionRow
     queue_exists: bool
     is_in_settings: bool
     handled: bool | None
@@ -115,7 +115,7 @@ def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -
 
 def _handled(settings: Settings, endpoint: str) -> set[str] | None:
     try:
-        return set(Endpoint(settings, endpoint).handlers.message_types)
+        return set(ReceivingEndpoint(settings, endpoint).handlers.message_types)
     except Exception:  # noqa: BLE001 - a module of the project may raise anything; the page of the endpoint says what
         return None
 
@@ -127,12 +127,12 @@ logger = logging.getLogger("sqlqueue.worker")
 class SubscriptionState:
     """A subscription and what can be said of it; `handled` is None for an endpoint that is not in the settings."""
 
-    subscription: Subscription
+    subscription: SubscriptionRow
     queue_exists: bool
     handled: bool | None
 
 
-def subscribe_to_events(endpoint: Endpoint) -> list[str]:
+def subscribe_to_events(endpoint: ReceivingEndpoint) -> list[str]:
     """Subscribe to the events of an endpoint, if SUBSCRIBE says so, and return the types whose row was missing or had another
     address. Reads first: where nothing changed nothing is written. Types that are no longer handled keep their rows.
 
@@ -142,7 +142,7 @@ def subscribe_to_events(endpoint: Endpoint) -> list[str]:
         return []
     address = endpoint.book.canonical(endpoint.book.of_queue(endpoint.name))
     known = set(endpoint.subscriptions.all())
-    wanted = [Subscription(endpoint.name, topic, address) for topic in events]
+    wanted = [SubscriptionRow(endpoint.name, topic, address) for topic in events]
     changed = [subscription for subscription in wanted if subscription not in known]
     for subscription in changed:
         endpoint.subscriptions.subscribe(subscription)
@@ -160,7 +160,7 @@ def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[
     book, table = _book_and_table(settings)
     rows = [row for row in table.all() if endpoint is None or row.endpoint == endpoint]
     handled = {
-        name: set(Endpoint(settings, name).handlers.message_types)
+        name: set(ReceivingEndpoint(settings, name).handlers.message_types)
         for name in {row.endpoint for row in rows} & set(settings.endpoints)
     }
     exists = {address: _exists(settings.database, book, address) for address in {row.address for row in rows}}
@@ -170,7 +170,7 @@ def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[
     ]
 
 
-def remove_subscriptions(settings: Settings, subscriptions: list[Subscription]) -> int:
+def remove_subscriptions(settings: Settings, subscriptions: list[SubscriptionRow]) -> int:
     """Delete the rows and return how many there were."""
     _, table = _book_and_table(settings)
     return sum(table.unsubscribe(each.endpoint, each.topic) for each in subscriptions)

@@ -188,7 +188,7 @@ class ListeningConnection:
         self._run(self._connect(conninfo), seconds)
         self._ask("; ".join(self._dialect.script("listen", channel=self._dialect.quote(channel)) for channel in channels))
 
-    def covered(self, tables: Mapping[str, str]) -> frozenset[str]:
+    def channels_with_trigger(self, tables: Mapping[str, str]) -> frozenset[str]:
         """Of the tables (channel by quoted name) the channels on which a trigger announces every new row.
 
         None of them where a pooler stands between us and the server: it may hand our session to others, and what is announced then

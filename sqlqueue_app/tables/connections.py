@@ -228,32 +228,32 @@ def _watched(kind: type[BaseDatabaseWrapper]) -> type[BaseDatabaseWrapper]:
 
 
 # What is not asked for in this time was needed only because much came together.
-KEPT_SECONDS: Final = 30.0
+POOL_IDLE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _IdleConnections:
     """The connections of one piece of work, and when it ended."""
 
     connections: tuple[BaseDatabaseWrapper, ...]
     since: float
 
 
-class KeptConnections:
+class ConnectionPool:
     """A pool of connections for short work that comes again and again, which costs less than a new connection.
 
     Safe from any thread; `close` comes when all work is done. There are as many as there was work at the same time, at least one of
     them in use every KEPT_SECONDS. What a pool of Django's own keeps is given back to it.
     """
 
-    def __init__(self, *, kept_seconds: float = KEPT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, kept_seconds: float = POOL_IDLE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self._kept_seconds = kept_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._shelf: list[_Kept] = []
+        self._idle: list[_IdleConnections] = []
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
+    def checkout(self) -> Iterator[None]:
         """While open, `connections` of the calling thread are kept ones; it must have none of its own.
 
         What an error or a transaction that was left open has touched is closed, not kept.
@@ -268,15 +268,15 @@ class KeptConnections:
     def close(self) -> None:
         """Close what is kept."""
         with self._lock:
-            kept, self._shelf = self._shelf, []
+            kept, self._idle = self._idle, []
         _close(kept)
 
     def _take(self) -> tuple[BaseDatabaseWrapper, ...]:
         with self._lock:
             # The last that came back, so that the others are not needed and grow old.
-            last = self._shelf.pop().connections if self._shelf else ()
-            old = [each for each in self._shelf if self._clock() - each.since > self._kept_seconds]
-            self._shelf = [each for each in self._shelf if each not in old]
+            last = self._idle.pop().connections if self._idle else ()
+            old = [each for each in self._idle if self._clock() - each.since > self._kept_seconds]
+            self._idle = [each for each in self._idle if each not in old]
         _close(old)
         return last
 
@@ -294,7 +294,7 @@ class KeptConnections:
                 connection.close()
         if kept:
             with self._lock:
-                self._shelf.append(_Kept(tuple(kept), self._clock()))
+                self._idle.append(_IdleConnections(tuple(kept), self._clock()))
 
 
 def _is_fine(connection: BaseDatabaseWrapper) -> bool:
@@ -304,7 +304,7 @@ def _is_fine(connection: BaseDatabaseWrapper) -> bool:
     return not connection.settings_dict["OPTIONS"].get("pool")
 
 
-def _close(kept: list[_Kept]) -> None:
+def _close(kept: list[_IdleConnections]) -> None:
     for each in kept:
         for connection in each.connections:
             connection.close()

@@ -24,7 +24,7 @@ from sqlqueue_app.tables.connections import (
     statement_scope,
 )
 from sqlqueue_app.tables.listing import table_exists
-from sqlqueue_app.tables.row_selection import statement_portions
+from sqlqueue_app.tables.row_selection import statement_chunks
 from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_of
 
 
@@ -141,7 +141,7 @@ _PRECISION: Final = {"postgresql": "microseconds", "sqlserver": "milliseconds"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DelayedPosition:
     """After which row a list goes on: its due time as the database writes it, and its key."""
 
     due: str
@@ -166,9 +166,9 @@ class WaitingRow:
     body_length: int | None
 
     @property
-    def place(self) -> Place:
+    def position(self) -> DelayedPosition:
         """Where a list goes on after this row."""
-        return Place(self.due_text, self.key)
+        return DelayedPosition(self.due_text, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +191,21 @@ def key_of(table: DelayedTable, text: str) -> str | None:
         return None
 
 
-def place_of(table: DelayedTable, due: str, key: str) -> Place | None:
-    """The place that two texts mean, which may come from anywhere; None where they mean none."""
+def position_of(table: DelayedTable, due: str, key: str) -> DelayedPosition | None:
+    """The position that two texts mean, which may come from anywhere; None where they mean none."""
     known = key_of(table, key)
     if known is None or "\0" in due:
         return None
     if table.dialect.name == "sqlite" or (table.dialect.name == "postgresql" and due in _INFINITE):
-        return Place(due, known)
+        return DelayedPosition(due, known)
     instant = _instant(due)
     if instant is None or instant.year < _FIRST_YEAR:
         return None
-    return Place(instant.replace(tzinfo=None).isoformat(timespec=_PRECISION[table.dialect.name]), known)
+    return DelayedPosition(instant.replace(tzinfo=None).isoformat(timespec=_PRECISION[table.dialect.name]), known)
 
 
-def list_rows(table: DelayedTable, limit: int, *, after: Place | None = None) -> list[WaitingRow]:
-    """The first rows, or the first after a place, by due time and key, without bodies. Takes nothing and waits for nobody.
+def list_rows(table: DelayedTable, limit: int, *, after: DelayedPosition | None = None) -> list[WaitingRow]:
+    """The first rows, or the first after a position, by due time and key, without bodies. Takes nothing and waits for nobody.
 
     One statement, by the index on the due times. Raises DatabaseErrors, QueueNotFound among them.
     """
@@ -239,7 +239,7 @@ def remove_rows(table: DelayedTable, keys: Iterable[str]) -> list[str]:
 
 def _each(table: DelayedTable, statement: str, keys: Iterable[str], **values: object) -> Iterator[tuple[Any, ...]]:
     is_quoted = table.dialect.name == "postgresql"
-    for chosen in statement_portions(keys):
+    for chosen in statement_chunks(keys):
         ids = ", ".join(f"'{uuid.UUID(key)}'" if is_quoted else str(int(key)) for key in chosen)
         rendered = table.dialect.statement(statement, table=table.qualified, ids=ids)
         with TableErrors(table, f"{statement.replace('_', ' ')} {len(chosen)} row(s) of {table.qualified}"):

@@ -30,7 +30,7 @@ class ListedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class QueueSnapshot:
     """What one look says of a queue. The first three numbers end at the limit.
 
     `span` is how far the first and the last row are apart, both counted: at least as many as there are. `head` is the text of the
@@ -46,7 +46,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedLook:
+class DelayedSnapshot:
     """How many messages wait in a delayed table and how many are due, up to the limit; when the first is due, since 1970."""
 
     waiting: int
@@ -94,13 +94,13 @@ def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[Q
     return None, True
 
 
-def look_at_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[Look]:
+def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[QueueSnapshot]:
     """One look for each queue, in their order; a statement for each hundred, which takes and locks nothing.
 
     Raises DatabaseError if one of them is gone.
     """
     return [
-        Look(
+        QueueSnapshot(
             int(waiting),
             int(expiring),
             int(expired),
@@ -112,15 +112,15 @@ def look_at_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) ->
     ]
 
 
-def look_at_expiries(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[int, int]]:
+def count_expiries(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[int, int]]:
     """The rows with an expiry and the expired ones of each queue, each up to the limit, by the index on Expires."""
     return [(int(expiring), int(expired)) for expiring, expired in _look(alias, "look_expiring", addresses, limit)]
 
 
-def look_at_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[DelayedLook]:
+def snapshot_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[DelayedSnapshot]:
     """One look for each table of delayed messages, in their order."""
     return [
-        DelayedLook(int(waiting), int(overdue), None if due is None else float(due))
+        DelayedSnapshot(int(waiting), int(overdue), None if due is None else float(due))
         for waiting, overdue, due in _look(alias, "look_delayed", addresses, limit)
     ]
 
@@ -167,7 +167,7 @@ EVERY: Final = "{"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableScan:
     """A table to look into: `looked` rows of a queue, the first or the last ones; or, with `is_delayed`, of delayed messages."""
 
     address: QueueAddress
@@ -178,24 +178,24 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row that was found, with the number of its place. A delayed message has either no number (0) or no `id`."""
+    """A row that was found, with the number of its scan. A delayed message has either no number (0) or no `id`."""
 
-    place: int
+    scan: int
     row_version: int
     id: uuid.UUID | None
     headers: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What was found, in the order of the places; and the places that have more rows than were looked at."""
+class ScanResult:
+    """What was found, in the order of the scans; and the scans that ended before all rows of their table were read."""
 
     rows: tuple[FoundRow, ...]
     longer: frozenset[int]
 
 
-def find_rows(alias: str, places: Sequence[Place], text: str, *, most: int) -> Finding:
-    """The rows whose headers hold the text, as it stands in the JSON; `most` of each place at most.
+def find_rows(alias: str, scans: Sequence[TableScan], text: str, *, most: int) -> ScanResult:
+    """The rows whose headers hold the text, as it stands in the JSON; `most` of each table at most.
 
     A statement for each hundred tables, which takes and locks nothing and waits for nobody. There is no index on headers, so it
     reads the rows. Raises DatabaseError if one of the tables is gone.
@@ -204,10 +204,10 @@ def find_rows(alias: str, places: Sequence[Place], text: str, *, most: int) -> F
     dialect = dialect_of_connection(connection)
     rows: list[FoundRow] = []
     longer: set[int] = set()
-    with database_errors(dialect, f"look for messages in {len(places)} tables"):
-        for start in range(0, len(places), TABLES_PER_STATEMENT):
-            part = list(enumerate(places))[start : start + TABLES_PER_STATEMENT]
-            statement, values = union_of(dialect, [_piece(number, place, text, most) for number, place in part])
+    with database_errors(dialect, f"look for messages in {len(scans)} tables"):
+        for start in range(0, len(scans), TABLES_PER_STATEMENT):
+            part = list(enumerate(scans))[start : start + TABLES_PER_STATEMENT]
+            statement, values = union_of(dialect, [_piece(number, scan, text, most) for number, scan in part])
             with connection.cursor() as cursor:
                 cursor.execute(statement, values)
                 for number, row_version, row_id, headers in cursor.fetchall():
@@ -216,13 +216,13 @@ def find_rows(alias: str, places: Sequence[Place], text: str, *, most: int) -> F
                         continue
                     found_id = None if row_id is None else row_id_of(row_id)
                     rows.append(FoundRow(int(number), int(row_version), found_id, text_of(headers, "replace")))
-    return Finding(tuple(sorted(rows, key=lambda row: (row.place, row.row_version))), frozenset(longer))
+    return ScanResult(tuple(sorted(rows, key=lambda row: (row.scan, row.row_version))), frozenset(longer))
 
 
-def _piece(number: int, place: Place, text: str, most: int) -> Piece:
-    name = "find_in_delayed" if place.is_delayed else "find_in_queue"
-    order = {"order": "DESC" if place.from_end else "ASC"}
-    return Piece(name, number, place.address, {"looked": place.looked, "most": most, "text": text}, order)
+def _piece(number: int, scan: TableScan, text: str, most: int) -> Piece:
+    name = "find_in_delayed" if scan.is_delayed else "find_in_queue"
+    order = {"order": "DESC" if scan.from_end else "ASC"}
+    return Piece(name, number, scan.address, {"looked": scan.looked, "most": most, "text": text}, order)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def find_ids(table: QueueTable, ids: Collection[uuid.UUID], *, limit: int) -> di
     return {row_id_of(row_id): int(number) for number, row_id in found}
 
 
-def statement_portions(chosen: Iterable[Chosen]) -> Iterator[list[Chosen]]:
+def statement_chunks(chosen: Iterable[Chosen]) -> Iterator[list[Chosen]]:
     """What stands in one statement, one after the other: a thousand each, as they are asked for."""
     source = iter(chosen)
     while portion := list(islice(source, ROWS_PER_STATEMENT)):
@@ -75,7 +75,7 @@ def statement_portions(chosen: Iterable[Chosen]) -> Iterator[list[Chosen]]:
 
 
 def _each(table: QueueTable, statement: str, row_versions: Iterable[int], **texts: str) -> Iterator[tuple[Any, ...]]:
-    for numbers in statement_portions(row_versions):
+    for numbers in statement_chunks(row_versions):
         chosen = ", ".join(str(int(number)) for number in numbers)
         rendered = table.dialect.statement(statement, table=table.qualified, row_versions=chosen, **texts)
         with table.errors(f"{statement.replace('_', ' ')} {len(numbers)} row(s) of {table.qualified}"):
@@ -127,7 +127,7 @@ def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
     Rows that somebody else holds are waited for on PostgreSQL and SQL Server. Raises DatabaseErrors, QueueNotFound among them.
     """
     removed = 0
-    for portion in _portions(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
+    for portion in _chunks(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
         text = ", ".join(f"({int(each.lowest)}, {int(each.highest)})" for each in portion)
         with table.errors(f"delete {len(portion)} range(s) of rows of {table.qualified}"):
             removed += run(table.connection(), table.dialect.statement("remove_ranges", table=table.qualified, ranges=text))
@@ -180,7 +180,7 @@ def _id_text(row_id: object) -> str:
     return "" if row_id is None else str(row_id_of(row_id))
 
 
-def _portions(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[list[NumberRange]]:
+def _chunks(ranges: Iterable[NumberRange], most_rows: int | None) -> Iterator[list[NumberRange]]:
     portion: list[NumberRange] = []
     rows = 0
     for each in _pieces(ranges, most_rows):

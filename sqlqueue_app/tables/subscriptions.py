@@ -30,7 +30,7 @@ LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class SubscriptionRow:
     """One row: the endpoint, the full name of the event type, the address of the endpoint's queue as text."""
 
     endpoint: str
@@ -63,7 +63,7 @@ class SubscriptionTable:
         self._changed = changed
         self.qualified = self.dialect.qualified(address)
 
-    def subscribe(self, subscription: Subscription, *, join: bool = False) -> None:
+    def subscribe(self, subscription: SubscriptionRow, *, join: bool = False) -> None:
         """Write the row, or the address in the row that is there; a row that says so already stays as it is.
 
         ConfigurationError for a value that the table cannot hold, QueueNotFound if there is no table.
@@ -90,20 +90,20 @@ class SubscriptionTable:
         self._tell(joined)
         return deleted > 0
 
-    def subscribers(self, topics: Sequence[str]) -> list[Subscription]:
+    def subscribers(self, topics: Sequence[str]) -> list[SubscriptionRow]:
         """Every subscription to one of the topics. QueueNotFound if there is no table."""
         if not topics:
             return []
         statement = self.dialect.subscribers_statement(self.qualified, len(topics))
         with self._errors("look up subscribers"), self._used() as own, statement_scope(own), own.cursor() as cursor:
             cursor.execute(statement.sql, tuple(topics))
-            return [Subscription(*map(str, row)) for row in cursor.fetchall()]
+            return [SubscriptionRow(*map(str, row)) for row in cursor.fetchall()]
 
-    def all(self) -> list[Subscription]:
+    def all(self) -> list[SubscriptionRow]:
         """Every subscription, by endpoint and topic. QueueNotFound if there is no table."""
         statement: Rendered = self.dialect.statement("subscriptions", table=self.qualified)
         with self._errors("read subscriptions"), self._used() as connection:
-            return [Subscription(*map(str, row)) for row in fetch_all(connection, statement)]
+            return [SubscriptionRow(*map(str, row)) for row in fetch_all(connection, statement)]
 
     def has_joined_changes(self) -> bool:
         """Whether the transaction that the calling thread has open has changed the table by a call that joined it."""
@@ -154,7 +154,7 @@ class SubscriptionTable:
             raise missing_table(self, text) from error
 
 
-def _check(subscription: Subscription) -> None:
+def _check(subscription: SubscriptionRow) -> None:
     for what, value in (("endpoint", subscription.endpoint), ("topic", subscription.topic), ("address", subscription.address)):
         if not value.strip() or len(value) > LONGEST_VALUE:
             raise ConfigurationError(

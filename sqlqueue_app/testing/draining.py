@@ -24,14 +24,14 @@ from sqlqueue_app.policies.recoverability import (
     TransactionMode,
 )
 from sqlqueue_app.receiving.delayed import DueMessages, due_messages_of
-from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue, endpoints_of
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.processing import (
     Delivery,
     MessageProcessor,
     NonTransactionalProcessor,
-    Outcome,
     ProcessorConfig,
     ReceivedBatch,
+    RowOutcome,
     read_message,
 )
 from sqlqueue_app.tables.connections import Hooks, connection_of
@@ -146,7 +146,7 @@ def _move_all(due: DueMessages) -> int:
 class _Queue:
     """One queue of a drain with its processor."""
 
-    def __init__(self, endpoint: Endpoint, queue: ReceivingQueue, drained: Drained, raises: bool) -> None:
+    def __init__(self, endpoint: ReceivingEndpoint, queue: ReceivingQueue, drained: Drained, raises: bool) -> None:
         self._queue = queue
         self._drained = drained
         config = endpoint.processor_config(queue)
@@ -195,20 +195,20 @@ class _Watching(MessageProcessor):
     drained: Drained
     raises: bool
 
-    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> Outcome:
+    def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
         """Process the row, and count what became of it."""
         outcome = super().process_row(batch, row)
-        if outcome is Outcome.HANDLED:
+        if outcome is RowOutcome.HANDLED:
             self.drained.handled += 1
-        elif outcome is Outcome.EXPIRED:
+        elif outcome is RowOutcome.EXPIRED:
             self.drained.expired += 1
-        elif outcome in (Outcome.POISON, Outcome.FAILED):
+        elif outcome in (RowOutcome.POISON, RowOutcome.FAILED):
             self.drained.failed += 1
         elif isinstance(self.transaction, NestedReceiveTransaction):
             raise DoomedTransaction("the transaction of the test is lost: a handler has ended it, or its connection is gone")
         return outcome
 
-    def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> Outcome:
+    def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> RowOutcome:
         """Raise the error, or note it and move the row."""
         if self.raises:
             raise poison
@@ -229,7 +229,7 @@ class _WatchingWithoutTransaction(_Watching, NonTransactionalProcessor):
 
     _blocks: int | None = None
 
-    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> Outcome:
+    def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
         """Attempt to handle the message once."""
         # The receive itself is still open, and no block of the handler's.
         self._blocks = len(self.transaction.connection.atomic_blocks) - 1

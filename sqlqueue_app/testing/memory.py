@@ -35,7 +35,7 @@ from sqlqueue_app.sending.subscribers import Subscribers, Topics, use_subscriber
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from sqlqueue_app.testing.asserting import SentMessage, failed, leave_out, sent
 from sqlqueue_app.testing.draining import Drained, drain
 
@@ -239,13 +239,13 @@ class HandlerSubscribers(Subscribers):
         self._settings = settings
         self._otherwise = otherwise
 
-    def of(self, topics: Topics) -> tuple[Subscription, ...]:
+    def of(self, topics: Topics) -> tuple[SubscriptionRow, ...]:
         """The endpoints with a handler for one of the types."""
         endpoints = endpoints_of(self._settings, None) if self._settings is not None and self._settings.endpoints else []
         found = [each.name for each in endpoints if each.config.subscribe and not set(topics).isdisjoint(each.events)]
         if not found and self._otherwise is not None:
             found = [self._otherwise]
-        return tuple(Subscription(name, topics[0], self._book.canonical(self._book.of_queue(name))) for name in found)
+        return tuple(SubscriptionRow(name, topics[0], self._book.canonical(self._book.of_queue(name))) for name in found)
 
 
 @contextmanager

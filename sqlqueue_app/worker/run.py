@@ -34,11 +34,11 @@ from sqlqueue_app.policies.polling import BackOff
 from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.receiving.background import BackgroundJob, Worker
 from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
-from sqlqueue_app.receiving.endpoint import Endpoint, ReceivingQueue, endpoints_of
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
 from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, lease_instance, managed_alias
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
-from sqlqueue_app.receiving.reply_listeners import WorkerHomes
+from sqlqueue_app.receiving.reply_listeners import WorkerReplyListeners
 from sqlqueue_app.receiving.waiting import EmptyQueues, PartOfStop, StopSignal, listening
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.samples import Measuring, Sampling
@@ -79,7 +79,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         model=options.model,
         batch_size=options.batch_size,
     )
-    leases: list[tuple[Endpoint, InstanceLease]] = []
+    leases: list[tuple[ReceivingEndpoint, InstanceLease]] = []
     measuring = Measuring((each.name, instance_name(each.config), each.measures) for each in endpoints)
     try:
         queues = _when_reachable(lambda: _prepare(settings, endpoints, options, leases), settings.database, stop)
@@ -92,8 +92,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             mover.report_to(empty)
         parts = {each.name: PartOfStop(stop) for each in endpoints}
         receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], empty, in_flight) for each in endpoints}
-        homes = WorkerHomes((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
-        jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], homes) for each, lease in leases]
+        listeners = WorkerReplyListeners((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
+        jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], listeners) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         own = ProcessChecks(settings.database, _connections_needed(endpoints, queues))
@@ -104,7 +104,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         worker = Worker([receiver for owned in receivers.values() for receiver in owned], jobs, stop)
         wake_ups = [receiver.wake_up for receiver in worker.receivers]
         looking_out = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
-        with looking_out, homes, mover.running(), notifications.running():
+        with looking_out, listeners, mover.running(), notifications.running():
             worker.run(on_started=lambda: _say_started(endpoints, everything))
     finally:
         measuring.write_at_the_end()
@@ -121,7 +121,9 @@ def _ended(received: int, stop: StopSignal) -> int:
     return received
 
 
-def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], own: ProcessChecks, stop: StopSignal) -> list[BackgroundJob]:
+def _jobs_for_all(
+    settings: Settings, endpoints: list[ReceivingEndpoint], own: ProcessChecks, stop: StopSignal
+) -> list[BackgroundJob]:
     """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
@@ -133,13 +135,13 @@ def _jobs_for_all(settings: Settings, endpoints: list[Endpoint], own: ProcessChe
     return [*ending, *of_all, *recurring, *custom_check_jobs(), *task_result_jobs(settings), *pipeline_jobs(settings, stop)]
 
 
-def _connections_needed(endpoints: list[Endpoint], queues: dict[str, list[ReceivingQueue]]) -> int:
+def _connections_needed(endpoints: list[ReceivingEndpoint], queues: dict[str, list[ReceivingQueue]]) -> int:
     threads = ((queue.maximum, each.mode is TransactionMode.RECEIVE_ONLY) for each in endpoints for queue in queues[each.name])
     return connections_needed(threads)
 
 
 def _receivers(
-    endpoint: Endpoint,
+    endpoint: ReceivingEndpoint,
     queues: list[ReceivingQueue],
     stop: StopSignal,
     part: StopSignal,
@@ -152,7 +154,10 @@ def _receivers(
 
 
 def _prepare(
-    settings: Settings, endpoints: list[Endpoint], options: RunOptions, leases: list[tuple[Endpoint, InstanceLease]]
+    settings: Settings,
+    endpoints: list[ReceivingEndpoint],
+    options: RunOptions,
+    leases: list[tuple[ReceivingEndpoint, InstanceLease]],
 ) -> dict[str, list[ReceivingQueue]]:
     """Install if asked, lease, look at the tables, purge and subscribe if the settings say so: the queues of each endpoint."""
     # A try before this one may have come half the way before the database went away.
@@ -197,13 +202,15 @@ def _when_reachable(
     return None
 
 
-def _heartbeat(lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue], homes: WorkerHomes) -> BackgroundJob:
+def _heartbeat(
+    lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue], listeners: WorkerReplyListeners
+) -> BackgroundJob:
     following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
     callbacks = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.is_callback_queue]
-    return Heartbeat(lease, receivers, following, callbacks, lambda: homes.lost(lease.endpoint)).job()
+    return Heartbeat(lease, receivers, following, callbacks, lambda: listeners.lost(lease.endpoint)).job()
 
 
-def _say_started(endpoints: list[Endpoint], queues: list[str]) -> None:
+def _say_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
     for endpoint in endpoints:
         types = endpoint.handlers.message_types
         if not types:

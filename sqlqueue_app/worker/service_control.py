@@ -25,7 +25,7 @@ from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.serializers import JSON_CONTENT_TYPE, serialize
 from sqlqueue_app.monitoring.check_results import keep_result, run_check
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.sending.composer import sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher
 
@@ -41,7 +41,7 @@ _HEARTBEATS = "ServiceControl.Plugin.Heartbeat.Messages."
 _CHECKS = "ServiceControl.Plugin.CustomChecks.Messages."
 
 
-def service_control_jobs(endpoint: Endpoint) -> list[BackgroundJob]:
+def service_control_jobs(endpoint: ReceivingEndpoint) -> list[BackgroundJob]:
     """The background jobs that report to ServiceControl; none without SERVICE_CONTROL_QUEUE. ConfigurationError for a bad check."""
     if endpoint.config.service_control_queue is None:
         return []
@@ -58,7 +58,7 @@ def _check_job(reporter: ServiceControl, check: CustomCheckSettings, endpoint: s
 class ServiceControl:
     """Writes to the queue of ServiceControl as one endpoint. Its methods may be called from several threads."""
 
-    def __init__(self, endpoint: Endpoint, *, now: Callable[[], datetime] = utc_now) -> None:
+    def __init__(self, endpoint: ReceivingEndpoint, *, now: Callable[[], datetime] = utc_now) -> None:
         self._endpoint = endpoint
         self._now = now
         self._identity = sender_identity(endpoint.name, endpoint.book)

@@ -78,7 +78,7 @@ class Supervisor:
         The code is that of the first child that ended for good with another one than 0, else 0.
         """
         memory = InFlightMemory.create(len(self._children))
-        deaths = DeathCounts(memory)
+        deaths = CrashCounter(memory)
         threads = [
             threading.Thread(target=self._keep, args=(child, memory, deaths), name=f"supervise-{child.number + 1}")
             for child in self._children
@@ -103,7 +103,7 @@ class Supervisor:
             if child.process is not None and child.process.poll() is None:
                 child.process.kill()
 
-    def _keep(self, child: _Child, memory: InFlightMemory, deaths: DeathCounts) -> None:
+    def _keep(self, child: _Child, memory: InFlightMemory, deaths: CrashCounter) -> None:
         """Start the child, and again whenever it dies, until it ends for good or the stop comes."""
         while not self._stop.is_set():
             try:
@@ -137,7 +137,7 @@ class Supervisor:
                 os.close(read_end)
             return child.process
 
-    def _ends_for_good(self, child: _Child, process: subprocess.Popen[bytes], deaths: DeathCounts) -> bool:
+    def _ends_for_good(self, child: _Child, process: subprocess.Popen[bytes], deaths: CrashCounter) -> bool:
         """Wait for the end of the child. False if it is to be started again, after a pause that has passed by then."""
         began = self._clock()
         code = process.wait()
@@ -147,7 +147,7 @@ class Supervisor:
             child.exit_code = max(code, 0)
             return True
         # A process that ends in order handles nothing any more, so that a handler's own exit is told from one by its rows.
-        held = deaths.died(child.number, code)
+        held = deaths.process_died(child.number, code)
         if code in (0, *FINAL_EXIT_CODES) and not held:
             child.exit_code = code
             if code:
@@ -229,7 +229,7 @@ class SupervisedProcess:
         threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
 
 
-class DeathCounts:
+class CrashCounter:
     """Counts in the shared memory, where every process sees them. Thread-safe.
 
     Remembers MAX_SUSPECTS rows; beyond them the row whose last death is the longest ago is forgotten. Rows that a process has
@@ -244,7 +244,7 @@ class DeathCounts:
         self._free: list[int] = []
         self._used = 0
 
-    def died(self, process: int, exit_code: int) -> dict[UUID, int]:
+    def process_died(self, process: int, exit_code: int) -> dict[UUID, int]:
         """A process has ended by itself: count the rows that it held, and free its slots; the deaths of each of those rows."""
         with self._lock:
             self._forget_survived()

@@ -21,7 +21,7 @@ from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.receiving.delayed import due_messages_of
 from sqlqueue_app.status.delayed import KnownDelayed, known_delayed_tables
-from sqlqueue_app.tables.delayed import Place, key_of, place_of
+from sqlqueue_app.tables.delayed import DelayedPosition, key_of, position_of
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import FORWARD, HOUR, delayed, put, put_text
 from tests.support.filling import install, table
@@ -50,13 +50,13 @@ def test_pages_go_by_the_due_times_and_miss_none_with_the_same(queue_database: Q
     later = put_text(queue_database, "{}", same + SECOND)
     first = put_text(queue_database, "{}", same - SECOND)
     seen: list[str] = []
-    after: Place | None = None
+    after: DelayedPosition | None = None
     for _ in range(9):
         page = read_delayed_page(delayed(queue_database), 2, after=after)
         seen += [each.key for each in page.messages]
         if page.next is None:
             break
-        after = place_of(delayed(queue_database), page.next.due, page.next.key)
+        after = position_of(delayed(queue_database), page.next.due, page.next.key)
         assert after == page.next
     assert len(seen) == len(set(seen)) == 9
     assert (seen[0], seen[-1]) == (first, later)
@@ -155,7 +155,7 @@ def test_each_message_is_delivered_once_while_workers_move_and_operators_compete
 def test_any_text_is_a_key_or_none(queue_database: QueueDatabase, text: str) -> None:
     install(queue_database)
     assert key_of(delayed(queue_database), text) is None
-    assert place_of(delayed(queue_database), "2030-01-01T00:00:00", text) is None
+    assert position_of(delayed(queue_database), "2030-01-01T00:00:00", text) is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_any_text_is_a_place_or_none(queue_database: QueueDatabase, due: str) ->
     install(queue_database)
     put(queue_database)
     key = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e" if queue_database.vendor == "postgresql" else "1"
-    place = place_of(delayed(queue_database), due, key)
+    place = position_of(delayed(queue_database), due, key)
     read_delayed_page(delayed(queue_database), 2, after=place)
 
 
@@ -179,7 +179,7 @@ def test_a_due_time_without_an_end_is_listed_last(postgresql_database: QueueData
     page = read_delayed_page(delayed(postgresql_database), 2)
     assert [(each.row.due_text[:2], each.row.due is None) for each in page.messages] == [("20", False), ("in", True)]
     assert page.next is not None
-    place = place_of(delayed(postgresql_database), page.next.due, page.next.key)
+    place = position_of(delayed(postgresql_database), page.next.due, page.next.key)
     rest = read_delayed_page(delayed(postgresql_database), 5, after=place)
     assert [each.row.seconds for each in rest.messages] == [None, None]
 

@@ -13,7 +13,7 @@ from sqlqueue_app import subscribe
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving.handlers import Handler, registry
 from sqlqueue_app.tables.installation import subscription_address
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
 
@@ -28,7 +28,7 @@ def table(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> Sub
     monkeypatch.setattr(registry, "all", lambda: [Handler("Commands.Handled", _nothing, None)])
     for topic in ("Commands.Handled", "Commands.Former"):
         subscribe(topic, endpoint="Sales")
-    table.subscribe(Subscription("Legacy", "Commands.Handled", "Gone"))
+    table.subscribe(SubscriptionRow("Legacy", "Commands.Handled", "Gone"))
     return table
 
 

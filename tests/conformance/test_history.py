@@ -16,7 +16,7 @@ from sqlqueue_app.messages.headers import MOST_FORWARDS
 from sqlqueue_app.models import Instance
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
@@ -121,6 +121,6 @@ def test_a_native_transaction_holds_queues_of_several_schemas(postgresql_bench: 
     assert [len(bench.rows(queue)) for queue in ("Billing", "Shipping", "error")] == ([0, 0, 1] if fails else [1, 1, 0])
 
 
-def subscriptions(bench: Bench) -> list[Subscription]:
+def subscriptions(bench: Bench) -> list[SubscriptionRow]:
     book = get_settings().address_book(bench.database.vendor)
     return SubscriptionTable(bench.database.alias, subscription_address(book)).all()

@@ -17,7 +17,7 @@ from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.receiving.delayed import due_messages_of
-from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.queue import forget_tables
@@ -266,7 +266,7 @@ def test_messages_in_a_satellite_reach_no_handler(drained: Bench, calls: Calls) 
 
 def test_a_satellite_that_settings_name_is_set_apart_and_drained_all_the_same(drained: Bench) -> None:
     drained.configure(LEGACY_SATELLITES=True, MAX_CONCURRENCY=10, SATELLITES={"Sales.Retries": {"MAX_CONCURRENCY": 1}})
-    queues = Endpoint(get_settings(), "Sales").receiving_queues(None)
+    queues = ReceivingEndpoint(get_settings(), "Sales").receiving_queues(None)
     assert [(queue.name, queue.maximum, queue.is_drained) for queue in queues] == [
         ("Sales", 10, False),
         ("Sales.Retries", 1, True),

@@ -11,7 +11,7 @@ from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.tables.listing import TABLES_PER_STATEMENT, list_tables, look_at_delayed, look_at_expiries, look_at_queues
+from sqlqueue_app.tables.listing import TABLES_PER_STATEMENT, count_expiries, list_tables, snapshot_delayed, snapshot_queues
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
@@ -23,25 +23,25 @@ ODD = "a\"b'c]d%e"
 
 def test_a_look_says_what_count_and_peek_say(queue: QueueTable, layout: str) -> None:
     queue.send([*rows(3), row(time_to_be_received_ms=EXPIRED), row(time_to_be_received_ms=LATER)])
-    (found,) = look_at_queues(queue.alias, [queue.address], 100)
+    (found,) = snapshot_queues(queue.alias, [queue.address], 100)
     assert (found.waiting, found.expiring, found.expired, found.span) == (5, 2, 1, 5)
     (head,) = queue.peek(1)
     assert found.head == head.headers
     assert found.written == 5
     queue.purge()
-    (empty,) = look_at_queues(queue.alias, [queue.address], 100)
+    (empty,) = snapshot_queues(queue.alias, [queue.address], 100)
     assert (empty.waiting, empty.span, empty.head, empty.written) == (0, 0, None, 5)
 
 
 def test_a_look_ends_at_its_limit(queue: QueueTable) -> None:
     queue.send(rows(7))
-    (found,) = look_at_queues(queue.alias, [queue.address], 4)
+    (found,) = snapshot_queues(queue.alias, [queue.address], 4)
     assert (found.waiting, found.span) == (4, 7)
 
 
 def test_expiries_are_found_beyond_the_limit(queue: QueueTable, layout: str) -> None:
     queue.send([*rows(5), row(time_to_be_received_ms=EXPIRED), row(time_to_be_received_ms=LATER)])
-    assert look_at_expiries(queue.alias, [queue.address], 3) == [(2, 1)]
+    assert count_expiries(queue.alias, [queue.address], 3) == [(2, 1)]
 
 
 def test_tables_are_listed_with_their_layouts(queue: QueueTable, layout: str) -> None:
@@ -56,11 +56,11 @@ def test_many_tables_cost_few_statements(queue_database: QueueDatabase) -> None:
         table.send(rows(number))
     addresses = [table.address for table in made]
     with CaptureQueriesContext(queue_database.connection) as statements:
-        looks = look_at_queues(queue_database.alias, addresses, 100)
+        looks = snapshot_queues(queue_database.alias, addresses, 100)
         assert set(addresses) <= {table.address for table in list_tables(queue_database.alias)}
     assert [look.waiting for look in looks] == [0, 1, 2, 3, 4]
     assert len(statements) == 3
-    assert [look.waiting for look in look_at_queues(queue_database.alias, addresses * (TABLES_PER_STATEMENT // 4), 100)] == [
+    assert [look.waiting for look in snapshot_queues(queue_database.alias, addresses * (TABLES_PER_STATEMENT // 4), 100)] == [
         0, 1, 2, 3, 4
     ] * (TABLES_PER_STATEMENT // 4)  # fmt: skip
 
@@ -75,10 +75,10 @@ def test_delayed_tables_are_told_apart_and_looked_at(queue_database: QueueDataba
     (found,) = [table for table in list_tables(queue_database.alias) if table.address == address]
     assert found.is_delayed
     assert found.layout is None
-    (look,) = look_at_delayed(queue_database.alias, [address], 100)
+    (look,) = snapshot_delayed(queue_database.alias, [address], 100)
     assert (look.waiting, look.overdue) == (3, 1)
     assert look.first_due == pytest.approx(early.timestamp(), abs=0.01)
-    assert [(each.waiting, each.overdue) for each in look_at_delayed(queue_database.alias, [address], 2)] == [(2, 1)]
+    assert [(each.waiting, each.overdue) for each in snapshot_delayed(queue_database.alias, [address], 2)] == [(2, 1)]
 
 
 def test_tables_of_other_kinds_are_not_listed(queue_database: QueueDatabase) -> None:
@@ -94,4 +94,4 @@ def test_tables_of_other_kinds_are_not_listed(queue_database: QueueDatabase) -> 
 def test_a_table_that_is_gone_is_an_error(queue_database: QueueDatabase) -> None:
     there = make_table(queue_database)
     with pytest.raises(DatabaseError):
-        look_at_queues(queue_database.alias, [there.address, address_of(queue_database, "gone")], 10)
+        snapshot_queues(queue_database.alias, [there.address, address_of(queue_database, "gone")], 10)

@@ -77,9 +77,7 @@ def test_a_statement_takes_so_much(
 
 def test_sql_server_never_deletes_so_much_that_the_table_is_locked() -> None:
     pieces = list(
-        row_selection._portions(
-            [NumberRange(1, 12_000), NumberRange(12_002, 12_010)], row_selection._ROWS_PER_STATEMENT["sqlserver"]
-        )
+        row_selection._chunks([NumberRange(1, 12_000), NumberRange(12_002, 12_010)], row_selection._ROWS_PER_STATEMENT["sqlserver"])
     )
 
     assert [sum(high - low + 1 for low, high in piece) for piece in pieces] == [4_900, 4_900, 2_209]

@@ -16,14 +16,14 @@ from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.tables.subscriptions import LONGEST_VALUE, Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import LONGEST_VALUE, SubscriptionRow, SubscriptionTable
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.tables import address_of, elsewhere, execute, golden_statements
 from tests.support.waiting import poll_until
 
-BILLING = Subscription("Billing", "Shop.OrderPlaced", "Billing")
-OUTER = Subscription("Billing", "Shop.Outer+Inner", "Billing")
-SHIPPING = Subscription("Shipping", "Shop.OrderPlaced", "Shipping")
+BILLING = SubscriptionRow("Billing", "Shop.OrderPlaced", "Billing")
+OUTER = SubscriptionRow("Billing", "Shop.Outer+Inner", "Billing")
+SHIPPING = SubscriptionRow("Shipping", "Shop.OrderPlaced", "Shipping")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_to_subscribe_again_keeps_the_row_or_changes_its_address(table: Subscrip
     table.subscribe(BILLING)
     assert table.all() == [BILLING]
 
-    moved = Subscription("Billing", "Shop.OrderPlaced", "Elsewhere")
+    moved = SubscriptionRow("Billing", "Shop.OrderPlaced", "Elsewhere")
     table.subscribe(moved)
     assert table.all() == [moved]
 
@@ -82,11 +82,11 @@ def test_what_the_columns_cannot_hold_is_refused(table: SubscriptionTable, what:
     values = {"endpoint": "Billing", "topic": "Shop.OrderPlaced", "address": "Billing", what: value}
 
     with pytest.raises(ConfigurationError, match=f"its {what} .* expected 1 to 200"):
-        table.subscribe(Subscription(**values))
+        table.subscribe(SubscriptionRow(**values))
 
 
 def test_the_longest_values_are_held(table: SubscriptionTable) -> None:
-    longest = Subscription("e" * LONGEST_VALUE, "t" * LONGEST_VALUE, "a" * LONGEST_VALUE)
+    longest = SubscriptionRow("e" * LONGEST_VALUE, "t" * LONGEST_VALUE, "a" * LONGEST_VALUE)
 
     table.subscribe(longest)
 
@@ -192,5 +192,5 @@ def test_a_table_that_a_real_endpoint_made_and_filled(postgresql_database: Queue
     assert [(each.endpoint, each.address) for each in found] == [("Billing", '"public"."Billing"'), ("Web", '"public"."Web"')]
     for row in rows:
         # ours say the same, so nothing changes
-        table.subscribe(Subscription(row["endpoint"], row["topic"], row["queueaddress"]))
+        table.subscribe(SubscriptionRow(row["endpoint"], row["topic"], row["queueaddress"]))
     assert len(table.all()) == len(rows) == 3

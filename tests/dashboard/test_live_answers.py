@@ -138,13 +138,13 @@ def test_what_is_wrong_is_not_kept(sqlite_database: QueueDatabase, clock: Clock)
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tables that were counted, in their order."""
     tables: list[str] = []
-    look = listing.look_at_queues
+    look = listing.snapshot_queues
 
     def recorded(alias: str, addresses: Any, limit: int) -> Any:
         tables.extend(each.table for each in addresses)
         return look(alias, addresses, limit)
 
-    monkeypatch.setattr(queues, "look_at_queues", recorded)
+    monkeypatch.setattr(queues, "snapshot_queues", recorded)
     return tables
 
 
@@ -177,13 +177,13 @@ def test_they_share_their_looks_at_tables_of_delayed_messages(
 ) -> None:
     install(sqlite_database)
     looked: list[int] = []
-    look = listing.look_at_delayed
+    look = listing.snapshot_delayed
 
     def recorded(alias: str, addresses: Any, limit: int) -> Any:
         looked.append(len(addresses))
         return look(alias, addresses, limit)
 
-    monkeypatch.setattr(delayed, "look_at_delayed", recorded)
+    monkeypatch.setattr(delayed, "snapshot_delayed", recorded)
     client = client_of("viewer")
     live(client, DASHBOARD)
     live(client, OVERVIEW)

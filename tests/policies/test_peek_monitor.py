@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.policies.polling import MONITOR_FAULT_PAUSE_SECONDS, Batch, Look, look
+from sqlqueue_app.policies.polling import MONITOR_FAULT_PAUSE_SECONDS, Batch, PeekDecision, decide_after_peek
 
 
 def test_one_receive_for_each_message_that_waits_and_no_pause() -> None:
-    assert look(17, 1.0) == Look(receives=17, wait_seconds=0.0)
+    assert decide_after_peek(17, 1.0) == PeekDecision(receives=17, wait_seconds=0.0)
 
 
 @pytest.mark.parametrize("waiting", [0, -3])
 def test_nothing_waits_so_the_peek_delay_passes(waiting: int) -> None:
-    assert look(waiting, 2.5) == Look(receives=0, wait_seconds=2.5)
+    assert decide_after_peek(waiting, 2.5) == PeekDecision(receives=0, wait_seconds=2.5)
 
 
 def test_the_delay_does_not_grow() -> None:
-    assert [look(0, 1.0).wait_seconds for _ in range(20)] == [1.0] * 20
+    assert [decide_after_peek(0, 1.0).wait_seconds for _ in range(20)] == [1.0] * 20
 
 
 def test_a_batch_is_settled_when_every_started_receive_has_taken_its_row() -> None:
@@ -61,7 +61,7 @@ def test_a_batch_takes_what_was_peeked_at_most_and_wastes_no_more_than_a_round_o
     """The peek is an estimate: fewer may be there (gaps in the numbers) or more (they came since)."""
     batch = Batch()
     running = found = missed = 0
-    remaining = look(peeked, 1.0).receives
+    remaining = decide_after_peek(peeked, 1.0).receives
     while remaining or running:
         while remaining and running < at_once and batch.may_start():
             remaining -= 1

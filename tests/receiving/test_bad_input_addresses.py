@@ -14,7 +14,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.messages.headers import MOST_FORWARDS
 from sqlqueue_app.tables.installation import subscription_address
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.tables import execute
 from tests.support.worker_processes import address
@@ -139,7 +139,7 @@ def test_an_event_for_an_unknown_schema_reaches_nobody_and_the_error_names_the_s
     bench.install_queues("Billing")
     subscribe("Test.Placed", endpoint="Billing")
     table = SubscriptionTable(bench.database.alias, subscription_address(get_settings().address_book("postgresql")))
-    table.subscribe(Subscription("Far", "Test.Placed", '"nowhere"."Far"'))
+    table.subscribe(SubscriptionRow("Far", "Test.Placed", '"nowhere"."Far"'))
     with pytest.raises(QueueNotFound, match=r"the subscription of endpoint 'Far' to 'Test\.Placed'"):
         publish("Test.Placed", {})
     assert bench.rows("Billing") == []

@@ -14,7 +14,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, ReplyLost
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving.instances import Heartbeat, lease_instance
-from sqlqueue_app.receiving.reply_listeners import _of_this_process, homes
+from sqlqueue_app.receiving.reply_listeners import _of_this_process, reply_listeners
 from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal
 from sqlqueue_app.sending.replies import PendingRequests, Request, pending
 from tests.support.bench import Asking, Running, take
@@ -78,7 +78,7 @@ def test_who_lost_its_queue_says_so_and_leases_another(asking: Asking, events: A
 
 def test_a_request_whose_queue_is_lost_at_this_moment_is_not_sent(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     held = request("Test.Ask")
-    monkeypatch.setattr(homes, "has", lambda home: False)
+    monkeypatch.setattr(reply_listeners, "has", lambda listener: False)
     with pytest.raises(ReplyLost, match="nothing was sent"):
         request("Test.Ask")
     assert len(asking.bench.rows("Sales")) == pending.counts().waiting == 1
@@ -102,19 +102,19 @@ def test_a_worker_answers_the_requests_of_its_process_by_its_own_queue(asking: A
         context.reply(1)
 
     with Running(asking.bench, endpoints=["Sales", "Web"]):
-        poll_until(lambda: homes.find("Web"))
+        poll_until(lambda: reply_listeners.find("Web"))
         asked = request("Test.Ask")
         assert asked.result(SECONDS) == 1
         assert asked.queue == "Web.here"
         assert [row.callback_queue for row in asking.instances()] == ["Web.here"]
         assert _of_this_process._receivers == {}
-    assert homes.find("Web") is None
+    assert reply_listeners.find("Web") is None
 
 
 def test_a_worker_without_send_as_asks_as_the_endpoint_it_runs(asking: Asking) -> None:
     asking.bench.database.configure(SEND_AS=None)
     with Running(asking.bench, endpoints=["Web"]):
-        poll_until(lambda: homes.find("Web"))
+        poll_until(lambda: reply_listeners.find("Web"))
         asked = request("Test.Ask")
         asking.answer(asked.message_id)
         assert asked.result(SECONDS) == {}
@@ -122,7 +122,7 @@ def test_a_worker_without_send_as_asks_as_the_endpoint_it_runs(asking: Asking) -
 
 def test_requests_end_with_the_worker_that_received_their_replies(asking: Asking) -> None:
     with Running(asking.bench, endpoints=["Web"]):
-        poll_until(lambda: homes.find("Web"))
+        poll_until(lambda: reply_listeners.find("Web"))
         asked = request("Test.Ask")
     with pytest.raises(ReplyLost, match=r"the worker that received from 'Web.here' has ended"):
         asked.result(SECONDS)
@@ -138,7 +138,7 @@ def test_a_worker_that_lost_its_queue_leaves_it_alone(asking: Asking, monkeypatc
 
     monkeypatch.setattr(Heartbeat, "__init__", remember)
     with Running(asking.bench, endpoints=["Web"]):
-        poll_until(lambda: homes.find("Web"))
+        poll_until(lambda: reply_listeners.find("Web"))
         lost = request("Test.Ask")
         give_away(asking)
         beats[0].beat()

@@ -13,7 +13,7 @@ from sqlqueue_app import handles, publish
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import FAST, Bench, Calls
 
 TYPE = "Shop.Messages.Outer+OrderPlaced, Shop.Messages, Version=1.2.3.4, Culture=neutral, PublicKeyToken=null"
@@ -92,7 +92,7 @@ def test_an_old_endpoint_subscribes_gets_events_and_unsubscribes(publisher: Benc
     form(publisher)
     publisher.run(endpoints=["Sales"])
 
-    assert table(publisher).all() == [Subscription("Billing", TOPIC, canonical(publisher, "Billing"))]
+    assert table(publisher).all() == [SubscriptionRow("Billing", TOPIC, canonical(publisher, "Billing"))]
     # the worker, in this process, has changed the table: what was remembered is forgotten
     publish(TOPIC, {"n": 2})
     assert [json.loads(row.body or b"") for row in publisher.rows("Billing")] == [{"n": 2}]

@@ -18,7 +18,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.receiving import duplicates
-from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from tests.support.bench import Bench, Calls
 
 
@@ -157,7 +157,7 @@ def test_what_is_old_is_forgotten_in_batches(bench: Bench, counting: Callable[..
     old = list(remembered.values_list("pk", flat=True))[:5]
     remembered.filter(pk__in=old).update(handled_at=timezone.now() - timedelta(hours=2))
     monkeypatch.setattr(duplicates, "FORGET_BATCH", 2)
-    endpoint = Endpoint(get_settings(), "Sales")
+    endpoint = ReceivingEndpoint(get_settings(), "Sales")
     (queue,) = endpoint.receiving_queues(None)
     endpoint.check_tables([queue])
     (job,) = [job for job in endpoint.watching_jobs() if job.name.startswith("forget")]

@@ -14,7 +14,7 @@ from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.messages.types import message_type
 from sqlqueue_app.sending.subscribers import forget_subscribers
 from sqlqueue_app.tables.installation import subscription_address
-from sqlqueue_app.tables.subscriptions import Subscription, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.tables import execute
 
@@ -50,7 +50,7 @@ class Shop:
         book = get_settings().address_book(self.bench.database.vendor)
         return SubscriptionTable(self.bench.database.alias, subscription_address(book))
 
-    def rows(self) -> list[Subscription]:
+    def rows(self) -> list[SubscriptionRow]:
         return self.table.all()
 
     def run(self) -> None:
@@ -81,7 +81,7 @@ def test_a_worker_subscribes_to_what_it_handles_but_for_its_commands(shop: Shop,
 
     # Sales.PlaceOrder is a command of this endpoint; what is routed to another one can only come as an event
     assert shop.rows() == [
-        Subscription("Sales", topic, shop.address("Sales"))
+        SubscriptionRow("Sales", topic, shop.address("Sales"))
         for topic in ("Billing.OrderBilled", "Events.IOrderEvent", "Shop.Outer+Inner")
     ]
     assert events().count("subscribed") == 3
@@ -93,15 +93,15 @@ def test_a_second_start_writes_nothing_and_a_wrong_address_is_mended(shop: Shop,
     shop.run()
     assert events().count("subscribed") == 1
 
-    shop.table.subscribe(Subscription("Sales", "Billing.OrderBilled", shop.address("Billing")))
+    shop.table.subscribe(SubscriptionRow("Sales", "Billing.OrderBilled", shop.address("Billing")))
     shop.run()
 
     assert events().count("subscribed") == 2
-    assert shop.rows() == [Subscription("Sales", "Billing.OrderBilled", shop.address("Sales"))]
+    assert shop.rows() == [SubscriptionRow("Sales", "Billing.OrderBilled", shop.address("Sales"))]
 
 
 def test_what_is_no_longer_handled_stays_subscribed(shop: Shop) -> None:
-    shop.table.subscribe(Subscription("Sales", "Billing.Former", shop.address("Sales")))
+    shop.table.subscribe(SubscriptionRow("Sales", "Billing.Former", shop.address("Sales")))
 
     shop.run()
 
@@ -242,7 +242,7 @@ def test_an_event_of_a_net_publisher_reaches_the_handler_of_its_interface(shop: 
 
 def test_what_was_changed_by_hand_is_found_when_the_old_answer_is_forgotten(shop: Shop) -> None:
     publish(OrderPlaced("1"))
-    shop.table.subscribe(Subscription("Billing", "Events.OrderPlaced", shop.address("Billing")))
+    shop.table.subscribe(SubscriptionRow("Billing", "Events.OrderPlaced", shop.address("Billing")))
 
     forget_subscribers()
     publish(OrderPlaced("2"))

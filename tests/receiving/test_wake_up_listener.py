@@ -86,9 +86,9 @@ def test_behind_a_pooler_nothing_rests(bench: Bench, monkeypatch: pytest.MonkeyP
 
     table = bench.table("Sales").qualified
     with Line(bench, "Sales") as line:
-        assert line.connection.covered({table: wake_up_channel(table)}) == {wake_up_channel(table)}
+        assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == {wake_up_channel(table)}
         monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
-        assert line.connection.covered({table: wake_up_channel(table)}) == frozenset()
+        assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == frozenset()
 
 
 def test_many_announcements_wake_without_an_answer_being_lost(bench: Bench) -> None:
@@ -98,7 +98,7 @@ def test_many_announcements_wake_without_an_answer_being_lost(bench: Bench) -> N
     with Line(bench, "Sales") as line:
         for number in range(20):
             by_insert(bench, number)
-            assert line.connection.covered({table: wake_up_channel(table)}) == {wake_up_channel(table)}
+            assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == {wake_up_channel(table)}
             assert line.wait() == {"Sales"}
 
 
@@ -150,7 +150,7 @@ def stalled(bench: Bench, postgresql_server: ThrowAwayServer, monkeypatch: pytes
 def test_a_server_that_ceases_to_answer_is_given_up(stalled: ListeningConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcements, "ANSWER_SECONDS", 0.05)
     with pytest.raises(ConnectionLost, match=r"does not answer within 0\.05 s"):
-        stalled.covered({})
+        stalled.channels_with_trigger({})
 
 
 def test_the_stop_does_not_wait_for_a_server_that_ceases_to_answer(
@@ -161,7 +161,7 @@ def test_the_stop_does_not_wait_for_a_server_that_ceases_to_answer(
     interrupter.start()
     began = time.monotonic()
     with pytest.raises(Interrupted):
-        stalled.covered({})
+        stalled.channels_with_trigger({})
     assert time.monotonic() - began < 4  # psycopg gives a server five seconds to end a statement
     interrupter.join()
     with pytest.raises(Interrupted):

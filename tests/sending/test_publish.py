@@ -25,7 +25,7 @@ from sqlqueue_app.sending.composer import Composer, SenderIdentity, sender_ident
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.subscribers import MOST_EVENT_TYPES, SECONDS_REMEMBERED, Subscribers
 from sqlqueue_app.tables.installation import install_tables, subscription_address
-from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from tests.sending.conftest import Desk
 from tests.support.tables import elsewhere
 
@@ -120,7 +120,7 @@ def test_subscribers_of_parents_get_it_too_and_each_address_once(stand: Desk) ->
 def test_two_endpoints_with_one_address_in_two_spellings_get_one_copy(postgresql_stand: Desk) -> None:
     table = subscribers(postgresql_stand, lambda: 0).table
     for endpoint, address in (("Billing", '"public"."Billing"'), ("Other", "Billing"), ("Third", "public.Billing")):
-        table.subscribe(Subscription(endpoint, "Publishing.IOrderEvent", address))
+        table.subscribe(SubscriptionRow(endpoint, "Publishing.IOrderEvent", address))
 
     publish(OrderEvent("42"))
 
@@ -222,7 +222,7 @@ def test_a_dropped_queue_that_alone_has_subscribed_is_an_error_too(stand: Desk) 
 
 def test_a_row_that_holds_no_address_stops_the_event_and_is_named(postgresql_stand: Desk) -> None:
     table = subscribers(postgresql_stand, lambda: 0).table
-    table.subscribe(Subscription("Odd", "Publishing.IOrderEvent", '"public".""'))
+    table.subscribe(SubscriptionRow("Odd", "Publishing.IOrderEvent", '"public".""'))
     subscribe(OrderEvent, endpoint="Billing")
 
     with pytest.raises(AddressError, match=r"the subscription of endpoint 'Odd' to 'Publishing.IOrderEvent' names no queue"):
@@ -275,7 +275,7 @@ def test_send_as_subscribes_where_no_endpoint_is_named(stand: Desk) -> None:
     (row,) = subscribers(stand, lambda: 0).table.all()
 
     address = {"sqlite": "Billing", "postgresql": '"public"."Billing"', "sqlserver": row.address}[stand.database.vendor]
-    assert row == Subscription("Billing", "Publishing.Outer+OrderShipped", address)
+    assert row == SubscriptionRow("Billing", "Publishing.Outer+OrderShipped", address)
     assert unsubscribe(OrderShipped) is True
 
 
@@ -305,7 +305,7 @@ def test_subscribers_are_remembered_for_five_seconds_none_of_them_too(stand: Des
     assert SECONDS_REMEMBERED == 5
     assert endpoints(known) == []
 
-    others.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"))
+    others.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"))
     clock.now += 4.9
     assert endpoints(known) == []
     assert endpoints(known, ("Other", *TOPIC)) == ["Billing"]
@@ -321,7 +321,7 @@ def test_subscribers_are_remembered_for_five_seconds_none_of_them_too(stand: Des
 def test_own_changes_are_seen_at_once(stand: Desk) -> None:
     known = subscribers(stand, Clock())
     assert endpoints(known) == []
-    known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"))
+    known.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"))
     assert endpoints(known) == ["Billing"]
     known.table.unsubscribe("Billing", TOPIC[0])
     assert endpoints(known) == []
@@ -330,14 +330,14 @@ def test_own_changes_are_seen_at_once(stand: Desk) -> None:
 def test_what_a_transaction_has_changed_is_remembered_when_it_commits(stand: Desk) -> None:
     known = subscribers(stand, Clock())
     with suppress(InterruptedError), transaction.atomic(using=stand.alias):
-        known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"), join=True)
+        known.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"), join=True)
         assert endpoints(known) == ["Billing"]
         assert elsewhere(lambda: endpoints(known)) == []
         raise InterruptedError
     assert endpoints(known) == []
 
     with transaction.atomic(using=stand.alias):
-        known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"), join=True)
+        known.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"), join=True)
         assert elsewhere(lambda: endpoints(known)) == []
     assert endpoints(known) == ["Billing"]
 
@@ -346,10 +346,10 @@ def test_what_was_read_before_a_change_is_not_remembered_after_it(sqlite_stand: 
     known = subscribers(sqlite_stand, Clock())
     read = known.table.subscribers
 
-    def read_slowly(topics: tuple[str, ...]) -> list[Subscription]:
+    def read_slowly(topics: tuple[str, ...]) -> list[SubscriptionRow]:
         found = read(topics)
         known.table.subscribers = read  # type: ignore[method-assign]
-        known.table.subscribe(Subscription("Billing", TOPIC[0], "Billing"))
+        known.table.subscribe(SubscriptionRow("Billing", TOPIC[0], "Billing"))
         return found
 
     known.table.subscribers = read_slowly  # type: ignore[assignment,method-assign]
@@ -362,7 +362,7 @@ def test_few_event_types_are_remembered(sqlite_stand: Desk) -> None:
     known, others = subscribers(sqlite_stand, clock), subscribers(sqlite_stand, clock)
     for number in range(MOST_EVENT_TYPES):
         known.of((f"Publishing.Type{number}",))
-    others.table.subscribe(Subscription("Billing", "Publishing.Type0", "Billing"))
+    others.table.subscribe(SubscriptionRow("Billing", "Publishing.Type0", "Billing"))
     assert endpoints(known, ("Publishing.Type0",)) == []
 
     known.of(("Publishing.OneMore",))

@@ -20,7 +20,7 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.rows import NewRow
-from sqlqueue_app.tables.subscriptions import Subscription
+from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from tests.support.databases import QueueDatabase
 
 ENDPOINTS: dict[str, Any] = {"Sales": {"INSTANCE": "here", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}}}
@@ -41,7 +41,7 @@ def table(database: QueueDatabase, name: str) -> QueueTable:
 def subscribe(database: QueueDatabase, endpoint: str, topic: str, address: str | None = None) -> None:
     """A row of the subscription table; the address is that of the endpoint's queue unless another is given."""
     subscriptions = subscribers_of(database.alias, address_book_of(get_settings())).table
-    subscriptions.subscribe(Subscription(endpoint, topic, address or endpoint))
+    subscriptions.subscribe(SubscriptionRow(endpoint, topic, address or endpoint))
 
 
 def row(headers: dict[str, str | None] | str | None = None, body: bytes = b"{}", lifetime_ms: int | None = None) -> NewRow:

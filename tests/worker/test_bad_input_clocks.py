@@ -14,7 +14,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ReplyLost
 from sqlqueue_app.models import Instance, QueueSample
 from sqlqueue_app.receiving import instances
-from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.reply_listeners import _of_this_process
 from sqlqueue_app.status.samples import Sampling
 from sqlqueue_app.status.schedules import Schedules
@@ -222,7 +222,7 @@ def test_handled_messages_are_remembered_over_a_jump(office: Bench, server: Data
         office.put(headers, b'{"n": 1}')
         office.run()
         server.jump(hours * HOUR)
-        endpoint = Endpoint(get_settings(), "Sales")
+        endpoint = ReceivingEndpoint(get_settings(), "Sales")
         endpoint.check_tables(endpoint.receiving_queues(None))
         (forget,) = [job for job in endpoint.watching_jobs() if job.name.startswith("forget")]
         forget.call()

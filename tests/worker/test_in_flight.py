@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from sqlqueue_app.receiving.in_flight import MAX_CRASHES, SLOTS, CrashCount, InFlightMemory, InFlightRegistry, way_of_ending
-from sqlqueue_app.worker.supervisor import DeathCounts
+from sqlqueue_app.worker.supervisor import CrashCounter
 from tests.support.waiting import join_all, poll_until
 
 ONE, TWO, THREE, FOUR = (uuid.UUID(int=number) for number in range(1, 5))
@@ -25,18 +25,18 @@ def memory() -> Iterator[InFlightMemory]:
 
 
 @pytest.fixture
-def counts(memory: InFlightMemory) -> DeathCounts:
-    return DeathCounts(memory)
+def counts(memory: InFlightMemory) -> CrashCounter:
+    return CrashCounter(memory)
 
 
 def held(memory: InFlightMemory, process: int = 0) -> set[uuid.UUID]:
     return {uuid.UUID(bytes=row_id) for row_id in memory.held(process)}
 
 
-def die_at(memory: InFlightMemory, counts: DeathCounts, row_id: uuid.UUID, *, process: int = 0, exit_code: int = -9) -> int:
+def die_at(memory: InFlightMemory, counts: CrashCounter, row_id: uuid.UUID, *, process: int = 0, exit_code: int = -9) -> int:
     """A process that begins this row and dies."""
     memory.hold(memory.slots(process).start, row_id.bytes)
-    return counts.died(process, exit_code)[row_id]
+    return counts.process_died(process, exit_code)[row_id]
 
 
 def test_a_row_is_held_from_its_begin_to_its_end(memory: InFlightMemory) -> None:
@@ -54,7 +54,7 @@ def test_of_several_rows_in_one_transaction_only_the_one_that_is_being_handled_i
     for row_id in (ONE, TWO, THREE):
         work.begin(row_id)
     assert held(memory) == {THREE}
-    assert DeathCounts(memory).died(0, -signal.SIGKILL) == {THREE: 1}
+    assert CrashCounter(memory).process_died(0, -signal.SIGKILL) == {THREE: 1}
 
 
 def test_every_thread_has_a_slot_of_its_own_and_gives_it_back(memory: InFlightMemory) -> None:
@@ -88,11 +88,11 @@ def test_a_thread_that_finds_no_slot_is_not_watched_and_works_all_the_same(memor
     work.end()
 
 
-def test_the_third_death_is_the_last(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_the_third_death_is_the_last(memory: InFlightMemory, counts: CrashCounter) -> None:
     for expected in range(1, MAX_CRASHES + 1):
         work = InFlightRegistry(memory, 0)
         assert work.begin(ONE) is None
-        assert counts.died(0, -signal.SIGSEGV) == {ONE: expected}
+        assert counts.process_died(0, -signal.SIGSEGV) == {ONE: expected}
         assert held(memory) == set()
     again = InFlightRegistry(memory, 1)
     died = again.begin(ONE)
@@ -101,7 +101,7 @@ def test_the_third_death_is_the_last(memory: InFlightMemory, counts: DeathCounts
     assert again.begin(TWO) is None
 
 
-def test_a_row_that_was_ended_after_all_is_forgotten_by_all(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_a_row_that_was_ended_after_all_is_forgotten_by_all(memory: InFlightMemory, counts: CrashCounter) -> None:
     for _ in range(MAX_CRASHES):
         die_at(memory, counts, ONE)
     other = InFlightRegistry(memory, 1)
@@ -114,7 +114,7 @@ def test_a_row_that_was_ended_after_all_is_forgotten_by_all(memory: InFlightMemo
     assert die_at(memory, counts, ONE) == 1
 
 
-def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory: InFlightMemory, counts: CrashCounter) -> None:
     for _ in range(MAX_CRASHES):
         die_at(memory, counts, ONE)
     die_at(memory, counts, TWO)
@@ -123,14 +123,14 @@ def test_the_rows_of_a_batch_are_survived_when_their_transaction_is_over(memory:
     assert [work.begin(row_id) is None for row_id in batch] == [False, True, True]
     assert held(memory, 1) == {THREE}
     # The third one kills the process: the move of the first one into the error queue is undone with it.
-    assert counts.died(1, -9) == {THREE: 1}
+    assert counts.process_died(1, -9) == {THREE: 1}
     again = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
     assert [again.begin(row_id) is None for row_id in batch] == [False, True, True]
     again.end()
     assert [die_at(memory, counts, row_id) for row_id in batch] == [1, 1, 1]
 
 
-def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InFlightMemory, counts: CrashCounter) -> None:
     for row_id in (ONE, TWO):
         die_at(memory, counts, row_id)
     work = InFlightRegistry(memory, 1, suspect_wait_seconds=60)
@@ -155,7 +155,7 @@ def test_suspects_are_handled_one_at_a_time_and_others_beside_them(memory: InFli
     join_all([second, third])
 
 
-def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InFlightMemory, counts: CrashCounter) -> None:
     for row_id in (ONE, TWO):
         die_at(memory, counts, row_id)
     work = InFlightRegistry(memory, 1, suspect_wait_seconds=0.01)
@@ -173,7 +173,7 @@ def test_a_suspect_waits_for_its_turn_no_longer_than_it_must(memory: InFlightMem
     work.end()
 
 
-def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InFlightMemory, counts: CrashCounter) -> None:
     """The database gives the row of a dead process to another one before the supervisor has seen the end."""
     for _ in range(MAX_CRASHES - 1):
         die_at(memory, counts, ONE)
@@ -188,22 +188,22 @@ def test_a_death_that_is_not_counted_yet_is_waited_for(memory: InFlightMemory, c
     thread.start()
     thread.join(0.1)
     assert thread.is_alive()
-    counts.died(0, -signal.SIGKILL)
+    counts.process_died(0, -signal.SIGKILL)
     join_all([thread])
     assert f"the process died {MAX_CRASHES} times" in str(told[0])
     assert held(memory, 1) == set()
 
 
-def test_an_end_on_purpose_leaves_nothing_to_count(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_an_end_on_purpose_leaves_nothing_to_count(memory: InFlightMemory, counts: CrashCounter) -> None:
     work = InFlightRegistry(memory, 0)
     work.begin(ONE)
     work.abandon()
-    assert counts.died(0, 143) == {}
+    assert counts.process_died(0, 143) == {}
     assert not memory.has_suspects()
 
 
 def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InFlightMemory) -> None:
-    counts = DeathCounts(memory, size=2)
+    counts = CrashCounter(memory, size=2)
     die_at(memory, counts, ONE)
     die_at(memory, counts, TWO)
     assert die_at(memory, counts, ONE) == 2
@@ -219,7 +219,7 @@ def test_the_memory_of_deaths_is_bounded_and_forgets_the_longest_ago(memory: InF
     assert memory.crashes(FOUR) == CrashCount(1, -9)
 
 
-def test_a_list_that_is_being_written_is_not_read(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_a_list_that_is_being_written_is_not_read(memory: InFlightMemory, counts: CrashCounter) -> None:
     die_at(memory, counts, ONE)
     reader = InFlightMemory(os.dup(memory.descriptor))
     try:
@@ -236,7 +236,7 @@ def test_a_list_that_is_being_written_is_not_read(memory: InFlightMemory, counts
         reader.close()
 
 
-def test_another_process_sees_it_and_it_outlives_a_kill(memory: InFlightMemory, counts: DeathCounts) -> None:
+def test_another_process_sees_it_and_it_outlives_a_kill(memory: InFlightMemory, counts: CrashCounter) -> None:
     reading, writing = os.pipe()
     if not (child := os.fork()):
         InFlightRegistry(InFlightMemory(memory.descriptor), 1).begin(ONE)
@@ -251,7 +251,7 @@ def test_another_process_sees_it_and_it_outlives_a_kill(memory: InFlightMemory, 
         os.waitpid(child, 0)
         os.close(reading)
         os.close(writing)
-    assert counts.died(1, -signal.SIGKILL) == {ONE: 1}
+    assert counts.process_died(1, -signal.SIGKILL) == {ONE: 1}
     assert held(memory, 1) == set()
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.db import DatabaseError, connections, transaction
 
 from sqlqueue_app.receiving.background import BackgroundJob, BackgroundJobs
-from sqlqueue_app.tables.connections import KEPT_SECONDS, KeptConnections
+from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
 from tests.support.databases import QueueDatabase
 from tests.support.waiting import join_all
 
@@ -27,7 +27,7 @@ class Jobs:
     def __init__(self, alias: str) -> None:
         self.alias = alias
         self.seconds = 0.0
-        self.kept = KeptConnections(clock=lambda: self.seconds)
+        self.pool = ConnectionPool(clock=lambda: self.seconds)
         self.sessions: list[int] = []
 
     def run(self, *works: Callable[[], Any]) -> list[int]:
@@ -36,7 +36,7 @@ class Jobs:
         together = threading.Barrier(len(works))
 
         def one(work: Callable[[], Any]) -> None:
-            with self.kept.lent():
+            with self.pool.checkout():
                 sessions.append(session(self.alias))
                 together.wait(60)
                 work()
@@ -56,7 +56,7 @@ def nothing() -> None:
 def jobs(postgresql_database: QueueDatabase) -> Any:
     jobs = Jobs(postgresql_database.alias)
     yield jobs
-    jobs.kept.close()
+    jobs.pool.close()
 
 
 def test_one_after_the_other_share_one(jobs: Jobs) -> None:
@@ -68,9 +68,9 @@ def test_side_by_side_each_has_its_own_and_what_is_not_needed_later_is_closed(jo
     assert len(set(both)) == 2
     (last,) = jobs.run(nothing)
     assert last in both
-    jobs.seconds = KEPT_SECONDS + 1
+    jobs.seconds = POOL_IDLE_SECONDS + 1
     jobs.run(nothing)
-    assert len(jobs.kept._shelf) == 1
+    assert len(jobs.pool._idle) == 1
 
 
 def test_after_an_error_it_is_a_new_one(jobs: Jobs) -> None:

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from sqlqueue_app import handles, pause, send_many
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.receiving import instances
-from sqlqueue_app.receiving.endpoint import Endpoint
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from tests.support.bench import Bench, Calls, Running
 from tests.support.filling import message
 from tests.support.waiting import poll_until
@@ -56,7 +56,7 @@ def test_a_worker_purges_what_has_expired_from_all_its_queues_and_nothing_else(
 
 def test_with_0_nothing_is_purged(bench: Bench, monkeypatch: pytest.MonkeyPatch, events: Callable[[], list[str]]) -> None:
     bench.configure(PURGE_EXPIRED_EVERY=0)
-    endpoint = Endpoint(get_settings(), "Sales")
+    endpoint = ReceivingEndpoint(get_settings(), "Sales")
     assert endpoint.purge_jobs(endpoint.receiving_queues(None)) == []
     with paused(bench, monkeypatch):
         until_it_receives_nothing(bench)
@@ -70,7 +70,7 @@ def test_a_purge_goes_on_in_batches_until_nothing_is_left_and_says_how_much_it_w
 ) -> None:
     caplog.set_level("INFO", logger="sqlqueue")
     bench.configure(PURGE_EXPIRED_EVERY=timedelta(minutes=7), PURGE_EXPIRED_BATCH=2, SATELLITES=SATELLITES)
-    endpoint = Endpoint(get_settings(), "Sales")
+    endpoint = ReceivingEndpoint(get_settings(), "Sales")
     jobs = endpoint.purge_jobs(endpoint.receiving_queues("Sales.here"))
     assert [(job.name, job.every_seconds) for job in jobs] == [
         (f"purge expired of {queue}", 420) for queue in ("Sales", "Sales.Priority", "Sales.here")

@@ -20,9 +20,9 @@ from django.db.migrations.operations.base import Operation
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.schema import TableKind, create_statements, drop_statement
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.tables.connections import dialect_of_connection
+from sqlqueue_app.tables.connections import dialect_of_connection, table_exists
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX, SUBSCRIPTION_TABLE, check_address, delayed_address
-from sqlqueue_app.tables.listing import current_catalog, table_exists
+from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import forget_tables
 
 

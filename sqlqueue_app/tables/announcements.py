@@ -32,9 +32,8 @@ from sqlqueue_app.dialects.schema import (
 )
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, table_exists
 from sqlqueue_app.tables.installation import Finding, FindingKind
-from sqlqueue_app.tables.listing import table_exists
 from sqlqueue_app.tables.queue import COPY_FROM_ROWS, QueueTable, all_or_none, can_copy, queue_table
 from sqlqueue_app.tables.rows import NewRow
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from django.db import Error as DjangoError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound
 
 
@@ -110,17 +111,43 @@ class SecondConnections:
             second.close()
 
 
-class Table(Protocol):
-    """What is asked of a table when a statement about it has failed."""
+def table_exists(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
+    """Whether there is a table of this address."""
+    statement = dialect.statement("table_exists")
+    values = {"name": address.table} if dialect.name == "sqlite" else {"table": dialect.qualified(address)}
+    return bool(fetch_all(connection, statement, **values)[0][0])
 
-    dialect: Dialect
-    qualified: str
 
-    def connection(self) -> BaseDatabaseWrapper: ...
+class Table:
+    """A table in the database of an alias. The address has all its parts filled in.
 
-    def exists(self) -> bool: ...
+    A description, not a connection: each call uses the calling thread's Django connection. May be shared by threads.
+    """
 
-    def forget_layout(self) -> None: ...
+    def __init__(self, alias: str, address: QueueAddress) -> None:
+        self.alias = alias
+        self.address = address
+        self.dialect = dialect_of_connection(connection_of(alias))
+        self.qualified = self.dialect.qualified(address)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.qualified} on {self.alias!r}>"
+
+    def connection(self) -> BaseDatabaseWrapper:
+        """The calling thread's Django connection."""
+        return connection_of(self.alias)
+
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        with database_errors(self.dialect, f"look for {self.qualified}"):
+            return table_exists(self.connection(), self.dialect, self.address)
+
+    def forget_layout(self) -> None:
+        """Look up again what is remembered of the columns; here nothing is."""
+
+    def errors(self, doing: str) -> TableErrors:
+        """A context that turns the database's errors into our kinds; `doing` completes "failed to"."""
+        return TableErrors(self, doing)
 
 
 class TableErrors:

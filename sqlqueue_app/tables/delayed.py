@@ -9,21 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db.backends.base.base import BaseDatabaseWrapper
-
-from sqlqueue_app.dialects.dialect import Dialect, Rendered
-from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.headers import Headers, write_headers
 from sqlqueue_app.tables.connections import (
-    TableErrors,
-    connection_of,
-    database_errors,
-    dialect_of_connection,
+    Table,
     fetch_all,
     run,
     statement_scope,
 )
-from sqlqueue_app.tables.listing import table_exists
 from sqlqueue_app.tables.row_selection import statement_chunks
 from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_of
 
@@ -36,33 +29,11 @@ class DelayedRow:
     body: bytes
 
 
-class DelayedTable:
-    """A description, not a connection: each call uses the calling thread's Django connection. May be shared by threads.
+class DelayedTable(Table):
+    """The table of an endpoint's delayed messages. Every call raises QueueNotFound if the table is missing.
 
-    Every call raises QueueNotFound if the table is missing. The database's clock says what is due
-    (docs/internals/decisions.md#database-clock).
+    The database's clock says what is due (docs/internals/decisions.md#database-clock).
     """
-
-    def __init__(self, alias: str, address: QueueAddress) -> None:
-        self.alias = alias
-        self.address = address
-        self.dialect: Dialect = dialect_of_connection(connection_of(alias))
-        self.qualified = self.dialect.qualified(address)
-
-    def __repr__(self) -> str:
-        return f"<DelayedTable {self.qualified} on {self.alias!r}>"
-
-    def connection(self) -> BaseDatabaseWrapper:
-        """The calling thread's Django connection."""
-        return connection_of(self.alias)
-
-    def exists(self) -> bool:
-        """Whether there is such a table."""
-        with database_errors(self.dialect, f"look for {self.qualified}"):
-            return table_exists(self.connection(), self.dialect, self.address)
-
-    def forget_layout(self) -> None:
-        """Nothing to forget: every table of delayed messages has the same columns."""
 
     def add(self, headers: str, body: bytes, due: datetime) -> None:
         """Keep a message until `due`, which is aware; in the caller's transaction if there is one, else committed on return.
@@ -78,7 +49,7 @@ class DelayedTable:
     def insert(self, rows: Sequence[NewRow]) -> None:
         """Keep at most `rows_per_statement` messages, each with a delay or a due time, by one statement, which is all or none."""
         connection = self.connection()
-        with TableErrors(self, f"delay {len(rows)} message(s) in {self.qualified}"):
+        with self.errors(f"delay {len(rows)} message(s) in {self.qualified}"):
             statement = self.dialect.delay_statement(self.qualified, len(rows))
             values = delayed_values_of(rows, statement.names[: len(statement.names) // len(rows)])
             with statement_scope(connection), connection.cursor() as cursor:
@@ -89,7 +60,7 @@ class DelayedTable:
 
         Takes nothing and, on SQLite, not the write lock; a message that somebody is taking counts still.
         """
-        with TableErrors(self, f"look for due messages in {self.qualified}"):
+        with self.errors(f"look for due messages in {self.qualified}"):
             (seconds,) = fetch_all(self.connection(), self._statement("next_due"))[0]
         return None if seconds is None else float(seconds)
 
@@ -98,7 +69,7 @@ class DelayedTable:
 
         Messages that another process is taking are stepped over.
         """
-        with TableErrors(self, f"take due messages from {self.qualified}"):
+        with self.errors(f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
         found = sorted(rows, key=lambda row: row[2])
         return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body, _ in found]
@@ -109,23 +80,23 @@ class DelayedTable:
         Reads the whole table. In the caller's transaction if there is one; messages that are being moved may escape.
         """
         one, other = (write_headers({name: value})[1:-1] for name, value in headers.items())
-        with TableErrors(self, f"cancel messages in {self.qualified}"):
+        with self.errors(f"cancel messages in {self.qualified}"):
             return run(self.connection(), self._statement("cancel"), one=one, other=other)
 
     def peek(self, limit: int) -> list[DelayedRow]:
         """The first messages that will be due, in that order, without taking them."""
-        with TableErrors(self, f"peek into {self.qualified}"):
+        with self.errors(f"peek into {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("peek_delayed"), limit=limit)
         return [DelayedRow(text_of(headers) or "", bytes_of(body) or b"") for headers, body in rows]
 
     def bring_nearer(self, time: timedelta) -> None:
         """Have every message due so much earlier, for tests: the database's clock, which says what is due, goes on as ever."""
-        with TableErrors(self, f"change due times in {self.qualified}"):
+        with self.errors(f"change due times in {self.qualified}"):
             run(self.connection(), self._statement("bring_nearer"), milliseconds=time // timedelta(milliseconds=1))
 
     def count(self, limit: int) -> tuple[int, int]:
         """How many messages wait, and how many of them are due; each number ends at the limit."""
-        with TableErrors(self, f"count {self.qualified}"):
+        with self.errors(f"count {self.qualified}"):
             waiting, overdue = fetch_all(self.connection(), self._statement("count_delayed"), limit=limit)[0]
         return int(waiting), int(overdue)
 
@@ -209,7 +180,7 @@ def list_rows(table: DelayedTable, limit: int, *, after: DelayedPosition | None 
 
     One statement, by the index on the due times. Raises DatabaseErrors, QueueNotFound among them.
     """
-    with TableErrors(table, f"list {table.qualified}"):
+    with table.errors(f"list {table.qualified}"):
         if after is None:
             rows = fetch_all(table.connection(), table.dialect.statement("list_delayed", table=table.qualified), limit=limit)
         else:
@@ -242,7 +213,7 @@ def _each(table: DelayedTable, statement: str, keys: Iterable[str], **values: ob
     for chosen in statement_chunks(keys):
         ids = ", ".join(f"'{uuid.UUID(key)}'" if is_quoted else str(int(key)) for key in chosen)
         rendered = table.dialect.statement(statement, table=table.qualified, ids=ids)
-        with TableErrors(table, f"{statement.replace('_', ' ')} {len(chosen)} row(s) of {table.qualified}"):
+        with table.errors(f"{statement.replace('_', ' ')} {len(chosen)} row(s) of {table.qualified}"):
             yield from fetch_all(table.connection(), rendered, **values)
 
 

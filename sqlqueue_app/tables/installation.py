@@ -23,8 +23,8 @@ from sqlqueue_app.dialects.schema import (
 )
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress, check_name
 from sqlqueue_app.messages.errors import QueueNotFound, TableMismatch
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
-from sqlqueue_app.tables.listing import shape_of_table, table_exists
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, table_exists
+from sqlqueue_app.tables.listing import shape_of_table
 from sqlqueue_app.tables.queue import forget_tables
 
 

@@ -295,13 +295,6 @@ def shape_of_table(connection: BaseDatabaseWrapper, dialect: Dialect, address: Q
     return TableShape(tuple((str(name), str(kind)) for name, kind in columns), tuple((str(a), str(b)) for a, b in indexes))
 
 
-def table_exists(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
-    """Whether there is a table of this address."""
-    statement = dialect.statement("table_exists")
-    values = {"name": address.table} if dialect.name == "sqlite" else {"table": dialect.qualified(address)}
-    return bool(fetch_all(connection, statement, **values)[0][0])
-
-
 def current_catalog(connection: BaseDatabaseWrapper) -> str | None:
     """The catalog of the connection on SQL Server; None where there are none."""
     if connection.vendor != "microsoft":

@@ -1,8 +1,4 @@
-"""One queue table: send, peek, count, purge. Receiving is in `receive_transaction`, because it owns a transaction.
-
-A queue table is a description, not a connection: each call uses the calling thread's Django connection, inside its transaction
-if one is open. Instances may be shared by threads.
-"""
+"""One queue table: send, peek, count, purge. Receiving is in `receive_transaction`, because it owns a transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, Rendered, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.tables.connections import (
-    TableErrors,
+    Table,
     connection_of,
     database_errors,
     dialect_of_connection,
@@ -33,7 +29,7 @@ from sqlqueue_app.tables.connections import (
     run,
     statement_scope,
 )
-from sqlqueue_app.tables.listing import shape_of_table, table_exists
+from sqlqueue_app.tables.listing import shape_of_table
 from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, clamped, peeked_row, values_of
 
 # Depth is exact up to here; beyond, an estimate from the two ends of the index.
@@ -61,24 +57,14 @@ class Depth:
     exact: bool
 
 
-class QueueTable:
-    """The table of one queue in the database of one alias. The address has all its parts filled in."""
+class QueueTable(Table):
+    """The table of one queue."""
 
     def __init__(self, alias: str, address: QueueAddress) -> None:
-        self.alias = alias
-        self.address = address
-        self.dialect: Dialect = dialect_of_connection(connection_of(alias))
-        self.qualified = self.dialect.qualified(address)
+        super().__init__(alias, address)
         self._lock = threading.Lock()
         self._layout: QueueLayout | None = None
         self._sends: dict[int, Rendered] = {}
-
-    def __repr__(self) -> str:
-        return f"<QueueTable {self.qualified} on {self.alias!r}>"
-
-    def connection(self) -> BaseDatabaseWrapper:
-        """The calling thread's Django connection."""
-        return connection_of(self.alias)
 
     def layout(self) -> QueueLayout:
         """The layout of the table as it was found at the first call; QueueNotFound, or TableMismatch if it is no queue."""
@@ -105,11 +91,6 @@ class QueueTable:
         with self._lock:
             self._layout = None
             self._sends.clear()
-
-    def exists(self) -> bool:
-        """Whether there is such a table."""
-        with database_errors(self.dialect, f"look for {self.qualified}"):
-            return table_exists(self.connection(), self.dialect, self.address)
 
     def send(self, rows: Iterable[NewRow]) -> None:
         """Insert the rows in their order: all or none; inside the caller's transaction if there is one, else committed on return.
@@ -226,10 +207,6 @@ class QueueTable:
 
     def _read(self, name: str, connection: BaseDatabaseWrapper, **values: object) -> list[tuple[Any, ...]]:
         return fetch_all(connection, self.dialect.statement(name, table=self.qualified), **values)
-
-    def errors(self, doing: str) -> TableErrors:
-        """A context that turns the database's errors into our kinds; `doing` completes \"failed to\"."""
-        return TableErrors(self, doing)
 
 
 _tables: dict[tuple[str, str], QueueTable] = {}

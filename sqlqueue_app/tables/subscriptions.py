@@ -14,16 +14,12 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
 from sqlqueue_app.tables.connections import (
     SecondConnections,
-    TableErrors,
-    connection_of,
-    database_errors,
-    dialect_of_connection,
+    Table,
     fetch_all,
     missing_table,
     run,
     statement_scope,
 )
-from sqlqueue_app.tables.listing import table_exists
 
 # The width of each column (docs/internals/wire.md#subscription-table).
 LONGEST_VALUE = 200
@@ -41,12 +37,8 @@ class SubscriptionRow:
         return f"the subscription of endpoint {self.endpoint!r} to {self.topic!r}"
 
 
-def _told_nobody() -> None:
-    return None
-
-
-class SubscriptionTable:
-    """A description, not a connection, which threads may share; each call uses the calling thread's Django connection.
+class SubscriptionTable(Table):
+    """The subscription table, which all endpoints share.
 
     As the transport does it, no call takes part in a transaction that the thread has open, unless it is asked to `join`: inside of
     one it opens a second connection, for this one call. So an event goes to those who have subscribed by now, whatever snapshot the
@@ -56,12 +48,9 @@ class SubscriptionTable:
     `changed` is called after each change; if it joined a transaction, once more when that commits.
     """
 
-    def __init__(self, alias: str, address: QueueAddress, *, changed: Callable[[], None] = _told_nobody) -> None:
-        self.alias = alias
-        self.address = address
-        self.dialect = dialect_of_connection(connection_of(alias))
+    def __init__(self, alias: str, address: QueueAddress, *, changed: Callable[[], None] = lambda: None) -> None:
+        super().__init__(alias, address)
         self._changed = changed
-        self.qualified = self.dialect.qualified(address)
 
     def subscribe(self, subscription: SubscriptionRow, *, join: bool = False) -> None:
         """Write the row, or the address in the row that is there; a row that says so already stays as it is.
@@ -79,7 +68,7 @@ class SubscriptionTable:
                 address=subscription.address,
             )
             joined = connection.in_atomic_block
-        self._tell(joined)
+        self._notify(joined)
 
     def unsubscribe(self, endpoint: str, topic: str, *, join: bool = False) -> bool:
         """Delete the row; whether there was one. QueueNotFound if there is no table."""
@@ -87,7 +76,7 @@ class SubscriptionTable:
             statement = self.dialect.statement("unsubscribe", table=self.qualified)
             deleted = run(connection, statement, endpoint=endpoint, topic=topic)
             joined = connection.in_atomic_block
-        self._tell(joined)
+        self._notify(joined)
         return deleted > 0
 
     def subscribers(self, topics: Sequence[str]) -> list[SubscriptionRow]:
@@ -110,19 +99,7 @@ class SubscriptionTable:
         connection = self.connection()
         return connection.in_atomic_block and any(call == self._committed for _, call, *_ in connection.run_on_commit)
 
-    def connection(self) -> BaseDatabaseWrapper:
-        """The calling thread's Django connection."""
-        return connection_of(self.alias)
-
-    def exists(self) -> bool:
-        """Whether there is such a table."""
-        with database_errors(self.dialect, f"look for {self.qualified}"):
-            return table_exists(self.connection(), self.dialect, self.address)
-
-    def forget_layout(self) -> None:
-        """Nothing of the table is remembered."""
-
-    def _tell(self, joined: bool) -> None:
+    def _notify(self, joined: bool) -> None:
         self._changed()
         if joined:
             # The hook is also what `has_joined_changes` finds; a roll back, to a savepoint or of everything, takes it away.
@@ -147,7 +124,7 @@ class SubscriptionTable:
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
         try:
-            with TableErrors(self, f"{doing} in {self.qualified}"):
+            with self.errors(f"{doing} in {self.qualified}"):
                 yield
         except QueueNotFound as error:
             text = f"the subscription table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install"

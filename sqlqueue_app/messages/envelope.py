@@ -15,7 +15,7 @@ from typing import Final
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.headers import Headers, Intent
-from sqlqueue_app.messages.times import format_time, format_timespan, parse_time
+from sqlqueue_app.messages.times import format_time, format_timespan, time_or_none
 from sqlqueue_app.messages.types import resolve_enclosed
 
 VERSION: Final = "9.0.0"
@@ -83,11 +83,7 @@ class IncomingMessage:
 
         A real endpoint fails on such a text; we only lose the critical time, as with a missing one.
         """
-        text = self.headers.get(names.TIME_SENT)
-        try:
-            return parse_time(text) if text else None
-        except ValueError:
-            return None
+        return time_or_none(self.headers.get(names.TIME_SENT))
 
     @property
     def is_control_message(self) -> bool:
@@ -287,22 +283,15 @@ class MessageTimes:
 
 def message_times(headers: Mapping[str, str | None]) -> MessageTimes:
     """What the headers of a message say: all of it in an audit queue, when it failed in an error queue. Never raises."""
-    failed = _instant(headers.get(names.TIME_OF_FAILURE))
-    ended = _instant(headers.get(names.PROCESSING_ENDED))
+    failed = time_or_none(headers.get(names.TIME_OF_FAILURE))
+    ended = time_or_none(headers.get(names.PROCESSING_ENDED))
     return MessageTimes(
-        sent=_instant(headers.get(names.TIME_SENT)),
-        due=_instant(headers.get(names.DELIVER_AT)),
-        started=_instant(headers.get(names.PROCESSING_STARTED)),
+        sent=time_or_none(headers.get(names.TIME_SENT)),
+        due=time_or_none(headers.get(names.DELIVER_AT)),
+        started=time_or_none(headers.get(names.PROCESSING_STARTED)),
         ended=ended or failed,
         failed=ended is None and failed is not None,
     )
-
-
-def _instant(text: str | None) -> datetime | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None
 
 
 def _between(begin: datetime | None, end: datetime | None) -> timedelta | None:

@@ -59,6 +59,14 @@ def parse_time(text: str) -> datetime:
     raise WireFormatError(f"the time {text!r} is not like '2026-04-29 21:56:55:590807 Z'")
 
 
+def time_or_none(text: str | None) -> datetime | None:
+    """The instant of a header, which may be missing or hold anything; None if it holds no wire timestamp."""
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
 def format_timespan(duration: timedelta) -> str:
     """The constant form of .NET, ``[-][d.]hh:mm:ss[.fffffff]``; raises :class:`WireFormatError` beyond 10,675,199 days."""
     size, hours, minutes, seconds = _parts(duration)

@@ -133,9 +133,7 @@ class Forwarding:
         try:
             table = self._destinations.table(to)
         except Unroutable as error:
-            queue = self._error_queue_of(to)
-            failure = failure_of(error, unrecoverable=True)
-            queue.move(row.id, headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
+            self._error_queue_of(to).move(row, headers, failure_of(error, unrecoverable=True))
             logger.error("message moved to the error queue: %s", error, extra=extra | {"event": "message_unroutable"})
             return True
         if table.address == self._own:

@@ -139,10 +139,9 @@ class DueMessages:
             raise
         except (Unroutable, DatabaseError) as error:
             # NServiceBus, too, gives the destination as the queue that failed: a retry goes there.
-            queue = self._error_queue_of(due.to)
-            row_id = due.row_id
-            queue.move(row_id, due.headers, due.body, failure_of(error, unrecoverable=True))
-            lost.append((due.headers.get(names.MESSAGE_ID) or str(row_id), error))
+            row = ReceivedRow(due.row_id, None, None, False, None, due.body)
+            self._error_queue_of(due.to).move(row, due.headers, failure_of(error, unrecoverable=True))
+            lost.append((due.headers.get(names.MESSAGE_ID) or str(row.id), error))
 
     def _extra(self, message_id: str) -> dict[str, object]:
         return {
@@ -209,17 +208,8 @@ class DelayedWakeUp:
         self.qualified = delayed.qualified
         self.channel = wake_up_channel(delayed.qualified)
         self._wake = wake
-        self._push_enabled = False
+        self.push_enabled = False
         self._announced = False
-
-    @property
-    def push_enabled(self) -> bool:
-        """Whether every new message, whoever stores it, is announced to this process."""
-        return self._push_enabled
-
-    def set_push(self, enabled: bool) -> None:
-        """Every new message is announced from now on, or no longer."""
-        self._push_enabled = enabled
 
     def wake(self) -> None:
         """There may be a message that is due earlier than those that are known."""

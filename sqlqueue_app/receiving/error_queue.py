@@ -20,7 +20,7 @@ from sqlqueue_app.messages.errors import (
     Unrecoverable,
 )
 from sqlqueue_app.messages.headers import Headers, read_headers, whole_number, write_headers
-from sqlqueue_app.messages.times import format_time, parse_time
+from sqlqueue_app.messages.times import format_time, time_or_none
 from sqlqueue_app.sending.composer import utc_now
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow, ReceivedRow
@@ -188,24 +188,16 @@ class ErrorQueue:
         """The same for another queue that takes failed messages."""
         return ErrorQueue(self.alias, address, failed_queue=self._failed_queue, processor=self._processor, now=self._now)
 
-    def move(
-        self,
-        row_id: uuid.UUID,
-        headers: dict[str, str | None],
-        body: bytes,
-        failure: Failure,
-        correlation_id: str | None = None,
-        reply_to_address: str | None = None,
-    ) -> None:
-        """Write the message with its failure headers; the receive has deleted the original in the same transaction.
+    def move(self, row: ReceivedRow, headers: Headers, failure: Failure) -> None:
+        """Write the message, by these headers, with those of the failure; the receive has deleted the row in the same transaction.
 
         The headers include the row's id and the values of its columns: a retry may read nothing else.
         """
-        complete = complete_headers(headers, message_id=str(row_id), correlation_id=correlation_id, reply_to=reply_to_address)
+        complete = headers_of_copy(row, headers)
         written = failure_headers(complete, failure, processor=self._processor, failed_queue=self._failed_queue, at=self._now())
-        self._send(row_id, write_headers(written), body, *columns_of(written))
+        self._send(row, write_headers(written), *columns_of(written))
 
-    def move_failed(self, row: ReceivedRow, headers: dict[str, str | None], failure: Failure) -> None:
+    def move_failed(self, row: ReceivedRow, headers: Headers, failure: Failure) -> None:
         """Write a message that has failed elsewhere: its headers of that failure are kept as they are.
 
         `failure` is for a message that names no more than the queue where it failed.
@@ -214,11 +206,11 @@ class ErrorQueue:
         if not written.get(names.EXCEPTION_TYPE):
             failed_queue = written.get(names.FAILED_QUEUE) or self._failed_queue
             written = failure_headers(written, failure, processor=self._processor, failed_queue=failed_queue, at=self._now())
-        self._send(row.id, write_headers(written), row.body or b"", *columns_of(written))
+        self._send(row, write_headers(written), *columns_of(written))
 
     def move_poison(self, row: ReceivedRow) -> None:
         """Write a row whose headers cannot be read as it is, to the byte (docs/internals/endpoints.md#poison-messages)."""
-        self._send(row.id, row.headers or "", row.body or b"", row.correlation_id, row.reply_to_address)
+        self._send(row, row.headers or "", row.correlation_id, row.reply_to_address)
 
     def rescue(self, row: ReceivedRow, failure: Failure) -> None:
         """Write a row that is in no queue any more."""
@@ -227,13 +219,13 @@ class ErrorQueue:
         except PoisonMessage:
             self.move_poison(row)
             return
-        self.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
+        self.move(row, headers, failure)
 
-    def _send(self, row_id: uuid.UUID, headers: str, body: bytes, correlation_id: str | None, reply_to_address: str | None) -> None:
+    def _send(self, row: ReceivedRow, headers: str, correlation_id: str | None, reply_to_address: str | None) -> None:
         table = queue_table(self.alias, self._queue)
         # The row id is a primary key on PostgreSQL, and rows may have been copied: a new one, as NServiceBus writes there.
-        new_id = uuid.uuid4() if table.dialect.name == "postgresql" else row_id
-        table.send([NewRow(str(new_id), headers, body, correlation_id, reply_to_address)])
+        new_id = uuid.uuid4() if table.dialect.name == "postgresql" else row.id
+        table.send([NewRow(str(new_id), headers, row.body or b"", correlation_id, reply_to_address)])
 
 
 def retries_so_far(headers: Headers) -> int:
@@ -243,11 +235,7 @@ def retries_so_far(headers: Headers) -> int:
 
 def last_retry_at(headers: Headers) -> datetime | None:
     """When the last one was stored, aware (cores 4 and 5 write when the first one was); None where the header holds no time."""
-    text = headers.get(names.DELAYED_RETRIES_TIMESTAMP)
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None
+    return time_or_none(headers.get(names.DELAYED_RETRIES_TIMESTAMP))
 
 
 def with_next_retry(headers: Headers, now: datetime) -> Headers:

@@ -225,8 +225,7 @@ class MessageProcessor:
         logger.error(text, poison, extra=self.log_extra("message_poison", str(row.id)))
         if isinstance(poison, (NullHeaders, NullBody)):
             headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
-            failure = failure_of(poison, unrecoverable=True)
-            self.config.error_queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
+            self.config.error_queue.move(row, headers, failure_of(poison, unrecoverable=True))
         else:
             self.config.error_queue.move_poison(row)
         self._complete(batch)

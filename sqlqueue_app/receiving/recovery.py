@@ -70,7 +70,7 @@ class Recovery:
             self._config.joined_dispatcher.dispatch([self._delayed_copy(action.delay, delivery)], begun=True)
         elif isinstance(action, MoveToError):
             queue = self._error_queue(action.queue)
-            queue.move(row.id, incoming.headers, incoming.body, failure, row.correlation_id, row.reply_to_address)
+            queue.move(row, incoming.headers, failure)
 
     def report(self, action: Action, delivery: Delivery, failure: Failure) -> None:
         """Log and count what was decided, once it is final."""

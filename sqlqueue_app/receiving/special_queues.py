@@ -160,8 +160,7 @@ class SatelliteProcessor(MessageProcessor):
         # it has most likely failed, anything else into the satellite again.
         failed = headers.get(names.FAILED_QUEUE) or (self._routes.main if is_for_retries(self.config.queue) else None)
         queue = self.config.error_queue if not failed else self._routes.error_queue_of(failed)
-        failure = failure_of(error, unrecoverable=True)
-        queue.move(row.id, headers, row.body or b"", failure, row.correlation_id, row.reply_to_address)
+        queue.move(row, headers, failure_of(error, unrecoverable=True))
 
 
 def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:

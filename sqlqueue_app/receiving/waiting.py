@@ -223,15 +223,8 @@ class Woken(Protocol):
     queue: str
     qualified: str
     channel: str
-
-    @property
-    def push_enabled(self) -> bool:
-        """Whether every new message is announced."""
-        ...
-
-    def set_push(self, enabled: bool) -> None:
-        """Every new message is announced from now on, or no longer."""
-        ...
+    push_enabled: bool
+    """Whether every new message, whoever sends it, is announced to this process."""
 
     def wake(self) -> None:
         """There may be a message."""
@@ -261,25 +254,16 @@ class WakeUp:
         self._condition = threading.Condition()
         self._flag = False
         self._round = 0
-        self._push_enabled = False
+        self.push_enabled = False
         self._keeps_time = False
         self._waiting = 0
         stop.subscribe(self._stopped)
-
-    @property
-    def push_enabled(self) -> bool:
-        """Whether every new message, whoever sends it, is announced to this process."""
-        return self._push_enabled
 
     @property
     def waiting(self) -> int:
         """How many threads wait now."""
         with self._condition:
             return self._waiting
-
-    def set_push(self, enabled: bool) -> None:
-        """Every new message is announced from now on, or no longer."""
-        self._push_enabled = enabled
 
     def wake(self) -> None:
         """There may be a message: one thread polls for it, now, or as soon as it would have waited."""
@@ -305,7 +289,7 @@ class WakeUp:
     def idle_wait(self, seconds: float) -> None:
         """`wait`, but much longer while push is enabled: one thread then keeps the time for all idle ones."""
         with self._condition:
-            if not self._push_enabled:
+            if not self.push_enabled:
                 self._wait(seconds)
                 return
             if self._keeps_time:
@@ -427,7 +411,7 @@ class WakeUpListener:
     def _enable_push(self, channels: frozenset[str]) -> None:
         for channel, wake_up in self._wake_ups.items():
             was_enabled, enabled = wake_up.push_enabled, channel in channels
-            wake_up.set_push(enabled)
+            wake_up.push_enabled = enabled
             if was_enabled and not enabled:
                 # Idle threads must poll at once, and keep polling.
                 wake_up.wake_all()

@@ -34,7 +34,7 @@ def office(postgresql_bench: Bench) -> Bench:
 
 def covered(looks: Looks) -> dict[str, DelayedWakeUp]:
     for each in looks.mover.wake_ups:
-        each.set_push(True)
+        each.push_enabled = True
     return {each.queue: each for each in looks.mover.wake_ups}
 
 
@@ -68,7 +68,7 @@ def test_a_table_that_loses_its_trigger_is_looked_at_each_second_again(office: B
     looks = Looks()
     wake_up = covered(looks)["Web.Delayed"]
     assert looks.look() == IDLE_WAIT_SECONDS
-    wake_up.set_push(False)
+    wake_up.push_enabled = False
     wake_up.wake_all()
     assert looks.look(1.0) == LOOK_SECONDS
     put(office, PAST, **{FORWARD: address(office, "Billing")})

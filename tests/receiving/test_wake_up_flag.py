@@ -22,7 +22,7 @@ KINDS = [FixedReceiver, AdaptiveReceiver, MonitorReceiver]
 
 def flag(stop: StopSignal | None = None, *, covered: bool = True, kind: type[WakeUp] = WakeUp) -> WakeUp:
     made = kind("Sales", '"public"."Sales"', stop or StopSignal(), idle_wait_seconds=NEVER)
-    made.set_push(covered)
+    made.push_enabled = covered
     return made
 
 
@@ -133,7 +133,7 @@ def test_without_the_trigger_a_rest_is_a_wait() -> None:
     wake_up = flag(covered=False, kind=Recording)
     assert isinstance(wake_up, Recording)
     wake_up.idle_wait(0.4)
-    wake_up.set_push(True)
+    wake_up.push_enabled = True
     wake_up.idle_wait(0.4)
     assert wake_up.waited == [0.4, NEVER]
 
@@ -296,7 +296,7 @@ def test_while_one_thread_is_busy_another_one_takes_the_rest_of_the_batch() -> N
 def test_the_intervals_are_those_of_the_model_unless_everything_is_announced(kind: type[Receiver], covered: bool) -> None:
     stop, queue = StopSignal(), Queue()
     wake_up = Recording("Sales", '"public"."Sales"', stop)
-    wake_up.set_push(covered)
+    wake_up.push_enabled = covered
     with running(kind, queue, wake_up=wake_up, stop=stop, maximum=1):
         poll_until(lambda: len(wake_up.waited) > 20)
     model = {
@@ -313,7 +313,7 @@ def test_a_poll_that_learnt_nothing_does_not_bring_rest(kind: type[Receiver]) ->
     stop, queue = StopSignal(), Queue()
     queue.knows = False
     wake_up = Recording("Sales", '"public"."Sales"', stop)
-    wake_up.set_push(True)
+    wake_up.push_enabled = True
     with running(kind, queue, wake_up=wake_up, stop=stop, maximum=1):
         poll_until(lambda: len(wake_up.waited) > 5)
     assert wake_up.waited[:5] == [0.05, 0.1, 0.2, 0.4, 0.8]

@@ -1,32 +1,4 @@
-"""The errors of sqlqueue, one tree, cut by what the caller can do about them.
-
-SqlQueueError
-├── ConfigurationError          settings or code are wrong: change them
-│   ├── AddressError            a queue address or name cannot be used (also a ValueError)
-│   ├── MessageTypeError        a message type is unknown, doubled, or has no route
-│   ├── HandlerError            a handler cannot be registered
-│   ├── CallbackQueuesHeld      no callback queue is free yet: a process that died holds one
-│   └── CannotPrepare           a database that was written to cannot take part in the transaction of the message
-├── WireFormatError             a row or body is not what the wire says (also a ValueError)
-│   ├── PoisonMessage           the headers of a row cannot be read: the row goes to the error queue as it is
-│   │   └── NullHeaders         the headers are the JSON text null
-│   └── MessageBodyError        the body does not fit its content type or message type: never retried
-│       └── SeveralMessages     the body holds several messages where one was wanted
-├── ReplyLost                   a request will get no reply: its process lost the callback queue
-├── Unrecoverable               raised by handlers: do not retry, move to the error queue at once
-├── ProcessDied                 never raised: the reason of a message in the error queue at which processes died
-├── WorkerFailed                a worker has stopped because something of ours broke
-└── DatabaseError               what the database said, told apart by error code, never by text
-    ├── QueueNotFound           the table of a queue does not exist
-    ├── TableMismatch           the table exists but is in no known layout
-    ├── ConstraintViolation     a row was refused by a constraint
-    └── TransientError          the same work may succeed when tried again
-        ├── ConnectionLost      the connection is gone, and its transaction with it
-        ├── Deadlock            chosen as the deadlock victim, the transaction is gone
-        ├── SerializationFailure  the transaction is gone: another one changed the same rows
-        ├── LockTimeout         a lock was not granted in time
-        └── DoomedTransaction   the transaction can only be rolled back
-"""
+"""The errors of sqlqueue, one tree, cut by what the caller can do about them."""
 
 from __future__ import annotations
 

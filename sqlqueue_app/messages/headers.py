@@ -52,12 +52,9 @@ TRACE_STATE: Final = "tracestate"
 BAGGAGE: Final = "baggage"
 TRACE_CONTEXT: Final = (TRACE_PARENT, TRACE_STATE, BAGGAGE)
 METRIC_INSTANCE_ID: Final = "NServiceBus.Metric.InstanceId"
-METRIC_TYPE: Final = "NServiceBus.Metric.Type"
 
 # Legacy (docs/internals/wire.md#headers).
-WINDOWS_IDENTITY: Final = "WinIdName"
 LEGACY_CORRELATION_ID: Final = "CorrId"
-RELATED_TO_TIMEOUT_ID: Final = "NServiceBus.RelatedToTimeoutId"
 CALLBACK_QUEUE: Final = "NServiceBus.SqlServer.CallbackQueue"
 
 # Subscriptions by message (docs/internals/wire.md#control-messages).
@@ -78,8 +75,6 @@ EXCEPTION_INNER_TYPE: Final = "NServiceBus.ExceptionInfo.InnerExceptionType"
 EXCEPTION_MESSAGE: Final = "NServiceBus.ExceptionInfo.Message"
 EXCEPTION_STACK_TRACE: Final = "NServiceBus.ExceptionInfo.StackTrace"
 EXCEPTION_SOURCE: Final = "NServiceBus.ExceptionInfo.Source"
-EXCEPTION_HELP_LINK: Final = "NServiceBus.ExceptionInfo.HelpLink"
-EXCEPTION_REASON: Final = "NServiceBus.ExceptionInfo.Reason"
 EXCEPTION_DATA_PREFIX: Final = "NServiceBus.ExceptionInfo.Data."
 IMMEDIATE_RETRIES: Final = "NServiceBus.FLRetries"
 DELAYED_RETRIES: Final = "NServiceBus.Retries"

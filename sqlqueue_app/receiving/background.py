@@ -39,7 +39,7 @@ class BackgroundJob:
 
     name: str
     every_seconds: float
-    call: Callable[[], None]
+    call: Callable[[], object]
     uses_database: bool = True
 
 

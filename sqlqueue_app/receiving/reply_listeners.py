@@ -50,7 +50,7 @@ class ReplyListener:
 
 def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receiver) -> ReplyListener:
     """The listener of a callback queue, by its literal name, that the receiver receives from."""
-    hurry = receiver.wake_up.hurry if isinstance(receiver.wake_up, CallbackWakeUp) else _nothing
+    hurry = receiver.wake_up.hurry if isinstance(receiver.wake_up, CallbackWakeUp) else lambda: None
     return ReplyListener(
         endpoint.name,
         queue,
@@ -129,10 +129,6 @@ class WorkerReplyListeners:
             reply_listeners.remove(
                 listener, f"another process has taken over {listener.queue!r}, because this one was silent for too long"
             )
-
-
-def _nothing() -> None:
-    return None
 
 
 reply_listeners = ReplyListeners()

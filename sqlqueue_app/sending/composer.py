@@ -473,10 +473,7 @@ class _Template:
     headers: tuple[str, ...]
     write_body: Writer
     correlation_id: str | None
-    reply_to_address: str | None
-    time_to_be_received_ms: int | None
-    delay_ms: int | None
-    due: datetime | None
+    sample: NewRow
 
     def row(self, payload: object) -> NewRow:
         """The row of one message. Its id is the message id on every database: it is new, so no table can have it yet."""
@@ -486,10 +483,10 @@ class _Template:
             message_id.join(self.headers),
             self.write_body(payload),
             self.correlation_id or message_id,
-            self.reply_to_address,
-            self.time_to_be_received_ms,
-            self.delay_ms,
-            self.due,
+            self.sample.reply_to_address,
+            self.sample.time_to_be_received_ms,
+            self.sample.delay_ms,
+            self.sample.due,
         )
 
 
@@ -544,8 +541,5 @@ def _template(composer: Composer, message: object, options: SendOptions, incomin
         tuple(row.headers.split(mark)),
         composer.body_writer(form, options),
         None if row.correlation_id == mark else row.correlation_id,
-        row.reply_to_address,
-        row.time_to_be_received_ms,
-        row.delay_ms,
-        row.due,
+        row,
     )

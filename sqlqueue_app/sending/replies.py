@@ -145,7 +145,7 @@ class Request(Future[T], Generic[T]):
         """The id of the request on the wire."""
         self.queue = ""
         """The literal name of the callback queue that the reply is sent to, once the request is on its way."""
-        self.read: Callable[[IncomingMessage], Any] = _as_it_is
+        self.read: Callable[[IncomingMessage], Any] = lambda incoming: incoming
         """Makes the reply of the message that brings it."""
         self.sending: asyncio.Task[None] | None = None
         self._what = what
@@ -299,10 +299,6 @@ class PendingRequests:
             if not any(request.queue == queue for request in self._waiting.values()):
                 return None
             return max(LEAST_WAIT_SECONDS, (self._clock() - self._asked_at[queue]) / SHARE_OF_WAITING)
-
-
-def _as_it_is(incoming: IncomingMessage) -> IncomingMessage:
-    return incoming
 
 
 def in_event_loop() -> bool:

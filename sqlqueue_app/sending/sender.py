@@ -258,7 +258,8 @@ class Sender:
 
 
 @lru_cache(maxsize=32)
-def _sender(endpoint: str | None) -> Sender:
+def sender_as(endpoint: str | None) -> Sender:
+    """The sender of an endpoint, or of a process that is none."""
     return Sender(endpoint)
 
 
@@ -268,12 +269,7 @@ def sender(otherwise: str | None = None) -> Sender:
 
 
 def _sender_in(handled: Handling | None, otherwise: str | None = None) -> Sender:
-    return _sender(handled.endpoint if handled is not None else get_settings().send_as or otherwise)
-
-
-def sender_as(endpoint: str | None) -> Sender:
-    """The sender of an endpoint, or of a process that is none."""
-    return _sender(endpoint)
+    return sender_as(handled.endpoint if handled is not None else get_settings().send_as or otherwise)
 
 
 _warned: set[tuple[str, str]] = set()
@@ -297,7 +293,7 @@ def _warn_once(alias: str, other: str) -> None:
 
 def _settings_changed(*, setting: str, **_: object) -> None:
     if setting in ("SQLQUEUE", "DATABASES", "TASKS"):
-        _sender.cache_clear()
+        sender_as.cache_clear()
 
 
 setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.sender")

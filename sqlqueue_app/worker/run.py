@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from types import FrameType
 from typing import Final, Literal
 
@@ -384,7 +385,7 @@ def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
         return []
     schedule = PipelineSchedule(settings.pipeline.cron)
     stop.subscribe(schedule.end)
-    return [BackgroundJob("pipeline", LOOK_SECONDS, schedule.run)]
+    return [BackgroundJob("pipeline", LOOK_SECONDS, schedule.look)]
 
 
 class PipelineSchedule:
@@ -407,10 +408,6 @@ class PipelineSchedule:
         self._zone = zone or timezone.get_default_timezone()
         self._done = now()
         self._child: subprocess.Popen[bytes] | None = None
-
-    def run(self) -> None:
-        """`look`, as a background job."""
-        self.look()
 
     def look(self) -> bool:
         """Start a run if it is time; whether one was started."""
@@ -476,7 +473,7 @@ def purge_task_results(alias: str, backend: str, *, before: datetime) -> int:
 def task_result_jobs(settings: Settings) -> list[BackgroundJob]:
     """A background job for each backend of TASKS; none where KEEP_RESULTS is None."""
     return [
-        BackgroundJob(f"old task results of {alias}", EVERY_SECONDS, lambda backend=backend: _purge(settings.database, backend))  # type: ignore[misc]
+        BackgroundJob(f"old task results of {alias}", EVERY_SECONDS, partial(_purge, settings.database, backend))
         for alias, backend in settings.task_backends.items()
         if backend.options.keep_results_seconds is not None
     ]

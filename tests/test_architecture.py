@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -293,6 +294,63 @@ def test_the_package_has_few_files() -> None:
 @pytest.mark.xfail(strict=True, reason="step 1: the merged files still repeat themselves")
 def test_the_package_has_few_lines() -> None:
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MOST_LINES
+
+
+# --- names --------------------------------------------------------------------------------------------------------------------
+
+# One subject on several storeys: its table, its model, what reads it and its page have the same file name.
+ON_SEVERAL_STOREYS = {
+    "analytics.py",
+    "checks.py",
+    "conversations.py",
+    "delayed.py",
+    "endpoints.py",
+    "failures.py",
+    "installation.py",
+    "instances.py",
+    "lake.py",
+    "messages.py",
+    "operations.py",
+    "overview.py",
+    "queues.py",
+    "run.py",
+    "schedules.py",
+    "subscriptions.py",
+}
+# Django finds these by their names.
+NAMED_BY_DJANGO = {"Command", "Meta", "Migration"}
+
+
+def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that stand in more than one file, with these files."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for name, file in names:
+        places[name].add(file)
+    return {name: sorted(files) for name, files in places.items() if len(files) > 1}
+
+
+def class_names(root: Path) -> Iterator[tuple[str, str]]:
+    for module in modules(root):
+        for node in ast.walk(module.tree()):
+            if isinstance(node, ast.ClassDef) and node.name not in NAMED_BY_DJANGO:
+                yield node.name, module.name
+
+
+def test_class_names_are_unique() -> None:
+    assert repeated(class_names(ROOT)) == {}
+
+
+def test_file_names_are_unique_but_for_a_subject_on_several_storeys() -> None:
+    files = [(module.path.name, module.name) for module in modules(ROOT) if module.path.name != "__init__.py"]
+
+    assert set(repeated(files)) == ON_SEVERAL_STOREYS
+
+
+def test_a_class_name_in_two_files_is_found(tmp_path: Path) -> None:
+    _tree_with(tmp_path, "tables/a.py", "class Page: ...")
+    (tmp_path / PACKAGE / "messages/b.py").write_text("class Page: ...\nclass Other: ...", encoding="utf-8")
+
+    assert repeated(class_names(tmp_path)) == {"Page": [f"{PACKAGE}/messages/b.py", f"{PACKAGE}/tables/a.py"]}
 
 
 # --- the architecture page ----------------------------------------------------------------------------------------------------

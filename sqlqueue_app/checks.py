@@ -179,7 +179,6 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
 
 
 def _migrated() -> bool:
-    """Whether the app's own migrations have run."""
     instance = apps.get_model("sqlqueue_app", "Instance")
     connection = connection_of(router.db_for_read(instance))
     return instance._meta.db_table in connection.introspection.table_names()
@@ -355,7 +354,6 @@ def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any
 
 
 def _in_scope(settings: Settings) -> str:
-    """The endpoints with TRANSACTION_MODE transaction_scope."""
     return ", ".join(sorted(name for name, each in settings.endpoints.items() if each.transaction_mode == _MODE))
 
 

@@ -20,11 +20,9 @@ class SqlQueueRouter:
     """
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
-        """The alias of the queues for a model of ours, else None."""
         return get_settings().database if model._meta.app_label in _OURS else None
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str | None:
-        """The alias of the queues for a model of ours, else None."""
         return self.db_for_read(model, **hints)
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:

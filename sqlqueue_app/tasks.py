@@ -193,8 +193,6 @@ def _row_of(message: dict[str, Any], *, in_transaction: bool) -> Row:
 
 
 class Attempt:
-    """One attempt to run a task."""
-
     def __init__(self, row: Row, context: MessageContext) -> None:
         self._row = row
         self._context = context

@@ -64,18 +64,15 @@ class RollupQuery:
         return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, endpoint, message_type)
 
     def resample(self, seconds: int) -> RollupQuery:
-        """The same query in longer steps."""
         first = self.begin.timestamp() // seconds * seconds
         return replace(self, begin=datetime.fromtimestamp(first, UTC), seconds=seconds)
 
     @property
     def step(self) -> timedelta:
-        """The length of a step."""
         return timedelta(seconds=self.seconds)
 
     @property
     def in_time(self) -> Q:
-        """Filter by time and step length."""
         return Q(seconds=self.seconds, at__gte=self.begin, at__lt=self.end)
 
     @property
@@ -85,7 +82,6 @@ class RollupQuery:
 
     @property
     def of_messages(self) -> Q:
-        """Filter by endpoint and message type."""
         found = Q(endpoint=self.endpoint) if self.endpoint else Q()
         return found & Q(message_type=self.message_type) if self.message_type else found
 
@@ -150,20 +146,16 @@ class Rollup:
         return self.critical_sum / self.critical_count if self.critical_count else None
 
     def critical_of(self, fraction: float) -> float | None:
-        """A quantile of the critical time."""
         return quantile(self.critical, fraction)
 
     def processing_of(self, fraction: float) -> float | None:
-        """A quantile of the processing time."""
         return quantile(self.processing, fraction)
 
     def add(self, values: dict[str, Any]) -> None:
-        """Add sums from a database row."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + (values[name] or 0))
 
     def add_sketches(self, processing: Any, critical: Any) -> None:
-        """Add sketches as stored in the database."""
         _merge(self.processing, processing)
         _merge(self.critical, critical)
 

@@ -47,7 +47,6 @@ class DecodedBody:
 
     @property
     def is_cut(self) -> bool:
-        """Whether only the beginning is shown."""
         return self.shown_bytes < self.size
 
 

@@ -105,7 +105,6 @@ class ConversationMessage:
 
     @property
     def short_type(self) -> str:
-        """The type without its namespace."""
         name, bracket, arguments = self.message_type.partition("[")
         return (name.rpartition(".")[2].rpartition("+")[2] or name) + bracket + arguments
 
@@ -418,8 +417,6 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 
 @dataclass(frozen=True, slots=True)
 class _ScannedRow:
-    """A row with its headers and the queue it was found in."""
-
     queue: KnownQueue
     is_delayed: bool
     place: int

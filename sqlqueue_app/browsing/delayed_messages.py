@@ -52,7 +52,6 @@ class DelayedEntry:
 
     @property
     def key(self) -> str:
-        """Its key, unique within the table."""
         return self.row.key
 
 

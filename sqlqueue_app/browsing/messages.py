@@ -68,7 +68,6 @@ class MessageSummary:
 
     @property
     def message_type(self) -> str:
-        """The concrete type, or an empty text."""
         return self.types[0] if self.types else ""
 
 

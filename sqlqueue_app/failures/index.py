@@ -83,7 +83,6 @@ class IndexState:
     problems: tuple[str, ...] = ()
 
     def plus(self, other: IndexState) -> IndexState:
-        """The sum of both."""
         return IndexState(
             self.read + other.read,
             self.gone + other.gone,
@@ -129,7 +128,6 @@ def has_new_failures(settings: Settings, queues_at_most: int) -> bool:
 
 
 def _is_longer(settings: Settings, queue: KnownQueue, last: int) -> bool:
-    """Whether the queue has a row behind this one."""
     table = queue_table(settings.database, queue.address)
     try:
         with guarded_read(table.alias, f"look for failures in {table.qualified}"):
@@ -153,8 +151,6 @@ def _in_turn(queues: list[KnownQueue], at_most: int | None) -> list[KnownQueue]:
 
 
 class _QueueIndex:
-    """The index of one error queue."""
-
     def __init__(self, settings: Settings, queue: KnownQueue) -> None:
         self._alias = managed_alias()
         self._table: QueueTable = queue_table(settings.database, queue.address)
@@ -275,7 +271,6 @@ class FailureIndexing:
         self._last: dict[str, int] = {}
 
     def job(self) -> BackgroundJob:
-        """`index` as a background job."""
         return BackgroundJob("index of failures", INDEX_SECONDS, self._run)
 
     def index(self) -> IndexState:

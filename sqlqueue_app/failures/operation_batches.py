@@ -122,7 +122,6 @@ class BatchOutcome:
 
     @property
     def total(self) -> int:
-        """All messages of the batch."""
         return self.done + self.skipped.total() + self.failed.total()
 
 

@@ -102,7 +102,6 @@ class QueueScope:
             raise _unreadable() from error
 
     def in_words(self) -> str:
-        """A description in the current language."""
         if self.target is None:
             return _("all messages of %(queue)s") % {"queue": self.name}
         return _("all messages of %(queue)s, to %(target)s") % {"queue": self.name, "target": self.target.table}
@@ -142,7 +141,6 @@ class QueueOperation:
         return queue_table(settings.database, self._read(scope).queue).depth().waiting
 
     def batch(self, settings: Settings, scope: object, cursor: str, limit: int, now: datetime) -> ProcessedBatch:
-        """Process at most `limit` messages behind the cursor, in the caller's transactions."""
         chosen = self._read(scope)
         table = queue_table(settings.database, chosen.queue)
         numbers, is_last = self._next(table, chosen, cursor, limit)
@@ -154,7 +152,6 @@ class QueueOperation:
         return ProcessedBatch(outcome, str(numbers[-1]) if numbers else cursor, is_last)
 
     def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
-        """The cursor behind the next message, which cannot be processed."""
         chosen = self._read(scope)
         numbers, _is_last = self._next(queue_table(settings.database, chosen.queue), chosen, cursor, 1)
         return str(numbers[0]) if numbers else cursor

@@ -67,7 +67,6 @@ class Preview:
 
     @property
     def total(self) -> int:
-        """All messages."""
         return self.eligible + self.not_eligible
 
     def in_words(self) -> list[tuple[str, int]]:

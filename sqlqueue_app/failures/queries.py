@@ -158,7 +158,6 @@ def _any_missing(fields: Sequence[str]) -> Q:
 
 
 def _behind(after: PageKey, fields: Sequence[str]) -> Q:
-    """The condition for groups behind a key."""
     first, *others = fields
     condition = Q(last__lt=after.at) | Q(last=after.at, **{f"{first}__lt": after.id})
     if others and after.also is not None:

@@ -117,8 +117,6 @@ def row_id_for(table: QueueTable, headers: Headers) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sendable:
-    """A failed message that has a row and a target."""
-
     failure: FailedMessage
     source: QueueAddress
     headers: Headers

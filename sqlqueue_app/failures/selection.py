@@ -86,7 +86,6 @@ class FailureSelection:
         return self if self.statuses or self.ids else replace(self, statuses=statuses)
 
     def with_problems(self, *problems: str) -> Self:
-        """A copy with further problems."""
         return replace(self, problems=(*self.problems, *problems))
 
     def queryset(self) -> QuerySet[FailedMessage]:

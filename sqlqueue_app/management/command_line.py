@@ -34,7 +34,6 @@ class Several(Action):
         self.continues = continues
 
     def __call__(self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None) -> None:
-        """Append the values."""
         more = values if self.continues is None else [values]
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or ()), *more])
 

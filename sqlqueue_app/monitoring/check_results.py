@@ -98,7 +98,6 @@ def is_muted(row: CheckResult, now: datetime) -> bool:
 
 
 def _silent(row: CheckResult, now: datetime) -> timedelta:
-    """How long ago it was run."""
     return now - row.checked_at
 
 
@@ -136,7 +135,6 @@ class _Change:
 
     @property
     def is_any(self) -> bool:
-        """Whether there is anything but the time of the run."""
         seen = [row for subject, row in self._known.items() if subject in self._seen]
         is_other = any(row.every_seconds != self.report.every_seconds for row in seen)
         return bool(self._failed or self._changed or self._passed or self._new or self._gone or is_other)
@@ -147,7 +145,6 @@ class _Change:
         return [row.pk for subject, row in self._known.items() if subject in self._seen]
 
     def write(self, alias: str) -> None:
-        """Write it, and its events."""
         results = CheckResult.objects.using(alias)
         common = {"checked_at": self._now, "every_seconds": self.report.every_seconds}
         mine = results.filter(name=self.report.name)
@@ -252,7 +249,6 @@ class CheckRunner(_Runner):
         self._hash = hashlib.sha256(names.encode()).hexdigest()[:16]
 
     def job(self) -> BackgroundJob:
-        """`run_due` as a background job."""
         return BackgroundJob("checks", SOON, self._run)
 
     def run_due(self) -> list[str]:

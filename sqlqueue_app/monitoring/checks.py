@@ -431,7 +431,6 @@ class Report:
 
     @property
     def check(self) -> Check | None:
-        """The check, if it is one that sqlqueue brings."""
         return BUILT_IN.get(self.name)
 
 

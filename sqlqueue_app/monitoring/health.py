@@ -62,17 +62,14 @@ class Issue:
 
     @property
     def severity(self) -> Severity:
-        """How urgent it is."""
         return self.outcome.severity or (Severity.ERROR if self.check is None else self.check.severity)
 
     @property
     def code(self) -> str:
-        """Its id in `sqlqueue_health`."""
         return self.outcome.code or (self.check.code if self.check is not None and self.is_live else "check")
 
     @property
     def line(self) -> str:
-        """The issue as `sqlqueue_health` prints it."""
         check = self.check
         if check is not None and self.is_live and check.line:
             return str(check.line % {**self.outcome.now, **(self.outcome.details or {}), "subject": self.outcome.subject})
@@ -137,7 +134,6 @@ class Bounds:
     least: bool = False
 
     def level(self, value: float) -> Level:
-        """How good a value is."""
         if self._is_beyond(value, self.critical):
             return Level.CRITICAL
         return Level.WARNING if self._is_beyond(value, self.warning) else Level.OK

@@ -192,8 +192,6 @@ def _count(alias: str, model: type[models.Model], column: str, values: Sequence[
 
 
 class _Reading(Collector):
-    """Reads all metrics when a scrape asks for them."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 

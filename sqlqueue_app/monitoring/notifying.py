@@ -186,7 +186,6 @@ class Notifications:
         stop.subscribe(self._wake.set)
 
     def job(self) -> BackgroundJob:
-        """`evaluate` as a background job."""
         return BackgroundJob("notifications", EVERY_SECONDS, self._run)
 
     @contextmanager
@@ -224,7 +223,6 @@ class Notifications:
             self.evaluate()
 
     def _send(self) -> None:
-        """What the thread does."""
         # Else nobody would be notified any more.
         with self._stop.failing_with(logger, "the thread that sends notifications died"):
             while not self._stop.is_set():
@@ -268,7 +266,6 @@ class Links:
         return self._page("checkresult/") if kind == NotificationKind.CHECK_FAILED else ""
 
     def of_rule(self, rule_id: int) -> str:
-        """The rule, with what it has sent."""
         return self._page(f"notificationrule/{rule_id}/")
 
     def _page(self, path: str) -> str:

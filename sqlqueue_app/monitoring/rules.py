@@ -147,7 +147,6 @@ def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
 
 
 def _begin_again(rule: NotificationRule) -> None:
-    """Forget of what the rule has notified."""
     rule.raised, rule.pending, rule.seen, rule.watched_from = {}, {}, {}, rule.changed_at
 
 
@@ -231,7 +230,6 @@ class RuleConditions:
         return found
 
     def titles(self, groups: list[UUID]) -> dict[UUID, str]:
-        """What the groups have in common."""
         return dict(FailureGroup.objects.using(self._alias).filter(pk__in=groups).values_list("pk", "title"))
 
     def _failures(self, rule: NotificationRule) -> Readings:
@@ -435,7 +433,6 @@ def _new_groups(rule: NotificationRule, conditions: RuleConditions) -> list[Chan
 
 
 def _add(rule: NotificationRule, changes: Iterable[Change]) -> None:
-    """Note what the next notification is to contain."""
     new = list(changes)
     if new:
         waiting = [*rule.pending.get("changes", ()), *new]
@@ -524,7 +521,6 @@ class RuleValues:
     throttle_seconds: int = DEFAULT_THROTTLE_SECONDS
 
     def columns(self) -> dict[str, Any]:
-        """As columns of NotificationRule."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 

@@ -76,7 +76,6 @@ class Snapshot:
 
     @property
     def instances(self) -> Sequence[InstanceStatus]:
-        """The registered processes."""
         return self._registry[0]
 
     @property
@@ -95,7 +94,6 @@ class Snapshot:
 
     @cached_property
     def known_queues(self) -> Sequence[KnownQueue]:
-        """The queues of the settings."""
         return known_queues(self.settings)
 
     def is_run_by_workers(self, queue: KnownQueue) -> bool:
@@ -166,12 +164,10 @@ class Snapshot:
 
     @cached_property
     def schedules(self) -> Sequence[ScheduleStatus]:
-        """The recurring messages."""
         return self.status.schedules if self.status is not None else read_schedules(self.settings, self.now, zone=self.zone)
 
     @cached_property
     def branches(self) -> Sequence[PreparedBranch]:
-        """The branches that are prepared in other databases."""
         return () if self._in_doubt is None else self._in_doubt.prepared()
 
 

@@ -128,7 +128,6 @@ class KnownDelayed:
     is_in_settings: bool
 
     def table(self, alias: str) -> DelayedTable:
-        """The table in the database of an alias."""
         return DelayedTable(alias, self.address)
 
 

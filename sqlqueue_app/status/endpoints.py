@@ -63,7 +63,6 @@ class EndpointStatus:
 
     @property
     def alive(self) -> tuple[InstanceStatus, ...]:
-        """Its live processes."""
         return tuple(each for each in self.instances if each.alive)
 
     @property
@@ -169,17 +168,14 @@ class Measured:
 
     @property
     def throughput(self) -> float:
-        """Handled messages per second."""
         return self.handled / self.length
 
     @property
     def retries(self) -> int:
-        """Immediate and delayed retries."""
         return self.immediate_retries + self.delayed_retries
 
     @property
     def processing_mean(self) -> float | None:
-        """The mean processing time of a message."""
         return self.processing_seconds / self.handled if self.handled else None
 
     @property

@@ -65,7 +65,6 @@ class InstanceStatus:
 
     @property
     def live_threads(self) -> int:
-        """The live polling threads of all its queues."""
         return sum(self.threads.values())
 
     @property
@@ -80,7 +79,6 @@ class InstanceStatus:
 
     @property
     def state(self) -> InstanceState:
-        """What the process does, by its row."""
         return state_of(alive=self.alive, paused=self.paused, followed=self.paused_since is not None)
 
 

@@ -58,7 +58,6 @@ class Status:
         return threads_on(queue.queue.address.table, self.instances)
 
     def callback_of(self, instance: InstanceStatus) -> QueueStatus | None:
-        """The callback queue of an instance."""
         name = instance.callback_queue
         return next((each for each in self.queues if name is not None and each.queue.address.table == name), None)
 

@@ -72,7 +72,6 @@ class QueueStatus:
 
     @property
     def name(self) -> str:
-        """The unique name of the queue."""
         return self.queue.name
 
 
@@ -334,7 +333,6 @@ class QueueProblem:
 
     @property
     def stops_work(self) -> bool:
-        """Whether nothing can be sent or received."""
         return self.kind.stops_work
 
 

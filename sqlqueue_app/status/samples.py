@@ -160,7 +160,6 @@ def _of_queue(group: Sequence[QueueSample]) -> dict[str, Any]:
 
 
 def _of_endpoint(group: Sequence[EndpointSample]) -> dict[str, Any]:
-    """Sums, and the maxima."""
     sums = {name: sum(getattr(sample, name) for sample in group) for name in SUMS}
     return {
         **sums,
@@ -245,7 +244,6 @@ class Sampling:
         self._kept_house: datetime | None = None
 
     def job(self) -> BackgroundJob:
-        """`sample` as a background job."""
         return BackgroundJob("queue samples", LOOK_SECONDS, self._run)
 
     def _run(self) -> None:
@@ -348,7 +346,6 @@ class Measuring:
         self._now = now or partial(database_now, self._alias)
 
     def job(self) -> BackgroundJob:
-        """`write` as a background job."""
         return BackgroundJob("measures of endpoints", WRITE_SECONDS, self._run)
 
     def _run(self) -> None:

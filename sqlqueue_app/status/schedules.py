@@ -73,7 +73,6 @@ class Schedules:
         self._looks = 0
 
     def job(self) -> BackgroundJob:
-        """`send_due` as a background job."""
         return BackgroundJob("recurring messages", LOOK_SECONDS, self._run)
 
     def send_due(self, *, requests: bool = True) -> int:

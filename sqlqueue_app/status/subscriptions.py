@@ -95,7 +95,6 @@ def read_matrix(settings: Settings) -> list[SubscribedEvent]:
 
 
 def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -> set[str]:
-    """Those of the addresses whose queue exists."""
     listed = {table_key(table.address) for table in listed_tables(settings.database) if table.layout is not None}
     found, looked = set(), 0
     for text in addresses:

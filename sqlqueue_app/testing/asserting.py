@@ -82,7 +82,6 @@ def _find(
     headers: Mapping[str, str | None] | None,
     delay: timedelta | None,
 ) -> tuple[list[tuple[SentMessage, list[str]]], list[SentMessage]]:
-    """All sent messages, each with its differences, and the messages without differences."""
     if body is not None and not isinstance(message, (str, type)) and message is not None:
         raise TypeError(f"a body was given beside the message {type(message).__qualname__}: hand in one of them")
     right_place = None if to is None else {_key(each) for each in sent(to=to)}

@@ -84,8 +84,6 @@ def drain(
 
 
 class _Drain:
-    """One call of `drain()`."""
-
     def __init__(self, settings: Settings, endpoint: str | None, drained: Drained, raises: bool) -> None:
         self._drained = drained
         self._queues = [
@@ -190,13 +188,10 @@ class FailedInTest(BaseException):
 
 
 class _Watching(MessageProcessor):
-    """A processor that counts outcomes."""
-
     drained: Drained
     raises: bool
 
     def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
-        """Process the row, and count what became of it."""
         outcome = super().process_row(batch, row)
         if outcome is RowOutcome.HANDLED:
             self.drained.handled += 1
@@ -230,7 +225,6 @@ class _WatchingWithoutTransaction(_Watching, NonTransactionalProcessor):
     _blocks: int | None = None
 
     def deliver(self, batch: ReceivedBatch, delivery: Delivery) -> RowOutcome:
-        """Attempt to handle the message once."""
         # The receive itself is still open, and no block of the handler's.
         self._blocks = len(self.transaction.connection.atomic_blocks) - 1
         return super().deliver(batch, delivery)

@@ -240,7 +240,6 @@ class HandlerSubscribers(Subscribers):
         self._otherwise = otherwise
 
     def of(self, topics: Topics) -> tuple[SubscriptionRow, ...]:
-        """The endpoints with a handler for one of the types."""
         endpoints = endpoints_of(self._settings, None) if self._settings is not None and self._settings.endpoints else []
         found = [each.name for each in endpoints if each.config.subscribe and not set(topics).isdisjoint(each.events)]
         if not found and self._otherwise is not None:

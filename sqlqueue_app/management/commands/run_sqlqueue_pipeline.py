@@ -47,7 +47,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options of a run."""
         parser.epilog = _EPILOG
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.add_argument("--master", metavar="URL", help="where Spark runs (default: MASTER of the settings, local[*])")
@@ -80,7 +79,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run until nothing is left, or until a signal."""
         settings = get_settings()
         missing = [name for name in _NEEDED if find_spec(name) is None]
         if missing:

@@ -79,7 +79,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The options of the worker."""
         parser.epilog = _EPILOG
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.add_argument(
@@ -126,7 +125,6 @@ class Command(SqlQueueCommand):
         _add_log_options(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Run the worker in this process, or in supervised processes."""
         settings = get_settings()
         chosen = RunOptions(
             endpoints=options["endpoint"],

@@ -57,7 +57,6 @@ class Command(SqlQueueCommand):
     usage_exit_code = int(Level.UNKNOWN)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Scope and limits."""
         parser.add_argument("--queue", metavar="NAME", action=Several, default=None, help="only these queues; may be repeated")
         parser.add_argument("--endpoint", metavar="E", action=Several, default=None, help="only these endpoints; may be repeated")
         for name, metavar, words in _MOST:
@@ -95,7 +94,6 @@ class Command(SqlQueueCommand):
         raise CommandError(line, returncode=int(Level.UNKNOWN)) from error
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Check, print, and exit with the level."""
         limits = Limits(**{name: options[f"max_{name}"] for name, _metavar, _words in _MOST}, instances=options["min_instances"])
         queues, endpoints = options["queue"] or (), options["endpoint"] or ()
         health = read_health(get_settings(), limits, queues=queues, endpoints=endpoints)

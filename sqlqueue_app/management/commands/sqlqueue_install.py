@@ -51,13 +51,11 @@ class Command(SqlQueueCommand):
     help = _DESCRIPTION
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """The parser with examples below the arguments."""
         kwargs.setdefault("epilog", _EPILOG)
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         return super().create_parser(prog_name, subcommand, **kwargs)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The arguments."""
         what = parser.add_mutually_exclusive_group()
         what.add_argument("--sql", action="store_true", help="print the script that makes the tables, and change nothing")
         what.add_argument("--check", action="store_true", help="list what is missing or different, and change nothing")
@@ -85,7 +83,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Install, print, check, or write a migration."""
         for name in ("dialect", "grant"):
             if options[name] is not None and not options["sql"]:
                 raise self.usage_error(f"--{name} goes with --sql: add --sql, or leave it out")

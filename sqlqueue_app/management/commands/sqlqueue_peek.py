@@ -24,7 +24,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Queue, limit, format."""
         add_queue_argument(parser)
         parser.add_argument(
             "--limit",
@@ -36,7 +35,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read and print."""
         table = named_table(get_settings(), options["queue"])
         details = read_details(table, limit=options["limit"])
         if options["format"] == "json":

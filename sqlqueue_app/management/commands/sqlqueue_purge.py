@@ -22,14 +22,12 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Queue, scope, confirmation."""
         add_queue_argument(parser)
         parser.add_argument("--expired", action="store_true", help="delete only messages whose time to be received has passed")
         parser.add_argument("--yes", action="store_true", help="do not ask")
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ask, delete, print the number."""
         table = named_table(get_settings(), options["queue"])
         what = "expired messages" if options["expired"] else "messages"
         if not options["yes"]:

@@ -24,7 +24,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Age, confirmation, format."""
         parser.add_argument(
             "--older-than",
             type=seconds,
@@ -37,7 +36,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """List, ask, remove, print."""
         as_json = options["format"] == "json"
         found = gone_callback_queues(get_settings(), options["older_than"])
         if not as_json:

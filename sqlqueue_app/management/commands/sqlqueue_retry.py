@@ -33,7 +33,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which messages, and how to print."""
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument("--message", metavar="ID", help="the message of this message id or unique message id")
         which.add_argument("--group", metavar="ID", help="the messages of this group that have not been retried, by its id")
@@ -42,7 +41,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Look into the error queues, then retry, or say what would be retried."""
         settings = get_settings()
         if reason := error_queue_refusal(settings):
             raise ConfigurationError(reason)

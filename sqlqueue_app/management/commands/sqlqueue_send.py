@@ -47,7 +47,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Queue, type, body, headers, expiry, delay, count."""
         add_queue_argument(parser)
         parser.add_argument(
             "--type", required=True, metavar="T", help="the full name of the message type, such as Sales.PlaceOrder"
@@ -75,7 +74,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read, check, send, print the ids or their number."""
         body = self._body(options["body"], options["file"])
         table = named_table(get_settings(), options["queue"])
         count = options["count"]

@@ -22,11 +22,9 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The format."""
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read and print."""
         status = read_status(get_settings())
         if options["format"] == "json":
             self.write_json(status_document(status))

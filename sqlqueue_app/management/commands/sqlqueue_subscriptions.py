@@ -20,7 +20,6 @@ class Command(SqlQueueCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Endpoint, what to remove, format."""
         parser.add_argument("--endpoint", metavar="ENDPOINT", help="only the subscriptions of this endpoint")
         what = parser.add_mutually_exclusive_group()
         what.add_argument(
@@ -34,7 +33,6 @@ class Command(SqlQueueCommand):
         add_format_argument(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Read, remove, print."""
         settings = get_settings()
         removed: list[str] = options["remove"] or []
         if removed and options["endpoint"] is None:

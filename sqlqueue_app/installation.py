@@ -9,27 +9,13 @@ from typing import Any, Final
 
 from django.apps import AppConfig, apps
 from django.db import router, transaction
+from django.db.models import Model
 
 from sqlqueue_app.conf import EndpointSettings, Settings, get_settings, instance_name
 from sqlqueue_app.dialects.schema import ALL_RIGHTS, Grants, PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import AddressError
-from sqlqueue_app.models import (
-    Claim,
-    ConversationEdge,
-    EndpointSeen,
-    GroupFigures,
-    LakeBatch,
-    LakeCopy,
-    LakeFile,
-    LakePosition,
-    MessageFigures,
-    NotableMessage,
-    PipelineRun,
-    QueueFigures,
-    TaskResult,
-    UsageDay,
-)
+from sqlqueue_app.models import Claim, TaskResult, lake, managed_models
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import check_address, delayed_address, install_tables, subscription_address
 from sqlqueue_app.tables.listing import current_catalog
@@ -110,21 +96,6 @@ def _callback_queues(endpoint: EndpointSettings, instance_names: tuple[str, ...]
 _READ = "SELECT"
 _READ_AND_DELETE = "SELECT, UPDATE, DELETE"
 _NONE = ""
-_OF_PIPELINE = (
-    Claim,
-    ConversationEdge,
-    EndpointSeen,
-    GroupFigures,
-    LakeBatch,
-    LakeCopy,
-    LakeFile,
-    LakePosition,
-    MessageFigures,
-    NotableMessage,
-    PipelineRun,
-    QueueFigures,
-    UsageDay,
-)
 
 
 class Purpose(enum.StrEnum):
@@ -150,7 +121,8 @@ def grants_for(purpose: Purpose, role: str, settings: Settings, dialect: str) ->
         case Purpose.READER:
             return Grants(role, _read_only, _read_only)
         case Purpose.PIPELINE:
-            return Grants(role, _of_pipeline(settings, dialect), _tables_with(_OF_PIPELINE, ALL_RIGHTS, _READ))
+            written: list[type[Model]] = [Claim, *(model for model in managed_models() if model.__module__ == lake.__name__)]
+            return Grants(role, _of_pipeline(settings, dialect), _tables_with(written, ALL_RIGHTS, _READ))
 
 
 def _read_only(_table: object) -> str:
@@ -161,8 +133,8 @@ def _of_sender(table: PlannedTable) -> str:
     return _READ if table.kind is TableKind.SUBSCRIPTIONS else "INSERT"
 
 
-def _tables_with(models: tuple[type, ...], rights: str, others: str) -> Callable[[str], str]:
-    names = {model._meta.db_table for model in models}  # type: ignore[attr-defined]
+def _tables_with(models: Iterable[type[Model]], rights: str, others: str) -> Callable[[str], str]:
+    names = {model._meta.db_table for model in models}
     return lambda table: rights if table in names else others
 
 
@@ -209,10 +181,7 @@ GROUPS: Final = {"sqlqueue reader": _READER, "sqlqueue writer": _WRITER, "sqlque
 
 
 def make_groups(app_config: AppConfig, using: str) -> list[str]:
-    """Create missing permission groups; returns their names. Existing groups are not changed.
-
-    Does nothing if Django's users are not installed or are in another database.
-    """
+    """Create missing permission groups, unless Django's users are not installed or in another database; returns their names."""
     if not apps.is_installed("django.contrib.auth"):
         return []
     from django.contrib.auth.management import create_permissions  # noqa: PLC0415 - these need the installed app

@@ -156,10 +156,7 @@ def check_deduplication(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Report missing or wrong tables of the endpoints, with the SQL to run.
-
-    Runs only if the alias of the queues is among `databases`. An unavailable database is a warning.
-    """
+    """Report wrong tables with the SQL to run, if `databases` has the alias of the queues; an unavailable one is a warning."""
     settings = usable_settings()
     if settings is None or settings.database not in (databases or ()):
         return []
@@ -205,10 +202,7 @@ DEAD_ROWS: Final = "sqlqueue.W035"
 
 
 def check_dead_rows(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Warn about queue tables on PostgreSQL with many dead rows: what keeps them, and the SQL that helps.
-
-    Runs only if the alias of the queues is among `databases`; `check_tables` reports an unavailable database.
-    """
+    """Warn about many dead rows on PostgreSQL, with the SQL that helps, if `databases` has the alias of the queues."""
     settings = usable_settings()
     if settings is None or settings.database not in (databases or ()):
         return []
@@ -245,10 +239,7 @@ def check_worker_side(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_server_side(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Warn if PostgreSQL would keep the rows of a worker whose host is lost for minutes or hours.
-
-    Runs only if the alias of the queues is among `databases`; `check_tables` reports an unavailable database.
-    """
+    """Warn if PostgreSQL keeps the rows of a lost worker for minutes, if `databases` has the alias of the queues."""
     alias = _alias_on_postgresql()
     if alias is None or alias not in (databases or ()):
         return []
@@ -332,10 +323,7 @@ def check_other_databases(**_: Any) -> list[checks.CheckMessage]:
 
 
 def check_prepared_transactions(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Warn about PostgreSQL servers without prepared transactions: messages whose handlers write there fail.
-
-    Checks only aliases among `databases`; an unavailable one is left out.
-    """
+    """Warn if PostgreSQL, on one of `databases`, has no prepared transactions: messages whose handlers write there fail."""
     settings = usable_settings()
     if settings is None or not (endpoints := _in_scope(settings)):
         return []

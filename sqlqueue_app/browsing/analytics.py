@@ -376,10 +376,7 @@ class KnownLake:
 
 
 def known_lake(settings: Settings, *, since: date | None = None, until: date | None = None, path: str = "") -> KnownLake:
-    """The configured lake, else that of the last run, with its files of these days and below `path`.
-
-    At most two statements. Raises ConnectionLost.
-    """
+    """The files of these days below `path` in the lake of the settings, else of the last run. Two statements. ConnectionLost."""
     lake = (settings.pipeline.lake if settings.pipeline is not None else None) or ""
     alias = managed_alias()
     try:

@@ -105,20 +105,13 @@ def indent_json(text: str) -> str | None:
         found = json.loads(text, object_pairs_hook=_unique, parse_float=keep, parse_int=keep, parse_constant=keep)
         if _is_deep(found):
             return None
-        pretty = _dump(found)
+        pretty = json.dumps(found, indent=2, ensure_ascii=False)
+        if re.search("[\ud800-\udfff]", pretty):
+            # A lone surrogate cannot be encoded, so it stays escaped.
+            pretty = json.dumps(found, indent=2)
     except (ValueError, RecursionError):
         return None
     return re.sub(f'"{mark}([^"]*){mark}"', r"\1", pretty)
-
-
-def _dump(found: Any) -> str:
-    pretty = json.dumps(found, indent=2, ensure_ascii=False)
-    try:
-        pretty.encode("utf-8")
-    except UnicodeEncodeError:
-        # A lone surrogate cannot be encoded, so it stays escaped.
-        return json.dumps(found, indent=2)
-    return pretty
 
 
 def _is_deep(document: Any) -> bool:
@@ -176,10 +169,7 @@ class _Element:
 
 
 def indent_xml(text: str) -> str:
-    """Put each element on a line of its own; an element with text stays on one line, its text unchanged.
-
-    Prefixes, attributes and comments are kept. Raises NotPlainXml.
-    """
+    """Put each element without text on a line of its own; texts, prefixes and comments stay. Raises NotPlainXml."""
     builder = _XmlTreeBuilder()
     # The declared encoding refers to the original bytes; this is already text.
     parser = expat.ParserCreate(encoding="utf-8")

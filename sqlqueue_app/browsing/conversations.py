@@ -151,10 +151,7 @@ MOST_MESSAGES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ScanExtent:
-    """How far tables were scanned: rows per queue and per audit queue. `longer` names tables with more rows.
-
-    `lake`: the extent of the lake search, None without a lake.
-    """
+    """How many rows of each queue were scanned; `longer` names tables with more. `lake` is None without a lake."""
 
     rows: int
     audited: int

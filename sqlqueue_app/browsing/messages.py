@@ -169,10 +169,7 @@ def _holds(row: PeekedRow, wanted: str) -> bool:
 
 
 def read_message(table: QueueTable, row_version: int, *, as_hex: bool = False) -> MessageDetail | None:
-    """Read a message with its neighbours, its body cut at 64 KiB; None if it does not exist.
-
-    `as_hex` formats the body as a hex dump.
-    """
+    """Read a message with its neighbours, its body cut at 64 KiB or as a hex dump; None if it does not exist."""
     if not 0 < row_version <= LAST_ROW_VERSION:
         return None
     with guarded_read(table.alias, f"read {table.qualified}"):
@@ -502,10 +499,7 @@ EXPIRED_BATCH = 10_000
 
 
 def purge_queue(table: QueueTable) -> int:
-    """Delete all messages, record an event if the event table exists, and return the count.
-
-    Waits for messages that are being received.
-    """
+    """Delete all messages, waiting for those in progress; record an event if there are managed tables. Returns the count."""
     purged = table.purge()
     report_event(EventKind.QUEUE_PURGED, table.address.table, {"count": purged})
     return purged

@@ -297,10 +297,7 @@ class Settings:
         return tuple(dict.fromkeys([*literal, *(QueueAddress.parse(text, dialect) for text in texts)]))
 
     def address_book(self, dialect: str, default_catalog: str | None = None, *, endpoint: str | None = None) -> AddressBook:
-        """The rules that turn addresses into tables under these settings, and as an endpoint reads them in its messages.
-
-        `default_catalog` only on SQL Server.
-        """
+        """How addresses become tables, as `endpoint` reads them in its messages; `default_catalog` on SQL Server only."""
         reader = self.endpoints.get(endpoint) if endpoint is not None else None
         return AddressBook(
             dialect=dialect,

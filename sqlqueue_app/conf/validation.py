@@ -246,10 +246,7 @@ def places_of(section: type[Any], at: str = "SQLQUEUE") -> Mapping[str, str]:
 
 
 def read_section(section: type[T], value: object, at: KeyPath, findings: Findings) -> T | None:
-    """Read a dictionary with known keys; wrong values are reported and replaced by the defaults.
-
-    Returns None where a value that has no default is missing or wrong.
-    """
+    """Read a dictionary; wrong values are reported and get their default, and without one the result is None."""
     read = _read(section, value, at, findings)
     return None if read is MISSING else read
 

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -49,6 +49,7 @@ from sqlqueue_app.receiving.instances import claim, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, Happening, record_events
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.status.retention import RETENTION_SECONDS, forget_what_is_old
+from sqlqueue_app.status.samples import begin_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows, remove_rows
@@ -284,10 +285,10 @@ class FailureIndexing:
             return IndexState()
         with database_errors(dialect_of_connection(connection_of(self._alias)), "keep the index of failures"):
             now = self._now()
-            if not claim(self._alias, f"index of failures {self._claim}", _begin(now, INDEX_SECONDS)):
+            if not claim(self._alias, f"index of failures {self._claim}", begin_of(now, INDEX_SECONDS)):
                 return IndexState()
             state = self._catch_up(now)
-            if is_whole and claim(self._alias, "retention of failures", _begin(now, RETENTION_SECONDS)):
+            if is_whole and claim(self._alias, "retention of failures", begin_of(now, RETENTION_SECONDS)):
                 forget_what_is_old(self._alias, now)
         return state
 
@@ -312,10 +313,6 @@ class FailureIndexing:
         # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
         with suppress(TransientError):
             self.index()
-
-
-def _begin(now: datetime, seconds: float) -> datetime:
-    return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
 
 
 _LOCK: Final = "failure index is written"

@@ -117,10 +117,7 @@ def queue_scope(table: QueueTable, name: str, target: QueueTable | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class QueueOperation:
-    """An operation on the messages of a queue; its scope is a QueueScope. Immutable.
-
-    With `moves` the scope has a target; otherwise the messages are deleted.
-    """
+    """Moves the messages of a queue to the target of its scope if it `moves`, otherwise deletes them. Immutable."""
 
     name: str
     label: str | Promise

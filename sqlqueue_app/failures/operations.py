@@ -127,10 +127,7 @@ VIEW = "view_queue"
 
 
 def is_still_permitted(user_key: str, permission: str) -> bool:
-    """Whether the user is active and still has this permission and the view permission; True without a key (a command).
-
-    Raises errors of the users' database.
-    """
+    """Whether the user (empty: a command) is active and may view and do this. Raises errors of the users' database."""
     if not user_key or not apps.is_installed("django.contrib.auth"):
         return True
     from django.contrib.auth import get_user_model  # noqa: PLC0415 - needs the installed app
@@ -368,10 +365,7 @@ def bulk_operations_job(settings: Settings, stop: StopSignal, *, now: Callable[[
 
 
 def run_open_operations(runner: OperationRunner, stop: StopSignal) -> int:
-    """Run every operation without a live lease, oldest first, until the stop; returns how many. Raises TransientErrors.
-
-    Kinds that this version does not know are skipped.
-    """
+    """Run operations without a live lease, oldest first, until the stop; returns how many. Raises TransientErrors."""
     rows = Operation.objects.using(runner.alias).filter(state__in=OPEN, kind__in=KINDS).order_by("requested_at")
     found = list(rows.values_list("pk", "lease_until")[:_MOST])
     # Claiming a leased operation would wait for the batch that runs.

@@ -95,10 +95,7 @@ def count_failures(messages: QuerySet[FailedMessage]) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """The messages of a selection in one group. `trend` counts the failures of the last 24 hours, most recent piece last.
-
-    With `also` only messages count that are in this second group too.
-    """
+    """A group of a selection, with `also` only what is in both. `trend` counts failures of 24 hours, most recent piece last."""
 
     group: FailureGroup
     count: int
@@ -124,8 +121,9 @@ def read_groups(
     With a second classifier `also` there is one row per pair of groups with common messages. Raises KeyError for an unknown
     classifier.
     """
-    fields = _fields(classifier, also)
-    counted = selection.queryset().exclude(_any_missing(fields)).order_by().values(*fields)
+    fields = [CLASSIFIERS[each].field for each in (classifier, also) if each]
+    any_missing = reduce(or_, (Q(**{field: None}) for field in fields))
+    counted = selection.queryset().exclude(any_missing).order_by().values(*fields)
     counted = counted.annotate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
     if after is not None:
         counted = counted.filter(_behind(after, fields))
@@ -147,14 +145,6 @@ def read_groups(
         if all(each in groups for each in pair)
     )
     return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
-
-
-def _fields(classifier: str, also: str) -> list[str]:
-    return [CLASSIFIERS[each].field for each in (classifier, also) if each]
-
-
-def _any_missing(fields: Sequence[str]) -> Q:
-    return reduce(or_, (Q(**{field: None}) for field in fields))
 
 
 def _behind(after: PageKey, fields: Sequence[str]) -> Q:
@@ -249,10 +239,7 @@ _AT_ONCE: Final = 10_000
 
 
 def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None = None) -> tuple[str, ...]:
-    """Bring the index fully up to date; returns the problems of queues that cannot be read.
-
-    Can take minutes for a long queue that is not indexed yet. Raises DatabaseError if the clock cannot be read.
-    """
+    """Index everything, for minutes in a long queue; returns the problems of unreadable queues. Raises DatabaseError."""
     while True:
         state = catch_up(settings, limit=_AT_ONCE, now=now() if now is not None else database_now(managed_alias()))
         if state.problems or not state.is_behind:
@@ -266,10 +253,7 @@ def find_messages(text: str) -> list[UUID]:
 
 
 def failures_of_rows(queue: str, row_versions: Collection[int]) -> dict[int, UUID]:
-    """The unique ids of the failed messages that these rows belong to, by RowVersion. One statement.
-
-    Rows that are not indexed are left out; the result is empty if the index cannot be read.
-    """
+    """The failed messages of indexed rows, by RowVersion; none if the index cannot be read. One statement."""
     alias = managed_alias()
     found = FailedAttempt.objects.using(alias).filter(queue=queue, row_version__in=row_versions)
     with optional_read(alias, "look up failed messages"):

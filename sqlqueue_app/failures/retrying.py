@@ -66,10 +66,7 @@ def without_failure(headers: Headers) -> Headers:
 
 
 def retry_headers(headers: Headers, *, unique_id: uuid.UUID, acknowledgement_queue: str, failed_target: str) -> Headers:
-    """The headers of a retried message, which ask the endpoint to acknowledge success.
-
-    If a header routes retries through a forwarder, `failed_target` tells the forwarder the final queue.
-    """
+    """The headers of a retry, which ask for an acknowledgement. `failed_target` tells a forwarder the final queue."""
     kept = without_failure(headers)
     kept[names.RETRY_UNIQUE_MESSAGE_ID] = str(unique_id)
     kept[names.RETRY_ACKNOWLEDGEMENT_QUEUE] = acknowledgement_queue
@@ -226,10 +223,7 @@ class Target:
 
 
 class RetryTargets:
-    """Resolves targets for one batch or one dry run; caches queues and redirects.
-
-    For one thread. Not kept longer, because queues are created and dropped.
-    """
+    """Resolves targets for one batch or one dry run; caches queues and redirects that long. For one thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -39,7 +39,8 @@ def write_queue_migration(app_label: str, tables: Iterable[PlannedTable], book: 
     if not new:
         return None
     leaf = _leaf(loader, app_label)
-    migration = _migration(f"{_number_after(leaf):04d}_{_fragment(new)}", app_label, leaf, new)
+    fragment = "create_queues" if len(new) > 1 else "create_queue"
+    migration = _migration(f"{_number_after(leaf):04d}_{fragment}", app_label, leaf, new)
     try:
         path = Path(MigrationWriter(migration).path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,10 +111,6 @@ def _number_after(leaf: str | None) -> int:
         return 1
     number = re.match(r"\d+", leaf)
     return 2 if number is None else int(number[0]) + 1
-
-
-def _fragment(operations: list[CreateQueue]) -> str:
-    return "create_queues" if len(operations) > 1 else "create_queue"
 
 
 def _migration(name: str, app_label: str, leaf: str | None, operations: list[CreateQueue]) -> Migration:

@@ -145,10 +145,7 @@ class EndpointSample(EndpointCounts):
 
 
 class EndpointTotal(EndpointCounts):
-    """Monotonic counters of an instance of an endpoint: the sum of all its samples.
-
-    Written in the transaction of the samples, so that both agree.
-    """
+    """Monotonic counters of an instance of an endpoint, written in the transaction of its samples, so that both agree."""
 
     class Meta:
         verbose_name = "total of an endpoint"

@@ -75,10 +75,7 @@ else:
 
 
 class JsonTextField(_TextField):
-    """A JSON value stored as ASCII text, with NULL for None.
-
-    Unlike `jsonb` it accepts all of JSON and the NaN of Python: U+0000 and lone surrogates too.
-    """
+    """JSON as ASCII text, NULL for None. Unlike `jsonb` it takes the NaN of Python, U+0000 and lone surrogates."""
 
     if TYPE_CHECKING:
         _pyi_private_set_type: Any

@@ -25,10 +25,7 @@ class RunState(models.TextChoices):
 
 
 class PipelineRun(models.Model):
-    """One process of the pipeline. A run in state RUNNING without a recent heartbeat was killed.
-
-    The numbers count committed work; they grow in the transaction of each batch.
-    """
+    """A process of the pipeline and its committed work. One that is RUNNING without a recent heartbeat was killed."""
 
     started_at = UtcInstantField("started at")
     ended_at = UtcInstantField("ended at", null=True, blank=True)
@@ -100,10 +97,7 @@ class LakeBatch(models.Model):
 
 
 class LakeFile(models.Model):
-    """A file of the lake, valid from the commit of its batch until `retired_at`: then its data is elsewhere or expired.
-
-    The row of a retired file is deleted after the file.
-    """
+    """A file of the lake, valid until `retired_at`: then its data is elsewhere or expired, and the row outlives the file."""
 
     batch = models.ForeignKey(LakeBatch, on_delete=models.CASCADE, related_name="files")
     table = models.CharField("table", max_length=40)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -28,6 +28,7 @@ from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, Happening, fitting_subject, record_events
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
+from sqlqueue_app.status.samples import begin_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 
 _LOCK: Final = "results of checks are written"
@@ -214,10 +215,6 @@ class _Runner:
         return database_errors(dialect_of_connection(connection_of(self._alias)), doing)
 
 
-def _begin(now: datetime, seconds: float) -> datetime:
-    return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
-
-
 # A run that comes so late skips the processes: by the next one they have renewed their heartbeats, every ten seconds.
 AWAY: Final = timedelta(seconds=1.5 * SOON)
 CLAIM_PREFIX: Final = "checks every "
@@ -257,7 +254,7 @@ class CheckRunner(_Runner):
             with self._together():
                 now = self._now()
                 claims = {claims_begin(seconds) + self._hash: seconds for seconds in (SOON, USUAL, SELDOM)}
-                taken = due(self._alias, {name: _begin(now, seconds) for name, seconds in claims.items()})
+                taken = due(self._alias, {name: begin_of(now, seconds) for name, seconds in claims.items()})
             intervals = {claims[name] for name in taken}
             if self._was_away(now):
                 intervals.discard(SOON)
@@ -346,7 +343,7 @@ class ProjectChecks(_Runner):
         """As of all runners. A check that is killed with its process is run again when its next time comes."""
         with self._errors("find the checks that are due"):
             now = self._now()
-            claims = {name: _begin(now, each.every_seconds) for name, each in self._checks.items()}
+            claims = {name: begin_of(now, each.every_seconds) for name, each in self._checks.items()}
             taken = [self._checks[name] for name in due(self._alias, claims)]
         for each in taken:
             keep_result(each, run_check(each), now=self._now)
@@ -354,10 +351,7 @@ class ProjectChecks(_Runner):
 
 
 def run_check(check: HealthCheck, extra: Mapping[str, str] | None = None) -> str:
-    """Call the function: what is not well, in words, or an empty text. A check that wants to end the program does not.
-
-    An exception is logged as `check_raised`, or with what is `extra`.
-    """
+    """Call the function: what is wrong, or an empty text. An exception, SystemExit too, is logged as `check_raised` or `extra`."""
     try:
         found = check.function()
     except (Exception, SystemExit) as error:
@@ -389,10 +383,7 @@ _LONGEST_NAME = 255
 
 
 def mute(alias: str, key: int, until: datetime | None, by: str) -> bool:
-    """Mute a result until an instant of the database's clock, or unmute it (None); False if its row is gone.
-
-    A muted check is still run, and a change is still an event.
-    """
+    """Mute a result until an instant of the database, or unmute it (None); events go on. False if its row is gone."""
     values = {"muted_until": until, "muted_by": "" if until is None else by[:_LONGEST_NAME]}
     return CheckResult.objects.using(alias).filter(pk=key).update(**values) == 1
 

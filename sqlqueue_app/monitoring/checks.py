@@ -519,8 +519,5 @@ def pool_size(entry: Mapping[str, Any]) -> int | None:
 
 
 def connections_needed(threads: Iterable[tuple[int, bool]]) -> int:
-    """How many connections a worker has at most: those of its receive threads and its background work.
-
-    Each pair is a number of threads, and whether each of them sends on a second connection.
-    """
+    """How many connections a worker has at most. Pairs: a number of threads, and whether each also sends on a second one."""
     return sum(number * (2 if second else 1) for number, second in threads) + BACKGROUND_CONNECTIONS

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import meant
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
-from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.models import Severity
 from sqlqueue_app.monitoring.check_results import CheckResults, read_results
 from sqlqueue_app.monitoring.checks import (
     CHECKS,
@@ -105,15 +105,10 @@ def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
             answered.add(key)
             if outcome.details is not None and key not in results.muted:
                 found.append(Issue(check.name, outcome, since.get(key), is_live=True))
-    kept = (each for each in results.failing if not _is_answered(each, answered))
+    all_seen = {check.name for check in CHECKS.values() if check.covers_all and Reader.STATUS in check.read_by}
+    kept = (each for each in results.failing if each.name not in all_seen and (each.name, each.subject) not in answered)
     found += [Issue(each.name, ProbeOutcome(each.subject, each.details), each.since) for each in kept]
-    return sorted(found, key=lambda each: _URGENCY.index(each.severity))
-
-
-def _is_answered(result: CheckResult, answered: set[tuple[str, str]]) -> bool:
-    check = CHECKS.get(result.name)
-    is_all_seen = check is not None and check.covers_all and Reader.STATUS in check.read_by
-    return is_all_seen or (result.name, result.subject) in answered
+    return sorted(found, key=lambda issue: _URGENCY.index(issue.severity))
 
 
 class Level(enum.IntEnum):

@@ -58,10 +58,7 @@ def _family(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple
 
 
 def read_metrics(settings: Settings | None = None) -> list[Metric]:
-    """Look at everything, with as many statements as `read_status` and seven more. A family without samples is left out.
-
-    Raises ConnectionLost, and ConfigurationError for wrong settings.
-    """
+    """As many statements as `read_status` and seven more. Raises ConnectionLost, and ConfigurationError for wrong settings."""
     settings = settings or get_settings()
     status = read_status(settings)
     families = [

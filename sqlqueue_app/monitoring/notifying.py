@@ -200,10 +200,7 @@ class Notifications:
             thread.join(_END_SECONDS)
 
     def evaluate(self) -> bool:
-        """Evaluate the rules, and have the thread send what waits; whether anything does. Raises DatabaseError.
-
-        One statement where no rule is enabled and nothing waits, at every second call.
-        """
+        """Evaluate the rules; whether the thread has something to send. One statement if there is nothing. Raises DatabaseError."""
         if self._leaves_out:
             self._leaves_out = False
             return False

@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, Final
 from uuid import UUID
@@ -40,6 +40,7 @@ from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.monitoring.webhooks import LEAST_SECRET_BYTES, MOST_SECRET_BYTES, UrlFault, host_is_allowed, key_of, url_fault
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS, claim, managed_alias
 from sqlqueue_app.status.queues import QueueKind
+from sqlqueue_app.status.samples import begin_of
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
@@ -328,15 +329,11 @@ class Evaluator:
         self._now = now or partial(database_now, self._alias)
 
     def evaluate(self) -> int:
-        """Evaluate every enabled rule, unless another process has in these ten seconds; how many notifications are to be sent.
-
-        Raises DatabaseError. A rule that cannot be evaluated is logged, and the others are evaluated.
-        """
+        """Evaluate all rules once in ten seconds in the cluster; returns how many notifications are to be sent. DatabaseError."""
         with database_errors(dialect_of_connection(connection_of(self._alias)), "evaluate the rules of notifications"):
             now = self._now()
-            begin = datetime.fromtimestamp(now.timestamp() // EVERY_SECONDS * EVERY_SECONDS, UTC)
             with transaction.atomic(using=self._alias):
-                if not claim(self._alias, "notifications", begin):
+                if not claim(self._alias, "notifications", begin_of(now, EVERY_SECONDS)):
                     return 0
                 rules = NotificationRule.objects.using(self._alias).filter(enabled=True).order_by("pk")
                 conditions = RuleConditions(Snapshot(self._settings, now), self._alias)

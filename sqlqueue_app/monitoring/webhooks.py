@@ -84,11 +84,8 @@ def url_fault(url: str) -> UrlFault | None:
 def host_is_allowed(url: str, patterns: Sequence[str] | None) -> bool:
     """Whether WEBHOOK_HOSTS lets the address through; None is any host."""
     host = (urlsplit(url).hostname or "").lower().rstrip(".")
-    return patterns is None or any(_fits(host, pattern.lower().strip("[]").rstrip(".")) for pattern in patterns)
-
-
-def _fits(host: str, pattern: str) -> bool:
-    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+    allowed = [pattern.lower().strip("[]").rstrip(".") for pattern in patterns or ()]
+    return patterns is None or host in allowed or any(host.endswith(each[1:]) for each in allowed if each.startswith("*."))
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout: float) -> None:

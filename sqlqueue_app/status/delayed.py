@@ -117,10 +117,7 @@ def _instant(seconds: float | None) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class KnownDelayed:
-    """A table of delayed messages. `name` is unique among them, as that of a `KnownQueue`.
-
-    `endpoint` is whose messages wait in it: by the settings, else by the name of the table.
-    """
+    """A table of delayed messages and its endpoint, by the settings or the table's name; `name` is unique, as in `KnownQueue`."""
 
     name: str
     endpoint: str

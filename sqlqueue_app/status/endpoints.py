@@ -83,10 +83,7 @@ class EndpointStatus:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """All endpoints: those of the settings, then others with a registered process or a minimum.
-
-    `now` is by the clock of the managed tables.
-    """
+    """Those of the settings, then others with a process or a minimum. `now` is by the clock of the managed tables."""
 
     endpoints: tuple[EndpointStatus, ...]
     now: datetime | None
@@ -231,10 +228,7 @@ def _busiest_first(found: dict[str, Measured]) -> dict[str, Measured]:
 
 
 def measures_over_time(alias: str, endpoint: str, period: timedelta, now: datetime) -> list[tuple[datetime, Measured]]:
-    """What an endpoint did in each time of the period, oldest first, also where that was nothing. One statement.
-
-    The newest times are left out until all their samples are there.
-    """
+    """Each time of the period, oldest first, empty ones too; the newest only when their samples are complete. One statement."""
     resolution = resolution_of(period)
     # Processes write at the end of the time at the latest; coarser samples are made up to a minute later.
     late = timedelta(seconds=0 if resolution is FINEST else 60 + FINEST.seconds)
@@ -270,10 +264,7 @@ def read_minimums() -> dict[str, int]:
 
 
 def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:
-    """Expect so many live instances of an endpoint; 0: expect nothing of it. ConfigurationError for a number that is none.
-
-    Raises Django's errors of the database.
-    """
+    """Expect so many live instances; 0: expect nothing. Raises ConfigurationError for another number, and Django's errors."""
     if isinstance(minimum, bool) or not 0 <= minimum <= MOST:
         raise ConfigurationError(
             f"the minimum of instances of {endpoint!r} cannot be {minimum!r}: expected an integer from 0 to {MOST}; "

@@ -164,20 +164,14 @@ def _counts(value: object) -> dict[str, int]:
 
 
 def forget_dead(instance: int) -> bool:
-    """Delete the row of a process, by its key, if the process is still dead; False if it was heard of, or its row is gone.
-
-    The callback queue that it has leased is free then; what is in it stays.
-    """
+    """Delete the row of a process that is still dead, and so free its callback queue; False if it was heard of, or is gone."""
     deleted, _by_model = dead_instances(managed_alias()).filter(pk=instance).delete()
     return deleted > 0
 
 
 @dataclass(frozen=True, slots=True)
 class GoneCallbackQueue:
-    """A callback queue that no live process holds. `depth` is None where its table is gone already and only a row is left.
-
-    `silent` is for how long nothing was heard of the instance.
-    """
+    """A callback queue that no live process holds. `depth` is None if only a row is left, `silent` the age of the heartbeat."""
 
     name: str
     endpoint: str

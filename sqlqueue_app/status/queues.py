@@ -497,10 +497,7 @@ OLD_TRANSACTIONS = 1_000
 
 
 def dead_row_problems(alias: str, tables: Sequence[str]) -> dict[str, QueueProblem]:
-    """The tables, by qualified name, in which dead rows pile up, with the advice to give; empty on other databases.
-
-    One statement, and one more where there are many dead rows. DatabaseError if the database cannot be asked.
-    """
+    """Problems with dead rows by table; none on other databases. One statement, or two. Raises DatabaseErrors."""
     many = {name: found for name, found in dead_rows(alias, tables).items() if found.dead >= DEAD_ROWS_BEHIND_A_HOLDER}
     if not many:
         return {}

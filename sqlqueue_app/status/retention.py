@@ -39,21 +39,11 @@ def forget_what_is_old(alias: str, now: datetime) -> None:
     forget_old_failures(alias, now)
     forget_old_events(alias, now)
     forget_old_deliveries(alias, now)
-    forget_old_operations(alias, now)
-    forget_old_actions(alias, now)
-    forget_fine_rollups(alias, now)
-
-
-def forget_old_operations(alias: str, now: datetime) -> int:
-    """Delete operations that ended 90 days ago or earlier; the actions that asked for them stay. Returns how many."""
-    # By the time of the request too, of which there is an index.
+    # By the time of the request too, of which there is an index. The actions that asked for the operations stay.
     old = {"requested_at__lt": now - OPERATIONS_KEPT, "finished_at__lt": now - OPERATIONS_KEPT}
-    return delete_in_chunks(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
-
-
-def forget_old_actions(alias: str, now: datetime) -> int:
-    """Delete what operators did 400 days ago or earlier; returns how many rows."""
-    return delete_in_chunks(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
+    delete_in_chunks(Operation.objects.using(alias).filter(**old).exclude(state__in=OPEN).order_by("requested_at"))
+    delete_in_chunks(OperatorAction.objects.using(alias).filter(at__lt=now - ACTIONS_KEPT).order_by("at"))
+    forget_fine_rollups(alias, now)
 
 
 def forget_fine_rollups(alias: str, now: datetime) -> int:

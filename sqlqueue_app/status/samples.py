@@ -32,6 +32,11 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, data
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 
+def begin_of(moment: datetime, seconds: float) -> datetime:
+    """The begin of the interval of so many seconds that a moment belongs to, in UTC."""
+    return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Resolution:
     """Samples of so many seconds each, and how long they are kept."""
@@ -40,8 +45,7 @@ class Resolution:
     kept: timedelta
 
     def begin_of(self, moment: datetime) -> datetime:
-        """The begin of the time that a moment belongs to, in UTC."""
-        return datetime.fromtimestamp(moment.timestamp() // self.seconds * self.seconds, UTC)
+        return begin_of(moment, self.seconds)
 
 
 # A chart of an hour shows 10 seconds each, of a day the minutes, of a month ten minutes, of a year the hours: for each queue, and
@@ -67,15 +71,9 @@ def write_samples(alias: str, samples: Sequence[QueueSample]) -> None:
             known = {"queue": sample.queue, "seconds": sample.seconds, "taken_at": sample.taken_at}
             if not QueueSample.objects.using(alias).filter(**known).exists():
                 sample.pk = None
-                _write_one(alias, sample)
-
-
-def _write_one(alias: str, sample: QueueSample) -> None:
-    try:
-        with transaction.atomic(using=alias):
-            sample.save(using=alias, force_insert=True)
-    except IntegrityError:
-        return  # written in between, by somebody who counted the same
+                # Another process that counted the same may write it in between.
+                with suppress(IntegrityError), transaction.atomic(using=alias):
+                    sample.save(using=alias, force_insert=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,8 @@ def keep_house(alias: str, now: datetime) -> None:
     if minute_is_over:
         for resolution in RESOLUTIONS:
             for table in TABLES:
-                _delete_old(alias, table, resolution, now)
+                old = {"seconds": resolution.seconds, "taken_at__lt": now - resolution.kept}
+                delete_in_chunks(table.model._default_manager.using(alias).filter(**old).order_by("taken_at"))
         forget_claims(alias, now - CLAIMS_KEPT)
 
 
@@ -176,11 +175,6 @@ TABLES: Final = (
     SampleTable(QueueSample, ("queue",), _of_queue),
     SampleTable(EndpointSample, ("endpoint", "instance", "message_type"), _of_endpoint),
 )
-
-
-def _delete_old(alias: str, table: SampleTable, resolution: Resolution, now: datetime) -> None:
-    old = {"seconds": resolution.seconds, "taken_at__lt": now - resolution.kept}
-    delete_in_chunks(table.model._default_manager.using(alias).filter(**old).order_by("taken_at"))
 
 
 def resolution_for(period: timedelta) -> Resolution:
@@ -281,10 +275,7 @@ class Sampling:
         return len(samples)
 
     def _one_look(self) -> AbstractContextManager[object]:
-        """One transaction for all statements of a look: an idle worker should cost a server few.
-
-        None on SQLite, where a transaction of ours writes from its begin, and handlers would wait for the counting.
-        """
+        """One transaction, which costs an idle worker least; none on SQLite, where it would keep handlers from writing."""
         if connection_of(self._alias).vendor == "sqlite":
             return nullcontext()
         return transaction.atomic(using=self._alias)
@@ -408,25 +399,16 @@ def add_to_totals(alias: str, samples: Iterable[EndpointSample]) -> None:
         of_instance = sums.setdefault((sample.endpoint, sample.instance), dict.fromkeys(TOTALS, 0))
         for name in TOTALS:
             of_instance[name] += getattr(sample, name)
+    totals = EndpointTotal.objects.using(alias)
     for (endpoint, instance), numbers in sorted(sums.items()):
-        if not _add(alias, endpoint, instance, numbers):
-            _begin(alias, endpoint, instance, numbers)
-
-
-def _add(alias: str, endpoint: str, instance: str, numbers: Mapping[str, float]) -> bool:
-    rows = EndpointTotal.objects.using(alias).filter(endpoint=endpoint, instance=instance)
-    return rows.update(**{name: F(name) + number for name, number in numbers.items()}) > 0
-
-
-def _begin(alias: str, endpoint: str, instance: str, numbers: Mapping[str, float]) -> None:
-    total = EndpointTotal(endpoint=endpoint, instance=instance)
-    for name, number in numbers.items():
-        setattr(total, name, number)
-    try:
-        with transaction.atomic(using=alias):
-            total.save(using=alias, force_insert=True)
-    except IntegrityError:
-        _add(alias, endpoint, instance, numbers)  # another process of the instance was first
+        row = totals.filter(endpoint=endpoint, instance=instance)
+        added: dict[str, Any] = {name: F(name) + number for name, number in numbers.items()}
+        if not row.update(**added):
+            try:
+                with transaction.atomic(using=alias):
+                    totals.create(endpoint=endpoint, instance=instance, **numbers)
+            except IntegrityError:
+                row.update(**added)  # another process of the instance was first
 
 
 def read_endpoint_totals(alias: str) -> list[EndpointTotal]:

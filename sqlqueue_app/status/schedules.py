@@ -83,8 +83,12 @@ class Schedules:
         (SQLite) written to by somebody who takes long: call it again later, nothing is lost.
         """
         now = self._now()
-        asked = self._requested() if requests else {}
-        return sum(self._look(entry, now) + self._run_asked(entry, asked, now) for entry in self._entries)
+        requested: dict[tuple[str, str], Schedule] = {}
+        if requests:
+            with database_errors(dialect_of_connection(connection_of(self._alias)), "look for runs that were asked for"):
+                rows = Schedule.objects.using(self._alias).filter(run_requested_at__isnull=False)
+                requested = {(row.name, row.message_type): row for row in rows}
+        return sum(self._send_if_due(entry, now) + self._run_requested(entry, requested, now) for entry in self._entries)
 
     def _run(self) -> None:
         self._looks += 1
@@ -92,7 +96,7 @@ class Schedules:
         with suppress(TransientError):
             self.send_due(requests=self._looks % _RUNS_PER_REQUEST == 1)
 
-    def _look(self, entry: _Entry, now: datetime) -> bool:
+    def _send_if_due(self, entry: _Entry, now: datetime) -> bool:
         schedule = entry.schedule
         try:
             with database_errors(
@@ -113,14 +117,10 @@ class Schedules:
             return False
         return sent
 
-    def _requested(self) -> dict[tuple[str, str], Schedule]:
-        with database_errors(dialect_of_connection(connection_of(self._alias)), "look for runs that were asked for"):
-            return requested_runs(self._alias)
-
-    def _run_asked(self, entry: _Entry, asked: Mapping[tuple[str, str], Schedule], now: datetime) -> bool:
+    def _run_requested(self, entry: _Entry, requested: Mapping[tuple[str, str], Schedule], now: datetime) -> bool:
         """Send the message of a schedule that somebody asks to be run now; False if nobody does, or another process has."""
         schedule = entry.schedule
-        request = asked.get((schedule.name, schedule.send))
+        request = requested.get((schedule.name, schedule.send))
         if request is None or request.run_requested_at is None:
             return False
         try:
@@ -269,10 +269,7 @@ _LONGEST_ERROR: Final = 2_000
 
 
 def request_run(name: str, message_type: str) -> bool:
-    """Ask for a run now: a worker sends the message at its next look, within 10 seconds, once. False if one is asked for already.
-
-    Raises Django's errors of the database.
-    """
+    """Have a worker send the message once, within 10 seconds; False if that is requested already. Raises Django's errors."""
     alias = managed_alias()
     now = database_now(alias)
     with transaction.atomic(using=alias):
@@ -311,12 +308,6 @@ def is_skipped(alias: str, schedule: ScheduleSettings, tick: datetime) -> bool:
         return False
     enabled, changed_at = said
     return not enabled or (changed_at is not None and tick <= changed_at)
-
-
-def requested_runs(alias: str) -> dict[tuple[str, str], Schedule]:
-    """The schedules that somebody asks to be run now, by name and message type. One statement."""
-    rows = Schedule.objects.using(alias).filter(run_requested_at__isnull=False)
-    return {(row.name, row.message_type): row for row in rows}
 
 
 def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, endpoint: str) -> bool:

@@ -16,7 +16,7 @@ from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import address_book_of, listed_tables, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import queue_table
-from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
+from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
 # Of queues that a look at all tables has not found, as in another catalog, so many are looked for one by one.
 _LOOKED_FOR_AT_MOST: Final = 3
@@ -55,11 +55,6 @@ class SubscribedEvent:
     def is_handled(self) -> bool:
         """Whether somebody handles it, or may."""
         return any(each.handled is not False for each in self.subscribers)
-
-    @property
-    def has_orphans(self) -> bool:
-        """Whether one of its subscriptions leads to nobody."""
-        return any(each.is_orphan for each in self.subscribers)
 
 
 def read_matrix(settings: Settings) -> list[SubscribedEvent]:
@@ -156,8 +151,8 @@ def subscribe_to_events(endpoint: ReceivingEndpoint) -> list[str]:
 
 def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[SubscriptionState]:
     """The subscriptions of an endpoint, or all, by endpoint and topic. QueueNotFound if there is no subscription table."""
-    book, table = _book_and_table(settings)
-    rows = [row for row in table.all() if endpoint is None or row.endpoint == endpoint]
+    book = address_book_of(settings)
+    rows = [row for row in subscribers_of(settings.database, book).table.all() if endpoint is None or row.endpoint == endpoint]
     handled = {
         name: set(ReceivingEndpoint(settings, name).handlers.message_types)
         for name in {row.endpoint for row in rows} & set(settings.endpoints)
@@ -171,13 +166,8 @@ def read_subscriptions(settings: Settings, endpoint: str | None = None) -> list[
 
 def remove_subscriptions(settings: Settings, subscriptions: list[SubscriptionRow]) -> int:
     """Delete the rows and return how many there were."""
-    _, table = _book_and_table(settings)
+    table = subscribers_of(settings.database, address_book_of(settings)).table
     return sum(table.unsubscribe(each.endpoint, each.topic) for each in subscriptions)
-
-
-def _book_and_table(settings: Settings) -> tuple[AddressBook, SubscriptionTable]:
-    book = address_book_of(settings)
-    return book, subscribers_of(settings.database, book).table
 
 
 def _exists(alias: str, book: AddressBook, address: str) -> bool:

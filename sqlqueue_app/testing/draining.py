@@ -23,7 +23,7 @@ from sqlqueue_app.policies.recoverability import (
     RetryNow,
     TransactionMode,
 )
-from sqlqueue_app.receiving.delayed import DueMessages, due_messages_of
+from sqlqueue_app.receiving.delayed import due_messages_of
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.processing import (
     Delivery,
@@ -119,7 +119,7 @@ class _Drain:
                 return
 
     def _move_due(self) -> int:
-        return sum(_move_all(due) for due in self._due)
+        return sum(moved for due in self._due for moved in iter(due.move_batch, 0))
 
     def _wait_for_the_next(self) -> bool:
         waits = [seconds for due in self._due if (seconds := due.delayed.seconds_until_due()) is not None]
@@ -132,13 +132,6 @@ class _Drain:
     def _bring_nearer(self, time: timedelta) -> None:
         for due in self._due:
             due.delayed.bring_nearer(time)
-
-
-def _move_all(due: DueMessages) -> int:
-    moved = 0
-    while batch := due.move_batch():
-        moved += batch
-    return moved
 
 
 class _Queue:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -183,10 +183,7 @@ def make_managed_tables(connection: BaseDatabaseWrapper) -> None:
 
 @contextmanager
 def memory_database(clock: FakeClock) -> Iterator[MemoryConnection]:
-    """Make ALIAS a database of the calling thread, with the tables of the app's own models and without queues.
-
-    RuntimeError if it is already open.
-    """
+    """Make ALIAS a database of this thread with the managed tables and no queues. RuntimeError if it is open."""
     if ALIAS in connections.settings:
         raise RuntimeError("an InMemoryEndpoint is open already: one at a time")
     settings = ConnectionHandler({"default": {}, ALIAS: dict(_SETTINGS)}).settings[ALIAS]
@@ -295,11 +292,8 @@ class FakeContext(MessageContext):
             attempt=attempt,
             composer=Composer(settings, book, sender_identity(endpoint, book), subscribers=nobody),
             connection=connection,
-            send_at_once=self._note_at_once,
+            send_at_once=self._at_once.extend,
         )
-
-    def _note_at_once(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._at_once.extend(messages)
 
     @property
     def sent(self) -> list[SentMessage]:

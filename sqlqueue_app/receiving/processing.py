@@ -55,7 +55,7 @@ from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.sender import Handling, handling
 from sqlqueue_app.sending.tracing import tracer_provider, tracing
 from sqlqueue_app.tables.connections import Hooks
-from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+from sqlqueue_app.tables.receive_transaction import LEFT_OPEN, ReceiveTransaction
 from sqlqueue_app.tables.rows import ReceivedRow
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
@@ -569,9 +569,7 @@ class NonTransactionalProcessor(MessageProcessor):
     def check_usable(self) -> None:
         """DoomedTransaction if a handler has left a transaction open."""
         if self.transaction.connection.in_atomic_block:
-            raise DoomedTransaction(
-                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
-            )
+            raise DoomedTransaction(LEFT_OPEN)
 
     def leave_no_transaction(self) -> None:
         """Close a connection on which a handler has left a transaction open."""

@@ -22,6 +22,12 @@ from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
 from sqlqueue_app.tables.two_phase import TwoPhaseParticipants
 
+LEFT_OPEN = "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
+CANNOT_COMMIT = (
+    "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() block, or "
+    "set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
+)
+
 
 class Savepoint(enum.Enum):
     """Where the savepoint of a receive transaction is, relative to the work of the current message."""
@@ -174,14 +180,9 @@ class ReceiveTransaction:
         """DoomedTransaction if a commit would not commit, because an error was swallowed on the way."""
         connection = self.connection
         if connection.in_atomic_block and len(connection.atomic_blocks) > 1:
-            raise DoomedTransaction(
-                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
-            )
+            raise DoomedTransaction(LEFT_OPEN)
         if connection.needs_rollback or not connection.in_atomic_block or self._is_broken():
-            raise DoomedTransaction(
-                "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() "
-                "block, or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
-            )
+            raise DoomedTransaction(CANNOT_COMMIT)
         if self.participants is not None:
             self.participants.check_usable()
 

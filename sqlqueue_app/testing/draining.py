@@ -36,7 +36,7 @@ from sqlqueue_app.receiving.processing import (
 )
 from sqlqueue_app.tables.connections import Hooks, connection_of
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
+from sqlqueue_app.tables.receive_transaction import CANNOT_COMMIT, LEFT_OPEN, ReceiveTransaction, receive_transaction
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
 from sqlqueue_app.testing.asserting import SentMessage, record
 
@@ -225,9 +225,7 @@ class _WatchingWithoutTransaction(_Watching, NonTransactionalProcessor):
     def check_usable(self) -> None:
         """DoomedTransaction if a handler has left a transaction open, apart from that of the test."""
         if self._left_open:
-            raise DoomedTransaction(
-                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
-            )
+            raise DoomedTransaction(LEFT_OPEN)
 
     @property
     def _left_open(self) -> bool:
@@ -353,14 +351,9 @@ class NestedReceiveTransaction(ReceiveTransaction):
         """Raise DoomedTransaction if a worker could not commit in this state."""
         connection = self.connection
         if len(connection.atomic_blocks) > self._blocks:
-            raise DoomedTransaction(
-                "the handler left an atomic() open that it had entered by hand; use it in a with statement or as a decorator"
-            )
+            raise DoomedTransaction(LEFT_OPEN)
         if connection.needs_rollback or len(connection.atomic_blocks) < self._blocks or self._is_broken():
-            raise DoomedTransaction(
-                "the receive transaction cannot be committed: a database error inside of it was caught outside of an atomic() "
-                "block, or set_rollback(True) was called; wrap the statement that may fail in transaction.atomic()"
-            )
+            raise DoomedTransaction(CANNOT_COMMIT)
 
     def _is_broken(self) -> bool:
         # After an error that bypassed Django, PostgreSQL refuses all statements; the others continue.

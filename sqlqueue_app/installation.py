@@ -33,10 +33,7 @@ def planned_tables(
 
 
 def wake_up_tables(settings: Settings, dialect: str, instance_names: Iterable[str] | None = None) -> list[PlannedTable]:
-    """The planned tables that need a wake-up trigger; none except on PostgreSQL.
-
-    These are the queues of endpoints with WAKE_UP and, if there are any, the tables of delayed messages, which every worker polls.
-    """
+    """The planned tables with a wake-up trigger on PostgreSQL: queues with WAKE_UP and, if there are any, all delayed tables."""
     if dialect != "postgresql" or not settings.announces:
         return []
     names = None if instance_names is None else tuple(instance_names)

@@ -111,7 +111,7 @@ class SqlQueueBackend(BaseTaskBackend):
         waits = run_after is not None and run_after > now
         TaskPost(place).enqueue(
             new_row(result, now),
-            lambda: _signal_enqueued(type(self), result),
+            lambda: task_enqueued.send(type(self), task_result=result),
             deliver_at=run_after if waits else None,
         )
         return result
@@ -150,10 +150,6 @@ def settings_of(alias: str) -> TaskBackend:
             f'TASKS["{alias}"]["BACKEND"] is not "sqlqueue_app.tasks.SqlQueueBackend": write that path, for a worker goes by it'
         )
     return found
-
-
-def _signal_enqueued(backend: type[SqlQueueBackend], result: TaskResult[Any]) -> None:
-    task_enqueued.send(backend, task_result=result)
 
 
 logger = logging.getLogger("sqlqueue.tasks")
@@ -309,7 +305,7 @@ class TaskPost:
         incoming = None if handled is None else handled.incoming
         return self._sender.composer.compose(TASK_MESSAGE, body, replace(options, to=self._address), incoming=incoming)
 
-    def enqueue(self, row: Row, written: Callable[[], None], *, deliver_at: datetime | None = None) -> None:
+    def enqueue(self, row: Row, written: Callable[[], object], *, deliver_at: datetime | None = None) -> None:
         """Write a new row and its message, both or neither, in the transaction of the queues' database if there is one.
 
         Otherwise it is committed on return, or when the `atomic()` of another database commits. `written` is called then. In a

@@ -32,11 +32,11 @@ from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.models import CopyFate, FailedMessage, FailureStatus, Instance, LakeCopy
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.delayed import KnownDelayed, known_delayed_tables
+from sqlqueue_app.status.delayed import known_delayed_tables
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
-from sqlqueue_app.tables.listing import EVERY, FoundRow, TableScan, find_rows
+from sqlqueue_app.tables.listing import EVERY, TableScan, find_rows
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows
 
@@ -173,10 +173,7 @@ class ConversationResult:
 
 
 def read_conversation(settings: Settings, conversation: str) -> ConversationResult:
-    """Read the messages of a conversation from all sources, each message once. Raises ConnectionLost.
-
-    At most ten statements; with a lake three more, and up to two seconds.
-    """
+    """Every message of a conversation once: ten statements, with a lake 13 and up to two seconds. Raises ConnectionLost."""
 
     def fits(headers: Headers) -> bool:
         # Links from the index of failures contain the id as stored, which may be truncated.
@@ -416,7 +413,6 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 class _ScannedRow:
     queue: KnownQueue
     is_delayed: bool
-    place: int
     row_version: int
     native_id: str
     headers: Headers
@@ -457,7 +453,7 @@ def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], Sc
     except DatabaseError as error:
         return [], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, ()), (str(error),)
     longer = tuple(sorted(queues[number][0].name for number in finding.longer))
-    found = [_scanned_row(row, *queues[row.scan]) for row in finding.rows]
+    found = [_ScannedRow(*queues[row.scan], row.row_version, str(row.id or ""), _read(row.headers)) for row in finding.rows]
     return [row for row in found if wanted.fits(row.headers)], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, longer), ()
 
 
@@ -470,16 +466,12 @@ def _tables(settings: Settings, instances: Sequence[Instance]) -> list[tuple[Kno
     queues = [each for each in (*known, *other_queues(settings, known, listed)) if table_key(each.address) in there]
     return [
         *((each, False) for each in queues),
-        *((_delayed(each), True) for each in known_delayed_tables(settings, listed) if table_key(each.address) in delayed),
+        *(
+            (KnownQueue(each.name, each.address, QueueKind.OTHER, (each.endpoint,)), True)
+            for each in known_delayed_tables(settings, listed)
+            if table_key(each.address) in delayed
+        ),
     ]
-
-
-def _delayed(table: KnownDelayed) -> KnownQueue:
-    return KnownQueue(table.name, table.address, QueueKind.OTHER, (table.endpoint,))
-
-
-def _scanned_row(row: FoundRow, queue: KnownQueue, is_delayed: bool) -> _ScannedRow:
-    return _ScannedRow(queue, is_delayed, row.scan, row.row_version, str(row.id or ""), _read(row.headers))
 
 
 def _read(text: str | None) -> Headers:

@@ -115,10 +115,7 @@ class MessageDetail:
 
 
 def read_page(table: QueueTable, query: PageQuery | None = None) -> MessagePage:
-    """Read a page: one statement, two for the last page.
-
-    With `header`, at most 2,000 messages are scanned; `next_after` continues the scan.
-    """
+    """Read a page: one or two statements. With `header`, 2,000 messages are scanned at most; `next_after` continues."""
     query = query or PageQuery()
     with guarded_read(table.alias, f"read {table.qualified}"):
         if query.header:
@@ -474,10 +471,7 @@ def send_copies(
     count: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Send a message `count` times in one transaction, each with its own id; return the ids in order.
-
-    `progress` is called with the number written so far. Raises like `send_many`.
-    """
+    """Send `count` times in one transaction; returns the ids. `progress` gets the number so far. Raises as `send_many`."""
     ids: list[str] = []
     with transaction.atomic(using=table.alias):
         while len(ids) < count:
@@ -506,10 +500,7 @@ def purge_queue(table: QueueTable) -> int:
 
 
 def purge_expired(table: QueueTable, *, batch: int = EXPIRED_BATCH, progress: Callable[[int], None] | None = None) -> int:
-    """Delete expired messages in batches, each in its own transaction; return the count.
-
-    Messages that are being received are skipped. `progress` is called with the count after each batch.
-    """
+    """Delete expired messages that nobody receives, each batch a transaction; returns the count, which `progress` gets."""
     total = 0
     while True:
         deleted = table.purge_expired(batch)

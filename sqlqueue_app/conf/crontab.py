@@ -69,10 +69,7 @@ class CronTimes:
     line: str
 
     def latest(self, after: datetime, until: datetime, zone: tzinfo) -> datetime | None:
-        """The last tick later than `after` and not later than `until`, both aware, in UTC; None if there is none.
-
-        Counts every tick in between: for hours and days, not for years.
-        """
+        """The last tick after `after` and up to `until`, aware, in UTC; None if there is none. Counts ticks: not for years."""
         if until.replace(second=0, microsecond=0) <= after:
             return None  # a worker looks several times a minute
         return max(takewhile(lambda tick: tick <= until, self._ticks(after, zone)), default=None)

@@ -149,10 +149,7 @@ class EndpointSettings:
     subscribe: Flag = True
 
     def concurrency(self, cores: int) -> int:
-        """How many messages of the main queue are handled at once; None is max(2, cores).
-
-        See docs/internals/endpoints.md#default-values.
-        """
+        """How many messages of the main queue are handled at once (docs/internals/endpoints.md#default-values)."""
         return max(2, cores) if self.max_concurrency is None else self.max_concurrency
 
     def receiving_queue_names(self) -> tuple[str, ...]:
@@ -160,10 +157,7 @@ class EndpointSettings:
         return (self.name, *dict.fromkeys((*self.legacy_satellite_names(), *self.satellites)))
 
     def legacy_satellite_names(self) -> tuple[str, ...]:
-        """The satellite queues of transports 1.x to 3.x, if they are drained; literal names.
-
-        See docs/internals/endpoints.md#queues-of-an-endpoint.
-        """
+        """The drained satellites of transports 1.x to 3.x (docs/internals/endpoints.md#queues-of-an-endpoint)."""
         if not self.legacy_satellites:
             return ()
         return tuple(self.name + suffix for suffix in (LEGACY_RETRIES, LEGACY_TIMEOUTS, LEGACY_TIMEOUTS_DISPATCHER))
@@ -178,10 +172,7 @@ class EndpointSettings:
         return queue in self.satellites and self.satellites[queue].max_concurrency is not None
 
     def callback_queue_names(self, instance: str) -> tuple[str, ...]:
-        """The pool of callback queues of one instance name: `<E>.<I>`, `<E>.<I>-2`, …
-
-        See docs/internals/decisions.md#callback-queues.
-        """
+        """The pool of an instance: `<E>.<I>`, `<E>.<I>-2`, … (docs/internals/decisions.md#callback-queues)."""
         if not self.callbacks:
             return ()
         first = f"{self.name}.{instance}"

@@ -275,13 +275,13 @@ class FailureIndexing:
         return BackgroundJob("index of failures", INDEX_SECONDS, self._run)
 
     def index(self) -> IndexState:
-        """Update the index if an error queue has grown, and at every sixth call, unless another process has done it in this
-        interval.
+        """Update the index if an error queue has grown, and at every sixth call, once per interval in the cluster.
 
         Deletes expired rows once an hour. Raises DatabaseError.
         """
         is_whole = next(self._calls) % FULL_SCAN_EVERY == 0
-        if not is_whole and not self._has_grown():
+        queues = error_queues(self._settings)
+        if not is_whole and not any(_is_longer(self._settings, queue, self._last.get(queue.name, 0)) for queue in queues):
             return IndexState()
         with database_errors(dialect_of_connection(connection_of(self._alias)), "keep the index of failures"):
             now = self._now()
@@ -304,10 +304,6 @@ class FailureIndexing:
             last = numbers_of(known.filter(queue=queue.name).order_by("-row_version")[:1])
             self._last[queue.name] = max(last, default=0)
         return state
-
-    def _has_grown(self) -> bool:
-        """Whether an error queue has a row behind the last one that this process knows."""
-        return any(_is_longer(self._settings, queue, self._last.get(queue.name, 0)) for queue in error_queues(self._settings))
 
     def _run(self) -> None:
         # The database is unavailable, or (SQLite) locked by a long write: the next run retries.
@@ -408,7 +404,12 @@ class FailureRecords:
             for each in sorted(missing)
         ]
         stored.bulk_create(made, batch_size=_WRITTEN_AT_ONCE)
-        failed_anew = [each for each in rows if each.id not in messages or _is_later(each, messages[each.id])]
+        # A row that is not later than the last known failure was put back, or is a copy.
+        failed_anew = [
+            each
+            for each in rows
+            if each.id not in messages or _comparable(each.failed_at) > _comparable(messages[each.id].failed_at)
+        ]
         back = self._reopened({group.id for row in failed_anew for group in row.groups} - missing)
         record_events(
             [
@@ -514,11 +515,6 @@ class _IndexBatch:
 def numbers_of(attempts: QuerySet[FailedAttempt]) -> list[int]:
     """The RowVersions of the attempts, in their order."""
     return [int(number) for number in attempts.values_list("row_version", flat=True) if number is not None]
-
-
-def _is_later(row: FailureRow, message: FailedMessage) -> bool:
-    """Whether the row is a failure after the last known one; otherwise it was put back or is a copy."""
-    return _comparable(row.failed_at) > _comparable(message.failed_at)
 
 
 def _comparable(at: datetime) -> datetime:

@@ -118,8 +118,7 @@ def read_groups(
 ) -> GroupPage:
     """One page of the groups of a classifier (by key) over a selection; three statements.
 
-    With a second classifier `also` there is one row per pair of groups with common messages. Raises KeyError for an unknown
-    classifier.
+    With a second classifier `also` there is one row per pair of groups with common messages. KeyError for an unknown classifier.
     """
     fields = [CLASSIFIERS[each].field for each in (classifier, also) if each]
     any_missing = reduce(or_, (Q(**{field: None}) for field in fields))

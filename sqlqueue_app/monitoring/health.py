@@ -90,10 +90,7 @@ class Issue:
 
 
 def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
-    """The issues that nobody has muted, the most urgent first, else in the order of the checks.
-
-    What the snapshot shows is true now. Of what it does not show, a result counts. Raises the errors of the database.
-    """
+    """Issues that are not muted, most urgent first: what the snapshot shows, else kept results. Raises database errors."""
     found: list[Issue] = []
     answered: set[tuple[str, str]] = set()
     since = {(each.name, each.subject): each.since for each in results.failing}

@@ -164,10 +164,7 @@ _END_SECONDS: Final = TIMEOUT_SECONDS + 1.0
 
 
 class Notifications:
-    """Evaluates the rules and sends what is due, in one worker; a thread of its own sends, because receivers may be slow.
-
-    `now` is the clock of the managed tables' database.
-    """
+    """Evaluates the rules, and sends in a thread of its own, because receivers may be slow. `now` is the managed tables' clock."""
 
     def __init__(
         self,

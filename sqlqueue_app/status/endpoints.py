@@ -127,10 +127,7 @@ def _read_managed(
 
 
 def _failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """The failed messages of these endpoints, and the minimums of all: one statement, of which a page has few.
-
-    Failed messages by the groups of ServiceControl: their index holds all that is counted.
-    """
+    """One statement: failed messages by groups of ServiceControl, whose index holds all that is counted, and all minimums."""
     groups = {CLASSIFIERS["endpoint"].group_id(name): name for name in names}
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED, endpoint_group__in=list(groups))
     counted = unresolved.order_by().values("endpoint_group").annotate(number=Count("*"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +79,8 @@ class InDoubt:
         DatabaseError if the database of the queues cannot be asked. Not inside of a transaction.
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "read the log of distributed transactions"):
-            recorded = list(self._recorded())
+            rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at")
+            recorded = list(rows.values_list("id", "branches")[:_LOOKED_AT])
         # After the log was read: a transaction of it that has no branch now will never have one again.
         prepared = self._prepared_by_alias({alias for _, aliases in recorded for alias in aliases})
         done = self._resolve([branch for branches in prepared.values() for branch in branches])
@@ -99,10 +100,6 @@ class InDoubt:
         if not self._can_have_branches:
             return {}
         return {alias: branches for alias in self._others if (branches := self._prepared(alias, known)) is not None}
-
-    def _recorded(self) -> Iterator[tuple[uuid.UUID, list[str]]]:
-        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at").values_list("id", "branches")
-        return rows[:_LOOKED_AT].iterator()
 
     def _prepared(self, alias: str, known: Collection[str]) -> list[PreparedBranch] | None:
         try:

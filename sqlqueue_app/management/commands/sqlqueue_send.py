@@ -34,10 +34,6 @@ def header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _is_header(text: str) -> bool:
-    return "=" in text
-
-
 class Command(SqlQueueCommand):
     """Parses arguments; `send_copies` sends."""
 
@@ -58,7 +54,7 @@ class Command(SqlQueueCommand):
             "--header",
             type=header,
             action=Several,
-            continues=_is_header,
+            continues=lambda text: "=" in text,
             default=[],
             metavar="NAME=VALUE",
             help="a header of your own; it goes before ours of the same name; may be given several times",

@@ -507,7 +507,6 @@ def write_json(value: Any, names: str) -> str:
     The standard encoder cannot write a Decimal as a number without losing digits, and libraries that can (msgspec, pydantic) write
     durations as ISO text, which .NET refuses; hence a writer of our own (docs/internals/wire.md#bodies).
 
-
     ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
     data and stay as they are. May raise RecursionError and OverflowError of values nested without end.
     """

@@ -124,21 +124,6 @@ def message_type(name: str, *, assembly: str | None = None, names: str | None = 
     return register
 
 
-def message_type_name(message: object) -> str:
-    """The registered name of a message or of its class; raises :class:`MessageTypeError` if there is none."""
-    return registry.of(message).name
-
-
-def find_message_type(name: str) -> MessageType | None:
-    """The registered type of exactly this name, or ``None``."""
-    return registry.by_name(name)
-
-
-def enclosed_types(message: object) -> str:
-    """The text of EnclosedMessageTypes for a message or its class; raises :class:`MessageTypeError`."""
-    return registry.enclosed(message)
-
-
 def resolve_enclosed(text: str | None) -> list[str]:
     """The plain type names in a text of EnclosedMessageTypes, in order; what is not known, the caller skips.
 

@@ -310,15 +310,7 @@ def _untyped(element: Element) -> Any:
 def _scalar(text: str, kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return text.strip()
-    return _SCALARS.get(kind, _same)(text)
-
-
-def _same(text: str) -> str:
-    return text
-
-
-def _stripped(text: str) -> str:
-    return text.strip()
+    return _SCALARS.get(kind, str)(text)
 
 
 def _bool(text: str) -> Any:
@@ -350,17 +342,17 @@ def _duration(text: str) -> str:
 
 
 _SCALARS: Final[dict[Any, Callable[[str], Any]]] = {
-    str: _same,
-    bytes: _stripped,
+    str: str,
+    bytes: str.strip,
     bool: _bool,
     int: _integer,
     float: _float,
     Decimal: _number,
     timedelta: _duration,
-    datetime: _stripped,
-    date: _stripped,
-    time: _stripped,
-    UUID: _stripped,
+    datetime: str.strip,
+    date: str.strip,
+    time: str.strip,
+    UUID: str.strip,
 }
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.envelope import VERSION, IncomingMessage, OutgoingMessage, columns_of, new_message_id
+from sqlqueue_app.messages.envelope import VERSION, IncomingMessage, OutgoingMessage, columns_of
 from sqlqueue_app.messages.headers import write_headers
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
@@ -138,8 +138,7 @@ class Forwarding:
             return True
         if table.address == self._own:
             return False
-        # On PostgreSQL the row's id is a primary key there too, and rows may have been copied. No expiry, as NServiceBus does.
-        row_id = new_message_id() if table.dialect.name == "postgresql" else str(row.id)
-        table.send([NewRow(row_id, write_headers(headers), incoming.body, *columns_of(headers))])
+        # No expiry, as NServiceBus does.
+        table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(headers), incoming.body, *columns_of(headers))])
         logger.debug("message sent on to %s", table.qualified, extra=extra)
         return True

@@ -64,9 +64,8 @@ class DueMessage:
             return uuid.uuid4()
 
     def row(self, table: QueueTable) -> NewRow:
-        """The row in the destination. On PostgreSQL its id is a primary key, and a copy of the message may be there."""
-        new_id = uuid.uuid4() if table.dialect.name == "postgresql" else self.row_id
-        return NewRow(str(new_id), write_headers(self.headers), self.body, *columns_of(self.headers))
+        """The row in the destination."""
+        return NewRow(str(table.id_of_copy(self.row_id)), write_headers(self.headers), self.body, *columns_of(self.headers))
 
 
 class DueMessages:

@@ -223,9 +223,7 @@ class ErrorQueue:
 
     def _send(self, row: ReceivedRow, headers: str, correlation_id: str | None, reply_to_address: str | None) -> None:
         table = queue_table(self.alias, self._queue)
-        # The row id is a primary key on PostgreSQL, and rows may have been copied: a new one, as NServiceBus writes there.
-        new_id = uuid.uuid4() if table.dialect.name == "postgresql" else row.id
-        table.send([NewRow(str(new_id), headers, row.body or b"", correlation_id, reply_to_address)])
+        table.send([NewRow(str(table.id_of_copy(row.id)), headers, row.body or b"", correlation_id, reply_to_address)])
 
 
 def retries_so_far(headers: Headers) -> int:

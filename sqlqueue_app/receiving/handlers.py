@@ -32,7 +32,8 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
 from sqlqueue_app.messages.json import limited_tries
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
-from sqlqueue_app.messages.types import enclosed_types, find_message_type, message_type_name, plain_name, resolve_enclosed
+from sqlqueue_app.messages.types import plain_name, resolve_enclosed
+from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.messages.xml import Element, messages_in
 from sqlqueue_app.receiving.context import MessageContext
 from sqlqueue_app.receiving.destinations import AllowedDestinations, Destinations, Unroutable
@@ -126,7 +127,7 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
                 if not name:
                     raise HandlerError(f"@handles({message!r}) on {_path(function)}: expected a message type name")
             else:
-                name, target = message_type_name(message), message
+                name, target = message_types.of(message).name, message
             registry.add(Handler(name, function, target, registered_at=place))
         return function
 
@@ -298,7 +299,7 @@ class HandlerTable:
 
     def _names_for(self, handler: Handler) -> str:
         """How the members of its messages are spelled."""
-        known = find_message_type(handler.message_type) if handler.target is not None else None
+        known = message_types.by_name(handler.message_type) if handler.target is not None else None
         return (known.names if known else None) or self._body_names
 
 
@@ -410,8 +411,8 @@ def _may_be(element: Element, name: str) -> bool:
 def _with_bases(names: Sequence[str], element: Element) -> list[str]:
     found = [*names, *element.base_types]
     for name in names:
-        if (known := find_message_type(name)) is not None:
-            found += resolve_enclosed(enclosed_types(known.cls))
+        if (known := message_types.by_name(name)) is not None:
+            found += resolve_enclosed(message_types.enclosed(known.cls))
     return list(dict.fromkeys(found))
 
 

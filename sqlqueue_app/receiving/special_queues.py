@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -123,7 +122,7 @@ class SatelliteProcessor(MessageProcessor):
             table.send([_whole(row, headers, table)])
         elif route.due <= now + DUE_WITHIN:
             kept = _without_delay(row, headers)
-            table.send([NewRow(str(_row_id(row, table)), write_headers(kept), row.body or b"", *columns_of(kept))])
+            table.send([NewRow(str(table.id_of_copy(row.id)), write_headers(kept), row.body or b"", *columns_of(kept))])
         else:
             return self._keep(OutgoingMessage(table.address, _without_delay(row, headers), row.body or b"", deliver_at=route.due))
         return table.qualified
@@ -168,16 +167,12 @@ def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:
 
     Without an expiry, as NServiceBus forwards: messages on their way to a retry or a time had none.
     """
-    row_id = _row_id(row, table)
+    # Transports 1.x and 2.x take the message id from the row.
+    row_id = table.id_of_copy(row.id)
     text = row.headers or ""
     if row_id != row.id and not headers.get(names.MESSAGE_ID):
         text = write_headers({**headers, names.MESSAGE_ID: str(row.id)})
     return NewRow(str(row_id), text, row.body or b"", row.correlation_id, row.reply_to_address)
-
-
-def _row_id(row: ReceivedRow, table: QueueTable) -> uuid.UUID:
-    # Transports 1.x and 2.x take the message id from the row; on PostgreSQL it is a primary key, and copies of rows would collide.
-    return uuid.uuid4() if table.dialect.name == "postgresql" else row.id
 
 
 def _without_delay(row: ReceivedRow, headers: Headers) -> Headers:

@@ -35,7 +35,7 @@ from sqlqueue_app.messages.headers import Headers, Intent, check_custom_headers,
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, writer_for
 from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
 from sqlqueue_app.messages.type_hints import PASCAL, is_mappable, pascal_keys
-from sqlqueue_app.messages.types import MessageType, find_message_type, registry, resolve_enclosed
+from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
 from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
 from sqlqueue_app.tables.rows import NewRow
@@ -212,7 +212,7 @@ class Composer:
             if not resolve_enclosed(kind):
                 what = "names no type" if kind.strip() else "is blank"
                 raise MessageTypeError(f"the message type {kind!r} {what}: expected a name such as 'Sales.PlaceOrder'")
-            name, known = kind, find_message_type(kind)
+            name, known = kind, registry.by_name(kind)
         else:
             known = registry.of(kind)
             name = known.name
@@ -315,7 +315,7 @@ class Composer:
 
     def spelling(self, type_name: str) -> str:
         """How the names of the members of a type are written."""
-        return self._spelling(find_message_type(type_name))
+        return self._spelling(registry.by_name(type_name))
 
     def _spelling(self, known: MessageType | None) -> str:
         return (known.names if known else None) or self._settings.body_names

@@ -35,9 +35,10 @@ _PROVIDER: Callable[[], object] = object if _BY_ENVIRONMENT else partial(getattr
 
 
 class OpenTelemetry:
-    """See `Tracing`. Has no state but what OpenTelemetry keeps for the process and the thread."""
+    """Makes spans. Has no state but what OpenTelemetry keeps for the process and the thread."""
 
     provider = staticmethod(_PROVIDER)
+    """Returns None while no tracer provider is set; any other result means: ask `is_on`. A C function, so that it costs little."""
 
     def is_on(self) -> bool:
         """Whether the process has set a tracer provider. Asked for each message: without one it costs next to nothing."""
@@ -74,7 +75,10 @@ class OpenTelemetry:
             contexts.detach(token)
 
     def sent(self, sent_to: str, *, intent: Intent, message_type: str | None, message_id: str | None) -> dict[str, str | None]:
-        """A producer span, ended at once: messages are collected and written later. What it injects, for the headers."""
+        """The headers of a producer span, which is ended at once: messages are collected and written later.
+
+        `message_id` is None for the span of several messages.
+        """
         operation = "publish" if intent is Intent.PUBLISH else "send"
         attributes = {**_attributes(operation, sent_to), "messaging.operation.type": "send"}
         if message_id is not None:

@@ -20,7 +20,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, S
 from sqlqueue_app.messages.headers import Intent
 from sqlqueue_app.messages.serializers import deserialize
 from sqlqueue_app.messages.type_hints import check_mappable
-from sqlqueue_app.messages.types import find_message_type
+from sqlqueue_app.messages.types import registry
 
 NO_CODE: Final = -(2**31)
 """The code of a reply with neither a code nor a body, as core 5 reads it."""
@@ -68,7 +68,7 @@ def read_reply(incoming: IncomingMessage, returns: type | None, spelling: Callab
     if wants_code and returns is not None:
         what = ", ".join(types) or "an object without a type"
         raise WireFormatError(f"the reply is {what}; expected a return code, for returns={returns.__qualname__}")
-    known = next((found for name in types if (found := find_message_type(name)) is not None), None)
+    known = next((found for name in types if (found := registry.by_name(name)) is not None), None)
     target = returns or (known.cls if known is not None else None)
     return deserialize(incoming.body, incoming.content_type, target, spelling(known.name if known else ""), serializer)
 

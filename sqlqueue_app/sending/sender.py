@@ -18,7 +18,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
-from sqlqueue_app.messages.types import message_type_name
+from sqlqueue_app.messages.types import registry
 from sqlqueue_app.sending.composer import Composer, SendOptions, compose_rows, outgoing_of, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
@@ -183,7 +183,7 @@ def unsubscribe(event: type | str, *, endpoint: str | None = None) -> bool:
 
 def _topic(event: object) -> str:
     if not isinstance(event, str):
-        return message_type_name(event)
+        return registry.of(event).name
     if not event.strip():
         raise MessageTypeError(f"the event type {event!r} is blank: expected a name such as 'Sales.OrderPlaced'")
     return event.strip()

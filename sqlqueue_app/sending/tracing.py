@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from sqlqueue_app.messages.envelope import IncomingMessage
-from sqlqueue_app.messages.headers import Intent
+if TYPE_CHECKING:
+    from sqlqueue_app.sending.open_telemetry import OpenTelemetry
 
 OPENTELEMETRY = "opentelemetry.trace"
 """The module that a process imports to set a tracer provider: while it is not in `sys.modules` there is none."""
@@ -23,24 +22,8 @@ OPENTELEMETRY = "opentelemetry.trace"
 _PROVIDER_OF_ENVIRONMENT = bool(os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"))
 
 
-class Tracing(Protocol):
-    """What OpenTelemetry does for us."""
-
-    provider: Callable[[], object]
-    """Returns None while no tracer provider is set; any other result means: ask `is_on`. A C function, so that it costs little."""
-
-    def is_on(self) -> bool:
-        """Whether the process has set a tracer provider."""
-
-    def processing(self, incoming: IncomingMessage, *, endpoint: str, queue: str, attempt: int) -> AbstractContextManager[object]:
-        """The span of one attempt to handle a message, and the current one of the thread while it is open."""
-
-    def sent(self, sent_to: str, *, intent: Intent, message_type: str | None, message_id: str | None) -> dict[str, str | None]:
-        """The span of a message to a queue or of an event of a type, or of several (without `message_id`); its headers."""
-
-
 @cache
-def _installed() -> Tracing | None:
+def _installed() -> OpenTelemetry | None:
     try:
         from sqlqueue_app.sending.open_telemetry import OpenTelemetry  # noqa: PLC0415 - an optional package
     except ImportError:
@@ -54,7 +37,7 @@ def tracer_provider() -> Callable[[], object] | None:
     return None if installed is None else installed.provider
 
 
-def tracing() -> Tracing | None:
+def tracing() -> OpenTelemetry | None:
     """The maker of spans; None without a tracer provider. Imports OpenTelemetry only if the environment names a provider."""
     if OPENTELEMETRY not in sys.modules and not _PROVIDER_OF_ENVIRONMENT:
         return None

@@ -25,7 +25,8 @@ from sqlqueue_app.messages.errors import AddressError, PoisonMessage
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.serializers import deserialize, is_xml, serialize
 from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.messages.types import find_message_type, message_type_name, resolve_enclosed
+from sqlqueue_app.messages.types import registry as message_types
+from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
 from sqlqueue_app.tables.connections import connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
@@ -231,7 +232,7 @@ def leave_out(connection: BaseDatabaseWrapper, message_id: str) -> None:
 
 def type_name(message: type | str) -> str:
     """The name of a message type given as class or name. MessageTypeError for another class."""
-    return message if isinstance(message, str) else message_type_name(message)
+    return message if isinstance(message, str) else message_types.of(message).name
 
 
 def record(connection: BaseDatabaseWrapper, taken: Iterable[SentMessage]) -> None:
@@ -353,7 +354,7 @@ class SentMessage:
     @cached_property
     def message(self) -> Any:
         """The body as an object of its message class; as `body` if no class is registered for its type."""
-        known = find_message_type(self.message_type)
+        known = message_types.by_name(self.message_type)
         if known is None:
             return self.body
         return deserialize(self.raw, self.content_type, known.cls, known.names or "as_is")

@@ -10,10 +10,7 @@ import pytest
 from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.messages.types import (
     MessageTypes,
-    enclosed_types,
-    find_message_type,
     message_type,
-    message_type_name,
     registry,
     resolve_enclosed,
 )
@@ -34,13 +31,13 @@ def test_registered_class_is_found_by_name_and_class() -> None:
     class PlaceOrder:
         order_id: str
 
-    found = find_message_type("Sales.PlaceOrder")
+    found = registry.by_name("Sales.PlaceOrder")
     assert found is not None
     assert (found.cls, found.assembly, found.names) == (PlaceOrder, "Shop.Messages", "pascal")
     assert registry.by_class(PlaceOrder) == found
-    assert message_type_name(PlaceOrder("1")) == message_type_name(PlaceOrder) == "Sales.PlaceOrder"
+    assert registry.of(PlaceOrder("1")).name == registry.of(PlaceOrder).name == "Sales.PlaceOrder"
     assert registry.names() == ["Sales.PlaceOrder"]
-    assert find_message_type("sales.placeorder") is None
+    assert registry.by_name("sales.placeorder") is None
 
 
 def test_unregistered_class_says_what_to_do() -> None:
@@ -48,7 +45,7 @@ def test_unregistered_class_says_what_to_do() -> None:
         pass
 
     with pytest.raises(MessageTypeError, match=r'decorate it with @message_type\("Namespace.PlaceOrder"\)'):
-        message_type_name(PlaceOrder())
+        registry.of(PlaceOrder())
 
 
 def test_subclass_is_no_message_type_by_itself() -> None:
@@ -62,7 +59,7 @@ def test_subclass_is_no_message_type_by_itself() -> None:
 
     assert registry.by_class(Derived) is None
     with pytest.raises(MessageTypeError, match="Derived is no message type"):
-        message_type_name(Derived())
+        registry.of(Derived())
 
 
 def test_doubled_names_are_refused() -> None:
@@ -80,7 +77,7 @@ def test_doubled_names_are_refused() -> None:
 
     with pytest.raises(MessageTypeError, match=r"First is registered as 'Sales.PlaceOrder' already; it cannot be 'Other'"):
         message_type("Other")(First)
-    assert find_message_type("Other") is None
+    assert registry.by_name("Other") is None
 
 
 def test_the_same_class_imported_again_takes_its_place() -> None:
@@ -93,10 +90,10 @@ def test_the_same_class_imported_again_takes_its_place() -> None:
         return PlaceOrder
 
     first, second = load(), load()
-    found = find_message_type("Sales.PlaceOrder")
+    found = registry.by_name("Sales.PlaceOrder")
     assert found is not None
     assert found.cls is second is not first
-    assert message_type_name(first()) == "Sales.PlaceOrder"
+    assert registry.of(first()).name == "Sales.PlaceOrder"
 
 
 def test_enclosed_types_are_those_of_the_recorded_event() -> None:
@@ -119,11 +116,11 @@ def test_enclosed_types_are_those_of_the_recorded_event() -> None:
     class OrderShippedFast(OrderShipped):
         hours: int
 
-    text = enclosed_types(OrderShippedFast("1", "dhl", 3))
+    text = registry.enclosed(OrderShippedFast("1", "dhl", 3))
     assert text == (
         "Shop.Messages.OrderShippedFast;Shop.Messages.OrderShipped, Shop.Messages;Shop.Messages.IOrderEvent, Shop.Messages"
     )
-    assert enclosed_types(OrderEvent) == "Shop.Messages.IOrderEvent, Shop.Messages"
+    assert registry.enclosed(OrderEvent) == "Shop.Messages.IOrderEvent, Shop.Messages"
     recorded = [resolve_enclosed(_enclosed(row)) for row in rows("json") if "OrderShippedFast" in _enclosed(row)]
     assert recorded
     ours = resolve_enclosed(text)
@@ -172,11 +169,11 @@ def test_type_arguments_are_known_by_their_names_alone() -> None:
     class Envelope:
         pass
 
-    found = find_message_type("Shop.Envelope`1[[Shop.Order, Shop.Elsewhere, Version=2.0.0.0]]")
+    found = registry.by_name("Shop.Envelope`1[[Shop.Order, Shop.Elsewhere, Version=2.0.0.0]]")
     assert found is not None
     assert found.cls is Envelope
-    assert find_message_type("Shop.Envelope`1[[Shop.Other, Shop.Orders]]") is None
-    assert enclosed_types(Envelope) == "Shop.Envelope`1[[Shop.Order, Shop.Orders]], Shop"
+    assert registry.by_name("Shop.Envelope`1[[Shop.Other, Shop.Orders]]") is None
+    assert registry.enclosed(Envelope) == "Shop.Envelope`1[[Shop.Order, Shop.Orders]], Shop"
     assert registry.names() == ["Shop.Envelope`1[[Shop.Order, Shop.Orders]]"]
 
 
@@ -269,5 +266,5 @@ def test_classes_that_map_without_being_dataclasses() -> None:
             self.order_id = order_id
 
     assert registry.names() == ["Tuple", "Written"]
-    assert message_type_name(Pair(1)) == "Tuple"
-    assert message_type_name(Written("1")) == "Written"
+    assert registry.of(Pair(1)).name == "Tuple"
+    assert registry.of(Written("1")).name == "Written"

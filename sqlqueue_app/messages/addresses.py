@@ -17,10 +17,7 @@ POSTGRESQL_LIMIT: Final = 63
 """Bytes of UTF-8 of one PostgreSQL identifier (``NAMEDATALEN - 1``); PostgreSQL cuts longer names without an error."""
 
 POSTGRESQL_TABLE_LIMIT: Final = 55
-"""Bytes of UTF-8 of a queue table's name: 63 minus 8 for ``_seq_seq`` and ``.Delayed``.
-
-See docs/internals/wire.md#postgresql-names.
-"""
+"""UTF-8 bytes of a queue table's name: 63 minus 8 for ``_seq_seq`` and ``.Delayed`` (docs/internals/wire.md#postgresql-names)."""
 
 WHITESPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"

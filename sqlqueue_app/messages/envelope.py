@@ -79,18 +79,12 @@ class IncomingMessage:
 
     @property
     def time_sent(self) -> datetime | None:
-        """When it was sent, aware, in UTC; ``None`` if the header is missing or cannot be read.
-
-        A real endpoint fails on such a text; we only lose the critical time, as with a missing one.
-        """
+        """When it was sent, aware, in UTC; ``None`` if the header is missing or cannot be read."""
         return time_or_none(self.headers.get(names.TIME_SENT))
 
     @property
     def is_control_message(self) -> bool:
-        """Whether the message is for the infrastructure and carries no body.
-
-        See docs/internals/wire.md#control-messages, docs/internals/wire.md#callbacks.
-        """
+        """Whether the message is for the infrastructure and carries no body (docs/internals/wire.md#control-messages)."""
         return names.CONTROL_MESSAGE in self.headers
 
 
@@ -123,23 +117,12 @@ class OutgoingMessage:
         """The id in the header; ``None`` for a copy of a row that never had one."""
         return self.headers.get(names.MESSAGE_ID) or None
 
-    @property
-    def correlation_id(self) -> str | None:
-        """The value of the column CorrelationId."""
-        return columns_of(self.headers)[0]
-
-    @property
-    def reply_to(self) -> str | None:
-        """The value of the column ReplyToAddress."""
-        return columns_of(self.headers)[1]
-
 
 def complete_headers(headers: Headers, *, message_id: str, correlation_id: str | None, reply_to: str | None) -> Headers:
-    """A copy of the headers with what only the row's id and its columns say, for where there are no such columns, or nobody who
-    reads them: transports from 7 on read the headers alone, versions 1 and 2 write a reply-to address into the column alone
-    (docs/internals/wire.md#rows-by-writer).
+    """A copy of the headers with what only the row's id and its columns say; which of both wins is as in :class:`IncomingMessage`.
 
-    Which of both wins is as in :class:`IncomingMessage`.
+    Transports from 7 on read the headers alone, versions 1 and 2 write a reply-to address into the column alone
+    (docs/internals/wire.md#rows-by-writer).
     """
     copy = dict(headers)
     copy[names.MESSAGE_ID] = headers.get(names.MESSAGE_ID) or message_id
@@ -234,10 +217,7 @@ def outgoing_headers(
 
 
 def _trace_of(incoming: IncomingMessage) -> Headers:
-    """The trace that a handled message belongs to, as it is passed on by who makes no spans.
-
-    A request to begin a new trace goes along: nobody has followed it yet.
-    """
+    """The trace of a handled message, as it is passed on without spans; a request to begin a new trace goes along."""
     header = incoming.headers.get
     has_parent = bool(header(names.TRACE_PARENT))
     passed = names.TRACE_CONTEXT if has_parent else (names.BAGGAGE,)
@@ -251,7 +231,7 @@ def _trace_of(incoming: IncomingMessage) -> Headers:
 class MessageTimes:
     """Instants, and what lies between them (docs/internals/operations.md#metrics); None without a header that can be read.
 
-    Negative times come from clocks that differ, and are not corrected. `ended` is when processing ended, or when it failed.
+    Negative times come from clocks that differ. `ended` is when processing ended, or when it failed.
     """
 
     sent: datetime | None

@@ -39,10 +39,7 @@ class PoisonMessage(WireFormatError):
 
 
 class NullHeaders(PoisonMessage):
-    """The headers are the JSON text ``null``, at which a receiver of NServiceBus stops for ever.
-
-    See docs/internals/wire.md#rows-written-by-hand.
-    """
+    """The headers are the JSON ``null``, which stops a receiver of NServiceBus (docs/internals/wire.md#rows-written-by-hand)."""
 
 
 class MessageBodyError(WireFormatError):

@@ -33,10 +33,7 @@ class MessageType:
 
     @property
     def enclosed(self) -> str:
-        """The entry in EnclosedMessageTypes: ``Name, Assembly`` resolves everywhere, else the name.
-
-        See docs/internals/wire.md#message-types.
-        """
+        """The entry in EnclosedMessageTypes (docs/internals/wire.md#message-types): ``Name, Assembly`` resolves everywhere."""
         return f"{self.name}, {self.assembly}" if self.assembly else self.name
 
 

@@ -226,9 +226,9 @@ def _may_be_empty(kind: Any) -> bool:
 
 
 def _is_null(text: str, kinds: tuple[Any, ...]) -> bool:
-    """As .NET reads a nullable value: nothing, white space, or the word null; and an object: nothing. Texts and lists may be empty.
+    """As .NET reads a nullable value: nothing, white space or the word null; and an object: nothing. Texts and lists may be empty.
 
-    White space stands for an object without members, and for a null in a list. A class that needs members makes it the latter.
+    White space is an object without members, or a null in a list: a class that needs members makes it the latter.
     """
     if all(map(is_value_type, kinds)):
         return text.strip().lower() in ("", "null")

@@ -177,11 +177,9 @@ class MessageContext:
         return outgoing.message_id or ""
 
     def forward(self, to: str) -> None:
-        """Send the message on as it is, same id, headers and body, to the queue of an address.
+        """Send the message on, with the same id, headers and body, to the queue of an address.
 
-        What only the columns of its row said, such as the reply-to address of a peer of transport 2, goes along in the headers.
-
-        A header counts how often that was done: Unrecoverable for a message that goes round in a circle (50 times).
+        What only the columns of its row said goes along in the headers. A header counts the forwards: Unrecoverable after 50.
         """
         destination = self._composer.destination(to)
         forwards = whole_number(self._incoming.headers.get(names.FORWARDS))

@@ -97,8 +97,7 @@ class InFlightRegistry:
     def _wait_for_the_count(self, row_id: UUID) -> None:
         """Wait while another process claims to handle the row, which this one has received.
 
-        Either that process has just crashed and the supervisor has not counted it yet: to go on would count one crash too many.
-        Or its transaction is over and it is about to release the row. Neither has an event: the memory is all that is shared.
+        That process has crashed and is not counted yet, or is about to release the row. Neither has an event.
         """
         pause = threading.Event()
         for _ in range(int(self._suspect_wait_seconds / SECONDS_BETWEEN_LOOKS)):

@@ -1,9 +1,7 @@
 """Instances: the row that says a process of an endpoint is alive, and the lease of its callback queue.
 
-See docs/internals/decisions.md#callback-queues.
-
-A callback queue belongs to one process at a time. Names come from a pool that the installer made; a process takes the first that is
-free, or whose holder has not been heard of for a while, and gives it back when it ends. The database's clock decides.
+A callback queue belongs to one process at a time (docs/internals/decisions.md#callback-queues). Names come from a pool that the
+installer made; a process takes the first that is free, or whose holder was silent for a while. The database's clock decides.
 """
 
 from __future__ import annotations
@@ -161,10 +159,7 @@ def _lease_from(
 
 
 def _held_by_the_dead(queues: Sequence[str], alias: str) -> list[str]:
-    """Those whose holder does not run on this machine any more.
-
-    No process takes them for that: one in another container may bear this machine's name, and its numbers say nothing here.
-    """
+    """Those whose holder does not run here any more. No process takes them for that: a container may bear this machine's name."""
     rows = Instance.objects.using(alias).filter(callback_queue__in=queues, host=_host()).values_list("callback_queue", "pid")
     return sorted(str(queue) for queue, pid in rows if not _runs(pid))
 

@@ -430,8 +430,9 @@ class MessageProcessor:
         return True
 
     def _rescue(self, batch: ReceivedBatch, delivery: Delivery, failure: Failure) -> None:
-        """A handler has ended the transaction past Django. After a COMMIT the rows are in no queue: those that are not handled are
-        written to the error queue, and what the ones before them sent is sent. After a ROLLBACK they are in their queue.
+        """A handler has ended the transaction past Django. After a ROLLBACK the rows are in their queue; after a COMMIT in none.
+
+        Then those that are not handled are written to the error queue, and what the ones before them sent is sent.
         """
         row, table = delivery.row, self.transaction.table
         self.transaction.abandon()
@@ -509,10 +510,7 @@ def _when_committed(batch: ReceivedBatch, call: Callable[[], None]) -> None:
 
 
 def _facts(delivery: Delivery) -> dict[str, str]:
-    """What is known about the attempt that has just failed, in the names of core 10.
-
-    See docs/internals/wire.md#error-queue-headers.
-    """
+    """What is known about the failed attempt, in the names of core 10 (docs/internals/wire.md#error-queue-headers)."""
     incoming = delivery.incoming
     found = {"Message ID": incoming.message_id, "Transport message ID": str(incoming.row_id)}
     if types := incoming.message_types:

@@ -110,10 +110,7 @@ class Recovery:
         )
 
     def _possible(self, action: Action, incoming: IncomingMessage) -> Action:
-        """The action, or the error queue where no transaction exists that a retry could be part of.
-
-        See docs/internals/endpoints.md#retry-policy.
-        """
+        """The action, or the error queue where there is no transaction for a retry (docs/internals/endpoints.md#retry-policy)."""
         if self._config.mode is not TransactionMode.NONE or not isinstance(action, (RetryNow, RetryLater)):
             return action
         logger.warning(

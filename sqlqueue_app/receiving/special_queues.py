@@ -106,9 +106,7 @@ class SatelliteProcessor(MessageProcessor):
         return RowOutcome.HANDLED
 
     def _move(self, row: ReceivedRow, headers: Headers) -> str:
-        """Write the message where it goes, and say where. Unroutable, before anything is written, if there is no such place,
-        RetriesUsedUp if it goes nowhere any more.
-        """
+        """Write the message where it goes, and return where. Before anything is written Unroutable or RetriesUsedUp."""
         if (saga := cancelled_saga(self.config.queue, headers)) and (timeouts := self._cancel(saga)):
             return f"its end: {timeouts} timeouts of the saga {saga} are cancelled"
         route = route_of(self.config.queue, headers)
@@ -163,10 +161,7 @@ class SatelliteProcessor(MessageProcessor):
 
 
 def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:
-    """The row as it is, headers to the letter; but where it must get a new id, the message keeps the old one in its headers.
-
-    Without an expiry, as NServiceBus forwards: messages on their way to a retry or a time had none.
-    """
+    """The row as it is, without an expiry, as NServiceBus forwards; where it must get a new id, the headers keep the old one."""
     # Transports 1.x and 2.x take the message id from the row.
     row_id = table.id_of_copy(row.id)
     text = row.headers or ""
@@ -176,9 +171,7 @@ def _whole(row: ReceivedRow, headers: Headers, table: QueueTable) -> NewRow:
 
 
 def _without_delay(row: ReceivedRow, headers: Headers) -> Headers:
-    """The headers of a timeout without those of its delay. They include the values of the row's columns, which a delayed table does
-    not have.
-    """
+    """The headers of a timeout without those of its delay, with the values of columns that a delayed table does not have."""
     kept = headers_of_copy(row, {name: value for name, value in headers.items() if name not in _OF_THE_DELAY})
     if reply_to := headers.get(names.TIMEOUT_REPLY_TO_ADDRESS):
         kept[names.REPLY_TO_ADDRESS] = reply_to

@@ -294,10 +294,8 @@ class Composer:
     def reply_address(self, incoming: IncomingMessage) -> str | None:
         """The address that a reply to the message goes to; None if the message names none. AddressError for a bad one.
 
-        As it is written, unless the endpoint reads addresses as transports 1.x and 2.x do.
-
-        Transport 2.x names its callback queue in a header, as a bare name that is never parsed but for the cut at an @. Its schema
-        is that of the queue that the message names beside it (docs/internals/endpoints.md#callback-queue).
+        As it is written, unless the endpoint reads addresses as transports 1.x and 2.x do. Transport 2.x names its callback queue
+        in a header, as a bare name, cut at an @, in the schema of the queue beside it (docs/internals/endpoints.md#callback-queue).
         """
         queue = incoming.headers.get(names.CALLBACK_QUEUE)
         if not queue:
@@ -433,9 +431,7 @@ def _row_id(message_id: str | None) -> str:
 def delayed_row(message: OutgoingMessage, book: AddressBook, now: datetime) -> NewRow:
     """The row of a delayed message: its headers say when and where to, as core 8 and later write them.
 
-    See docs/internals/wire.md#delayed-messages.
-
-    Raises as `check_delay` and `deliver_at_header` do.
+    Raises as `check_delay` and `deliver_at_header` do (docs/internals/wire.md#delayed-messages).
     """
     check_delay(message.delay, message.deliver_at, message.time_to_be_received)
     headers = {name: value for name, value in message.headers.items() if name not in _HEADERS_OF_THE_DELAY}

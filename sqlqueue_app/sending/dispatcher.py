@@ -134,9 +134,7 @@ class Dispatcher:
 
 
 class SeparateDispatcher(Dispatcher):
-    """Writes on a second connection of the calling thread, in a transaction of its own: committed on return, whatever becomes
-    of the transaction that the thread has open.
-    """
+    """Writes on a second connection of the calling thread: committed on return, whatever becomes of the thread's transaction."""
 
     def __init__(self, alias: str, book: AddressBook, *, announces: bool = False, endpoint: str | None = None) -> None:
         super().__init__(alias, book, announces=announces, endpoint=endpoint)
@@ -158,10 +156,7 @@ def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> De
 
 
 class _Soonest:
-    """Rows on their way into tables, and in how many seconds the first of the delayed ones is due; None: there is none.
-
-    By the clock of this process: precise enough to decide whether a watcher has to look earlier.
-    """
+    """Rows on their way into tables, and in how many seconds, by our clock, the first delayed one is due; None: there is none."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now

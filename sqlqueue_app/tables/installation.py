@@ -183,10 +183,7 @@ DELAYED_SUFFIX = ".Delayed"
 
 
 def delayed_address(book: AddressBook, endpoint: str) -> QueueAddress:
-    """The table of an endpoint's delayed messages: in the schema and catalog of its queue.
-
-    See docs/internals/wire.md#delayed-messages.
-    """
+    """The table of an endpoint's delayed messages, beside its queue (docs/internals/wire.md#delayed-messages)."""
     queue = book.of_queue(endpoint)
     return book.resolve(QueueAddress(endpoint + DELAYED_SUFFIX, queue.schema, queue.catalog, form=queue.form))
 

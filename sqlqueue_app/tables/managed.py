@@ -119,9 +119,7 @@ class TransactionLog:
 
     @property
     def has_one_writer(self) -> bool:
-        """Whether a transaction that has begun to write is the only one that does: any other in which branches were prepared has
-        ended then.
-        """
+        """Whether a transaction that has begun to write is the only one: any other with prepared branches has ended then."""
         return self._dialect.name == "sqlite"
 
     def knows(self, transaction_id: uuid.UUID) -> bool:

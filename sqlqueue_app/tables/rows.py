@@ -75,9 +75,9 @@ def values_of(rows: Iterable[NewRow], names: Sequence[str], dialect: str) -> lis
 
 
 def _column_text(text: str | None, dialect: str) -> str | bytes | None:
-    """The text as the column of the transport keeps it, or None: nothing is better than another text, for where the column is NULL
-    most readers take the header. On SQL Server it is `varchar`: other characters than ASCII become question marks there, or others
-    that look alike, as the collation has it.
+    """The text as the column of the transport keeps it, or None: where the column is NULL most readers take the header.
+
+    On SQL Server it is `varchar`, which would change characters other than ASCII.
     """
     if text is None or len(text) > _COLUMN_CHARACTERS or (dialect == "sqlserver" and not text.isascii()):
         return None
@@ -161,9 +161,7 @@ def row_id_of(value: Any) -> uuid.UUID:
 
 
 def text_of(value: Any, errors: str = "surrogateescape") -> str | None:
-    """The text in a column. SQLite's statements give its bytes, for it may be no UTF-8; such bytes come as halves of surrogate
-    pairs, and are written into SQLite again as they were.
-    """
+    """The text in a column. SQLite gives bytes, which may be no UTF-8: they become halves of surrogate pairs, and bytes again."""
     text: str | None = value.decode("utf-8", errors) if isinstance(value, bytes) else value
     return text
 

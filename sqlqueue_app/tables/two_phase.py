@@ -61,10 +61,7 @@ class TwoPhaseParticipants:
             other.end_message()
 
     def _end_left(self, alias: str) -> None:
-        """End the branches that crashed processes left on an alias, before the message may have to wait for their locks.
-
-        With a single writer no other process could do it: this message is the writer, and whoever asks the log waits for it.
-        """
+        """End the branches that crashed processes left, before the message waits for their locks: as the only writer it must."""
         for branch in prepared_branches(alias, self._log.coordinator()):
             end_in_doubt(branch, committed=self._log.knows(branch.id.transaction))
 
@@ -230,10 +227,7 @@ def _end(alias: str, branch: BranchId, statement: str) -> bool:
 
 
 def end_in_doubt(branch: PreparedBranch, *, committed: bool) -> bool:
-    """Finish a prepared branch as the transaction log decided. Returns whether this process finished it.
-
-    An unavailable database is logged.
-    """
+    """Finish a prepared branch as the log decided. Returns whether this process finished it; an unavailable database is logged."""
     try:
         ended = (commit_prepared if committed else rollback_prepared)(branch.alias, branch.id)
     except DatabaseError as error:

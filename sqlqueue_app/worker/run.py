@@ -361,10 +361,7 @@ class CpuAffinity:
 
 
 def _is_claimed(stack: contextlib.ExitStack, name: str) -> bool:
-    """Claim a name for as long as the stack lives; False if another process has it.
-
-    The name is that of a socket in the abstract namespace, which is free again when its process has ended, however it did.
-    """
+    """Claim a name, that of a socket in the abstract namespace, for as long as the stack lives; False if another process has it."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"\0{name}")

@@ -176,8 +176,6 @@ def dialect_of_vendor(vendor: str) -> Dialect:
     return dialect(VENDORS[vendor])
 
 
-# --- Named statements -------------------------------------------------------------------------------------------------
-
 _NAME_LINE = re.compile(r"^-- name: (?P<names>[a-z_]+(?:, [a-z_]+)*)[ \t]*$", re.MULTILINE)
 _COMMENT_LINE = re.compile(r"^[ \t]*--.*$", re.MULTILINE)
 _TEXT_MARK = re.compile(r"\{([a-z_]+)\}")
@@ -271,8 +269,6 @@ def load_statements(dialect: str) -> dict[str, Statement]:
         found.update(statements)
     return found
 
-
-# --- Table layouts ----------------------------------------------------------------------------------------------------
 
 _NEEDED_SQLSERVER = frozenset({"id", "expires", "headers", "body", "rowversion"})
 _NEEDED_POSTGRESQL = frozenset({"id", "expires", "headers", "body", "seq"})

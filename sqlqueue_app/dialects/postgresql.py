@@ -86,8 +86,6 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
     return None
 
 
-# --- Two-phase commit -------------------------------------------------------------------------------------------------
-
 # Other databases cannot prepare transactions, or only the preparing session can finish them.
 CAN_PREPARE: Final = ("postgresql",)
 
@@ -121,8 +119,6 @@ class BranchId:
             return None
         return cls(uuid.UUID(match["coordinator"]), uuid.UUID(match["transaction"]), int(match["number"]))
 
-
-# --- Lost hosts -------------------------------------------------------------------------------------------------------
 
 ADVISED_SECONDS: Final = 10
 _KEEPALIVES: Final = ("keepalives_idle", "keepalives_interval", "keepalives_count")

@@ -7,13 +7,11 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlqueue_app.dialects.dialect import Dialect, Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
-
-# --- DDL --------------------------------------------------------------------------------------------------------------
 
 LAYOUTS = ("classic", "modern")
 ALL_RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
@@ -107,9 +105,6 @@ def _index(dialect: Dialect, statement: str, table: str, name: str) -> str:
     return dialect.script(statement, table=table, index=dialect.quote(name))
 
 
-# --- Installation scripts ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
     """A table that should exist."""
@@ -118,17 +113,13 @@ class PlannedTable:
     address: QueueAddress
 
 
-def _all_rights(_table: object) -> str:
-    return ALL_RIGHTS
-
-
 @dataclass(frozen=True, slots=True)
 class Grants:
     """Rights of a role on each table, as SQL lists them, "" for none; by default all that a worker needs."""
 
     role: str
-    on_table: Callable[[PlannedTable], str] = field(default=_all_rights)
-    on_managed: Callable[[str], str] = field(default=_all_rights)
+    on_table: Callable[[PlannedTable], str] = lambda _table: ALL_RIGHTS
+    on_managed: Callable[[str], str] = lambda _table: ALL_RIGHTS
 
 
 def installation_script(
@@ -218,8 +209,6 @@ def _one_line(name: str) -> str:
         raise AddressError(f"the table name {name!r} has a line break: a script cannot hold it; install it with sqlqueue_install")
     return name
 
-
-# --- Wake-up triggers (PostgreSQL) ------------------------------------------------------------------------------------
 
 # One function per schema.
 TRIGGER = "sqlqueue_wake_up"

@@ -15,7 +15,6 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.base import BaseScheduler
 from django.db import connections
 
-from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
@@ -173,19 +172,6 @@ class Worker:
         self.receivers = list(receivers)
         self._jobs = list(jobs)
         self._stop = stop
-
-    def change_concurrency(self, queue: str, maximum: int) -> None:
-        """Have at most `maximum` threads receive from the queue of this literal name, at once and without a restart.
-
-        Safe from any thread, before and while the worker runs; see `Receiver.change_concurrency`. ConfigurationError for a queue
-        that the worker does not receive from, or a number below 1.
-        """
-        for receiver in self.receivers:
-            if receiver.queue == queue:
-                receiver.change_concurrency(maximum)
-                return
-        known = ", ".join(repr(receiver.queue) for receiver in self.receivers)
-        raise ConfigurationError(f"this worker does not receive from {queue!r}; its queues are {known}")
 
     def run(self, *, on_started: Callable[[], None] = lambda: None) -> None:
         """Start everything, wait for the stop signal, drain; returns when every thread has ended."""

@@ -58,7 +58,7 @@ class AdaptiveReceiver(Receiver):
         watch = Watch(self.wake_up) if self.wake_up is not None else None
         outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
         while not self._stop.is_set():
-            if self._gate.is_closed:
+            if self.gate.is_closed:
                 self._sit_out(number, poller)
                 continue
             with self._lock:
@@ -136,7 +136,7 @@ class FixedReceiver(Receiver):
         while not self._stop.is_set():
             if self._ends_as_surplus(number):
                 return
-            if self._gate.is_closed:
+            if self.gate.is_closed:
                 self._sit_out(number, poller)
                 continue
             mark = self._outage.mark
@@ -210,10 +210,10 @@ class MonitorReceiver(Receiver):
 
     def _monitor(self, poller: Poller) -> None:
         while not self._stop.is_set():
-            if self._gate.is_closed:
+            if self.gate.is_closed:
                 # The monitor is no receive thread; those of the pool end for want of work.
                 self._give_back(poller)
-                self._gate.wait()
+                self.gate.wait()
                 continue
             mark = self._outage.mark
             try:
@@ -238,7 +238,7 @@ class MonitorReceiver(Receiver):
             # Every other slot comes free when a message is done: a stop waits for those anyway.
             self._permits.acquire()
             with self._lock:
-                may_start = not self._stop.is_set() and not self._gate.is_closed and batch.may_start()
+                may_start = not self._stop.is_set() and not self.gate.is_closed and batch.may_start()
             if not may_start:
                 self._permits.release()
                 break

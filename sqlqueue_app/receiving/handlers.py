@@ -226,13 +226,6 @@ class HandlerTable:
         names = {handler.message_type for handlers in self._by_type.values() for handler in handlers}
         return sorted({name if "[" in name else plain_name(name) for name in names})
 
-    def handlers_for(self, incoming: IncomingMessage) -> list[Handler]:
-        """The handlers of every enclosed type, concrete type first, each function once; MessageTypeError if there is none.
-
-        Without the header the body may name its type: by a `$type`, or by the root of XML. MessageBodyError if it cannot be read.
-        """
-        return self._plan(incoming).handlers
-
     def _plan(self, incoming: IncomingMessage) -> _Plan:
         # A native sender may leave the header out, and name the type in the body (docs/internals/wire.md#native-senders).
         enclosed = incoming.message_types or type_names_in(incoming.body, incoming.content_type, self._serializer)
@@ -263,9 +256,10 @@ class HandlerTable:
         return handlers
 
     def calls(self, incoming: IncomingMessage) -> list[tuple[Handler, Any]]:
-        """Each handler with its message, the body read once per class; MessageBodyError if it cannot be read.
+        """Each handler of the enclosed types, concrete type first, with its message; the body is read once per class.
 
-        Of several messages in one body the handlers of the first, then those of the next.
+        Of several messages in one body the handlers of the first, then those of the next. MessageTypeError if there is no handler,
+        MessageBodyError if the body cannot be read.
         """
         headers = incoming.headers
         control = self._subscriptions if CONTROL_MESSAGE in headers else None

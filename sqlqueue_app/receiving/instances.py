@@ -54,15 +54,10 @@ class InstanceLease:
         json = Instance._meta.get_field("threads")
         return self._own().update(heartbeat_at=Now(), threads=Value(threads, json), busy=Value(busy or {}, json)) == 1
 
-    def asked(self) -> DesiredState | None:
+    def desired_state(self) -> DesiredState | None:
         """What the row asks of the process; None if it is gone."""
         row = self._own().values_list("concurrency", "paused").first()
         return None if row is None else DesiredState(*row)
-
-    def concurrency(self) -> int | None:
-        """How many messages may be handled at once, according to the row; None if it is gone."""
-        asked = self.asked()
-        return None if asked is None else asked.concurrency
 
     def write_concurrency(self, concurrency: int) -> None:
         """Write how many messages are handled at once, at most."""
@@ -266,10 +261,10 @@ class Heartbeat:
                 # An idle worker should cost a server few transactions.
                 with transaction.atomic(using=self._lease.alias):
                     alive = self._lease.heartbeat(threads, busy)
-                    asked = self._lease.asked() if alive else None
-                if asked is not None:
-                    self._follow_pause(asked.paused)
-                    self._follow_concurrency(asked.concurrency)
+                    desired = self._lease.desired_state() if alive else None
+                if desired is not None:
+                    self._follow_pause(desired.paused)
+                    self._follow_concurrency(desired.concurrency)
         except LockTimeout:
             # SQLite, and a handler that takes long.
             return

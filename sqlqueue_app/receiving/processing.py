@@ -208,7 +208,7 @@ class MessageProcessor:
         """Process one row: an expired, unreadable or misdirected message ends here, any other is delivered."""
         if row.expired:
             self._complete(batch)
-            logger.info("message expired", extra=self.log_extra("message_expired", str(row.id)))
+            logger.info("message expired", extra=self.config.log_extra("message_expired", str(row.id)))
             return RowOutcome.EXPIRED
         try:
             incoming = read_message(row)
@@ -222,7 +222,7 @@ class MessageProcessor:
     def move_poison(self, batch: ReceivedBatch, row: ReceivedRow, poison: PoisonMessage) -> RowOutcome:
         """Move a row that cannot be read to the error queue."""
         text = "message cannot be read, moving it to the error queue: %s"
-        logger.error(text, poison, extra=self.log_extra("message_poison", str(row.id)))
+        logger.error(text, poison, extra=self.config.log_extra("message_poison", str(row.id)))
         if isinstance(poison, (NullHeaders, NullBody)):
             headers = {} if isinstance(poison, NullHeaders) else read_headers(row.headers)
             self.config.error_queue.move(row, headers, failure_of(poison, unrecoverable=True))
@@ -251,7 +251,7 @@ class MessageProcessor:
                 hooks = self._complete(batch, delivery.outgoing)
             except _GaveWay as gave_way:
                 text = "a message could not be remembered for DEDUPLICATE_FOR, what was received with it is received again: %s"
-                extra = self.log_extra("receive_gave_way", delivery.incoming.message_id)
+                extra = self.config.log_extra("receive_gave_way", delivery.incoming.message_id)
                 logger.warning(text, gave_way.__cause__, extra=extra)
                 return RowOutcome.ROLLED_BACK
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its message's failure; Ctrl-C comes elsewhere
@@ -281,7 +281,9 @@ class MessageProcessor:
             self.check_usable()
         else:
             # As NServiceBus does: a control message, or a message without content, is done when it arrives.
-            logger.info("message without a body, no handler called", extra=self.log_extra("message_empty", incoming.message_id))
+            logger.info(
+                "message without a body, no handler called", extra=self.config.log_extra("message_empty", incoming.message_id)
+            )
         if self._audits or names.RETRY_UNIQUE_MESSAGE_ID in incoming.headers:
             delivery.outgoing += config.auditing.copies(delivery.row, incoming, began)
         delivery.completed = time.perf_counter()
@@ -357,7 +359,7 @@ class MessageProcessor:
             # Whatever it was, one of the messages is to blame, and alone it will show.
             self._note_lost_batch(count)
             text = "the transaction of %s messages is lost, each is received again and handled alone: %s"
-            logger.warning(text, count, error, extra=self.log_extra("batch_lost", ""), exc_info=error)
+            logger.warning(text, count, error, extra=self.config.log_extra("batch_lost", ""), exc_info=error)
             return True
         for call in batch.after_commit:
             call()
@@ -390,7 +392,7 @@ class MessageProcessor:
                 hook()
             except Exception:
                 text = "an on_commit hook failed; the message is committed all the same"
-                logger.exception(text, extra=self.log_extra("on_commit_hook_failed", message_id))
+                logger.exception(text, extra=self.config.log_extra("on_commit_hook_failed", message_id))
 
     def _measure(self, batch: ReceivedBatch) -> None:
         """Count the handled messages, whose work is committed."""
@@ -423,7 +425,7 @@ class MessageProcessor:
                 attempt,
                 type(lost).__name__,
                 failure.message,
-                extra=self.log_extra("transaction_lost", str(row.id), attempt=attempt),
+                extra=self.config.log_extra("transaction_lost", str(row.id), attempt=attempt),
                 exc_info=error,
             )
             return False
@@ -454,7 +456,7 @@ class MessageProcessor:
             len(missing),
             len(batch.rows),
             failure.message,
-            extra=self.log_extra("transaction_ended", str(row.id)),
+            extra=self.config.log_extra("transaction_ended", str(row.id)),
         )
 
     def _retries_now(self, delivery: Delivery, action: Action, failure: Failure) -> bool:
@@ -474,11 +476,6 @@ class MessageProcessor:
         """The message was given up, and that is committed."""
         self.config.failures.forget(delivery.row)
         self.recovery.report(action, delivery, failure)
-
-    def log_extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
-        """The `extra` of a log line about a message."""
-        config = self.config
-        return {"event": event, "endpoint": config.endpoint, "queue": config.queue, "message_id": message_id, **more}
 
 
 def read_message(row: ReceivedRow) -> IncomingMessage:
@@ -587,7 +584,7 @@ class NonTransactionalProcessor(MessageProcessor):
                 "message lost: it failed (%s) and could not be written to the error queue (%s)",
                 failure.message,
                 error,
-                extra=self.log_extra("message_lost", delivery.incoming.message_id),
+                extra=self.config.log_extra("message_lost", delivery.incoming.message_id),
             )
             raise
         self._report(delivery, action, failure)
@@ -664,3 +661,7 @@ class ProcessorConfig:
     """Makes the two-phase participants of a thread's receive transactions; None for one database."""
     in_flight: InFlightRegistry | None = None
     """Which row each thread is handling, for the supervisor: a message that kills its process is not received forever."""
+
+    def log_extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
+        """The `extra` of a log line about a message."""
+        return {"event": event, "endpoint": self.endpoint, "queue": self.queue, "message_id": message_id, **more}

@@ -311,7 +311,7 @@ class Receiver(ABC):
         self._threads: set[threading.Thread] = set()
         self._pollers: set[Poller] = set()
         self._received_by_ended_threads = 0
-        self._gate = PauseGate(options.stop)
+        self.gate = PauseGate(options.stop)
         self._sitting_out = 0
         self._threads_refused = False
         self._numbers = itertools.count(1)
@@ -340,17 +340,12 @@ class Receiver(ABC):
         with self._lock:
             return self._received_by_ended_threads + sum(poller.received for poller in self._pollers)
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether an operator has stopped it from receiving."""
-        return self._gate.is_closed
-
     def pause(self) -> None:
         """Receive nothing from now on; messages that are being handled are finished. Safe from any thread, and returns at once.
 
         A thread that is just receiving may still get a message. The threads wait without a connection, for `resume` or the stop.
         """
-        if self._gate.close():
+        if self.gate.close():
             logger.info("receiving from %s is paused", self.queue, extra={"event": "receiving_paused", "queue": self.queue})
             if self.wake_up is not None:
                 # Idle threads give their connections back now.
@@ -358,7 +353,7 @@ class Receiver(ABC):
 
     def resume(self) -> None:
         """Receive again after a `pause`; every thread polls at once. Safe from any thread."""
-        if self._gate.open():
+        if self.gate.open():
             logger.info("receiving from %s again", self.queue, extra={"event": "receiving_resumed", "queue": self.queue})
 
     @abstractmethod
@@ -487,7 +482,7 @@ class Receiver(ABC):
         with self._lock:
             self._sitting_out += 1
         try:
-            self._gate.wait()
+            self.gate.wait()
         finally:
             with self._lock:
                 self._sitting_out -= 1

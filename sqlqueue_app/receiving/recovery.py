@@ -58,7 +58,7 @@ class Recovery:
                 "the recoverability policy failed (%s: %s), the default policy decides",
                 type(broken).__name__,
                 broken,
-                extra=self._extra("recoverability_failed", incoming.message_id),
+                extra=self._config.log_extra("recoverability_failed", incoming.message_id),
                 exc_info=broken,
             )
             return self._possible(by_default(self._config.recoverability, context, self._now()), incoming)
@@ -78,17 +78,17 @@ class Recovery:
         message_id, attempt = delivery.incoming.message_id, delivery.attempt
         self._config.measures.decided(delivery.incoming.headers, action)
         if isinstance(action, RetryNow):
-            extra = self._extra("immediate_retry", message_id, attempt=attempt)
+            extra = self._config.log_extra("immediate_retry", message_id, attempt=attempt)
             logger.info("attempt %s failed, trying again: %s: %s", attempt, *what, extra=extra)
         elif isinstance(action, RetryLater):
-            extra = self._extra("delayed_retry", message_id, attempt=attempt, delay_seconds=action.delay.total_seconds())
+            extra = self._config.log_extra("delayed_retry", message_id, attempt=attempt, delay_seconds=action.delay.total_seconds())
             text = "attempt %s failed, trying again in %s: %s: %s\n%s"
             logger.warning(text, attempt, action.delay, *what, failure.stack_trace, extra=extra)
         elif isinstance(action, Discard):
-            extra = self._extra("message_discarded", message_id)
+            extra = self._config.log_extra("message_discarded", message_id)
             logger.error("message failed and is dropped (%s): %s\n%s", action.reason, what[1], failure.stack_trace, extra=extra)
         else:
-            extra = self._extra("moved_to_error_queue", message_id)
+            extra = self._config.log_extra("moved_to_error_queue", message_id)
             logger.error("message moved to the error queue %s: %s\n%s", action.queue, what[1], failure.stack_trace, extra=extra)
 
     def _context(self, delivery: Delivery, failure: Failure, error: BaseException | None) -> FailureContext:
@@ -115,7 +115,7 @@ class Recovery:
             return action
         logger.warning(
             "no retries in transaction mode none: moving the message to the error queue",
-            extra=self._extra("retry_refused", incoming.message_id),
+            extra=self._config.log_extra("retry_refused", incoming.message_id),
         )
         return MoveToError(self._config.recoverability.error_queue)
 
@@ -136,13 +136,10 @@ class Recovery:
                 text,
                 error,
                 configured.address,
-                extra=self._extra("recoverability_failed", ""),
+                extra=self._config.log_extra("recoverability_failed", ""),
             )
             return configured
         return configured.at(address)
-
-    def _extra(self, event: str, message_id: str, **more: object) -> dict[str, object]:
-        return {"event": event, "endpoint": self._config.endpoint, "queue": self._config.queue, "message_id": message_id, **more}
 
 
 def by_default(config: RecoverabilityConfig, context: FailureContext, now: datetime) -> Action:

@@ -78,7 +78,7 @@ class SatelliteProcessor(MessageProcessor):
 
     def process_row(self, batch: ReceivedBatch, row: ReceivedRow) -> RowOutcome:
         """Move the message to where it was on its way to, or to the error queue."""
-        extra = self.log_extra("message_drained", str(row.id))
+        extra = self.config.log_extra("message_drained", str(row.id))
         if row.expired:
             self.transaction.commit()
             logger.info("message expired", extra={**extra, "event": "message_expired"})
@@ -222,7 +222,7 @@ class CallbackProcessor(MessageProcessor):
         self.config.measures.decided(incoming.headers, moved)
         if request is not None:
             request.fail(error)
-        extra = self.log_extra("reply_unreadable", incoming.message_id)
+        extra = self.config.log_extra("reply_unreadable", incoming.message_id)
         logger.error("reply moved to the error queue: %s", failure.message, extra=extra)
         return RowOutcome.FAILED
 
@@ -230,7 +230,7 @@ class CallbackProcessor(MessageProcessor):
         logger.warning(
             "nobody waits for the reply to message %r any more: the request has timed out, was cancelled, or its process is gone",
             incoming.correlation_id,
-            extra=self.log_extra("reply_unclaimed", incoming.message_id),
+            extra=self.config.log_extra("reply_unclaimed", incoming.message_id),
         )
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.policies.polling import ThreadBudget
-from sqlqueue_app.receiving.background import Worker
 from sqlqueue_app.receiving.concurrency import AdaptiveReceiver, FixedReceiver, MonitorReceiver, ResizableSemaphore
 from sqlqueue_app.receiving.receiver import Receiver, ReceiverOptions
 from sqlqueue_app.receiving.waiting import StopSignal
@@ -112,23 +111,6 @@ def test_the_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         receiver.change_concurrency(4)
     events = [(record.message, record.queue) for record in caplog.records if getattr(record, "event", "") == "concurrency_changed"]  # type: ignore[attr-defined]
     assert events == [("at most 4 threads receive from Sales now, before it were 2", "Sales")]
-
-
-def test_a_worker_changes_one_of_its_queues_and_knows_no_other() -> None:
-    stop = StopSignal()
-    options = ReceiverOptions(maximum=2, new_poller=Script(), stop=stop, name="sqlqueue-test")
-    receivers = [FixedReceiver(queue, options) for queue in ("Sales", "Sales.Fast")]
-    worker = Worker(receivers, [], stop)
-    with pytest.raises(ConfigurationError, match=r"does not receive from 'Billing'; its queues are 'Sales', 'Sales\.Fast'"):
-        worker.change_concurrency("Billing", 3)
-
-    def change() -> None:
-        worker.change_concurrency("Sales.Fast", 5)
-        assert [receiver.live_threads for receiver in receivers] == [2, 5]
-        stop.set()
-
-    worker.run(on_started=change)
-    assert [receiver.live_threads for receiver in receivers] == [0, 0]
 
 
 def test_a_budget_knows_when_there_are_too_many() -> None:

@@ -85,7 +85,7 @@ def test_a_message_calls_the_handlers_of_all_its_types_in_order_and_each_functio
     table = HandlerTable(handlers_of([__name__]), body_names="as_is")
     row = ReceivedRow(UUID(int=1), None, None, False, HEADERS, b"{}")
 
-    called = [(handler.message_type, handler.function) for handler in table.handlers_for(read_message(row))]
+    called = [(handler.message_type, handler.function) for handler, _ in table.calls(read_message(row))]
 
     assert called == [
         ("Test.Derived", both),
@@ -117,10 +117,10 @@ def test_a_type_is_known_in_every_form(enclosed: str, found: list[str]) -> None:
     table = HandlerTable(registry.all(), body_names="as_is")
     row = ReceivedRow(UUID(int=1), None, None, False, json.dumps({"NServiceBus.EnclosedMessageTypes": enclosed}), b"{}")
     if found:
-        assert [handler.message_type for handler in table.handlers_for(read_message(row))] == found
+        assert [handler.message_type for handler, _ in table.calls(read_message(row))] == found
     else:
         with pytest.raises(MessageTypeError, match="no handler for message"):
-            table.handlers_for(read_message(row))
+            table.calls(read_message(row))
     assert table.message_types == ["Ns.A", "Ns.Outer+Inner", "Ns.Page`1[[Ns.A, Asm]]"]
 
 

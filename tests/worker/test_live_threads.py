@@ -18,7 +18,7 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving import instances as heartbeat
 from sqlqueue_app.receiving.concurrency import FixedReceiver
-from sqlqueue_app.receiving.instances import Heartbeat
+from sqlqueue_app.receiving.instances import DesiredState, Heartbeat
 from sqlqueue_app.status.overview import read_status
 from tests.support.bench import Bench, Running
 from tests.support.pages import OVERVIEW, Markup, client_of, numbers_of
@@ -158,10 +158,10 @@ def test_a_heartbeat_follows_the_number_in_the_row_and_the_row_follows_the_progr
         assert [each.live_threads for each in (main, satellite, apart)] == [5, 5, 1]
         main.change_concurrency(3)
         beats.beat()
-        assert held.concurrency() == 3
+        assert held.desired_state() == DesiredState(3, paused=False)
         Instance.objects.using(bench.database.alias).update(concurrency=0)
         beats.beat()
-        assert (held.concurrency(), main.maximum) == (3, 3)
+        assert (held.desired_state(), main.maximum) == (DesiredState(3, paused=False), 3)
     assert [record.levelname for record in caplog.records if getattr(record, "event", "") == "concurrency_refused"] == ["ERROR"]
 
 

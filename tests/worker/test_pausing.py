@@ -41,13 +41,13 @@ def test_what_is_being_handled_is_finished_and_nothing_more_is_received(kind: ty
             ramp_up(handlers, receiver, 3)
             finished = handlers.finished
             receiver.pause()
-            assert receiver.is_paused
+            assert receiver.gate.is_closed
             assert (handlers.busy, handlers.finished) == (3, finished), "nothing is interrupted"
             handlers.finish(3)
             poll_until(lambda: handlers.finished == finished + 3 and handlers.busy == 0, what="the three are finished")
             assert nothing_happens(lambda: (handlers.busy, handlers.finished))
             receiver.resume()
-            assert not receiver.is_paused
+            assert not receiver.gate.is_closed
             ramp_up(handlers, receiver, 3)
         finally:
             handlers.finish_all()
@@ -59,7 +59,7 @@ def test_a_paused_receiver_does_not_look_and_one_that_goes_on_misses_nothing(kin
     with running(kind, script, maximum=4, **more(kind)) as (receiver, _):
         receiver.pause()
         threads = 4 if kind is FixedReceiver else 1  # of the monitor model the monitor itself
-        poll_until(lambda: receiver._gate.waiting == threads, what="every thread sits out the pause")
+        poll_until(lambda: receiver.gate.waiting == threads, what="every thread sits out the pause")
         assert receiver.live_threads == 0
         script.put(20)
         assert nothing_happens(lambda: looks(script))
@@ -156,8 +156,8 @@ def test_status_and_admin_show_what_was_asked_and_what_has_followed(bench: Bench
                 assert state.capitalize() in page
                 assert state.capitalize() in Markup(client_of("superuser").get(OVERVIEW).content.decode()).text()
                 beats.beat()
-            assert main.is_paused is (followed == "paused")
-            assert not callback.is_paused
+            assert main.gate.is_closed is (followed == "paused")
+            assert not callback.gate.is_closed
     events = [record.event for record in caplog.records if getattr(record, "event", "").startswith("receiving_")]  # type: ignore[attr-defined]
     assert events == ["receiving_paused", "receiving_resumed"]
 

@@ -203,9 +203,9 @@ def unique_message_id(headers: Headers, *, native_id: str) -> uuid.UUID:
 
 def processing_endpoint(headers: Headers) -> str:
     """The endpoint at which the message failed; empty if nothing says it."""
-    said = headers.get(names.PROCESSING_ENDPOINT)
-    if said is not None:
-        return said
+    endpoint = headers.get(names.PROCESSING_ENDPOINT)
+    if endpoint is not None:
+        return endpoint
     address = headers.get(names.FAILED_QUEUE) or headers.get(names.REPLY_TO_ADDRESS) or ""
     return address.partition("@")[0]
 
@@ -220,8 +220,7 @@ def exception_title(exception_type: str | None, message: str | None, trace: str 
 
 
 def _by_exception(headers: Headers) -> str | None:
-    told = (headers.get(name) for name in (names.EXCEPTION_TYPE, names.EXCEPTION_MESSAGE, names.EXCEPTION_STACK_TRACE))
-    return exception_title(*told)
+    return exception_title(*map(headers.get, (names.EXCEPTION_TYPE, names.EXCEPTION_MESSAGE, names.EXCEPTION_STACK_TRACE)))
 
 
 def _by_type(headers: Headers) -> str | None:
@@ -234,9 +233,9 @@ def _by_address(headers: Headers) -> str | None:
 
 
 def _by_instance(headers: Headers) -> str | None:
-    told = headers.get(names.METRIC_INSTANCE_ID)
-    if told is not None:
-        return told
+    instance = headers.get(names.METRIC_INSTANCE_ID)
+    if instance is not None:
+        return instance
     if _by_endpoint(headers) is None:
         return None
     try:

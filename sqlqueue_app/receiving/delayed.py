@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from django.db import connections, transaction
 
@@ -169,13 +168,13 @@ def _due_messages(settings: Settings, book: AddressBook, config: EndpointSetting
     name = config.name
     alias = settings.database
     identity = sender_identity(name, book)
-    destinations = destinations_of_delayed(settings, book, name)
+    processor = Processor(name, identity.machine, identity.host_id)
     return DueMessages(
         name,
         DelayedTable(alias, delayed_address(book, name)),
         main=book.canonical(book.of_queue(name)),
-        destinations=destinations,
-        error_queue_of=partial(_error_queue, alias, book, config.error_queue, Processor(name, identity.machine, identity.host_id)),
+        destinations=destinations_of_delayed(settings, book, name),
+        error_queue_of=lambda queue: ErrorQueue(alias, book.parse(config.error_queue), failed_queue=queue, processor=processor),
     )
 
 
@@ -192,10 +191,6 @@ def destinations_of_delayed(settings: Settings, book: AddressBook, endpoint: str
         allowed=None,
         announces=settings.announces,
     )
-
-
-def _error_queue(alias: str, book: AddressBook, error_queue: str, processor: Processor, failed_queue: str) -> ErrorQueue:
-    return ErrorQueue(alias, book.parse(error_queue), failed_queue=failed_queue, processor=processor)
 
 
 class DelayedWakeUp:
@@ -257,7 +252,7 @@ class DelayedMover:
         self._wake = threading.Event()
         self._wait = wait or self._wake.wait
         self._empty: EmptyQueues | None = None
-        self._tables = [_Watched(each, clock, self._end_wait) for each in tables]
+        self._tables = [_WatchedTable(each, clock, self._wake.set) for each in tables]
         stop.subscribe(self._wake.set)
 
     @property
@@ -289,9 +284,6 @@ class DelayedMover:
         if seconds < LOOK_SECONDS:
             self._look_at_all()
 
-    def _end_wait(self) -> None:
-        self._wake.set()
-
     def _look_at_all(self) -> None:
         for table in self._tables:
             table.wake_up.wake()
@@ -317,7 +309,7 @@ class DelayedMover:
 
     def look(self) -> float:
         """Move what is due in every table, a batch from each in turn; how long to wait until the next look. Never raises."""
-        waits: dict[_Watched, float] = {}
+        waits: dict[_WatchedTable, float] = {}
         while len(waits) < len(self._tables) and not self._stop.is_set():
             for table in self._tables:
                 if table not in waits and (seconds := table.look(self._empty)) is not None:
@@ -325,7 +317,7 @@ class DelayedMover:
         return max(SHORTEST_WAIT_SECONDS, min(waits.values(), default=LOOK_SECONDS))
 
 
-class _Watched:
+class _WatchedTable:
     """One delayed table as the mover sees it: whether it is there, and how long to leave it alone after an error."""
 
     def __init__(self, due: DueMessages, clock: Callable[[], float], wake: Callable[[], None]) -> None:

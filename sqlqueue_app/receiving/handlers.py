@@ -447,11 +447,11 @@ class SubscriptionMessages:
                 self._table.subscribe(SubscriptionRow(endpoint, topic, self._book.canonical(queue.address)), join=True)
             except (Unroutable, ConfigurationError) as error:
                 raise Unrecoverable(f"endpoint {endpoint!r} cannot subscribe to {topic!r}: {error}") from error
-            said = partial(logger.info, "endpoint %s has subscribed to %s", endpoint, topic, extra={"event": "subscribed"})
+            log = partial(logger.info, "endpoint %s has subscribed to %s", endpoint, topic, extra={"event": "subscribed"})
         else:
             self._table.unsubscribe(endpoint, topic, join=True)
-            said = partial(logger.info, "endpoint %s has unsubscribed from %s", endpoint, topic, extra={"event": "unsubscribed"})
-        transaction.on_commit(said, using=self._table.alias)
+            log = partial(logger.info, "endpoint %s has unsubscribed from %s", endpoint, topic, extra={"event": "unsubscribed"})
+        transaction.on_commit(log, using=self._table.alias)
 
     def _subscriber(self, incoming: IncomingMessage) -> tuple[str, str]:
         """Its endpoint and the text of its address."""

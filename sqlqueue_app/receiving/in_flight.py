@@ -68,7 +68,8 @@ class InFlightRegistry:
             self._wait_for_the_count(row_id)
             crashes = self._memory.crashes(row_id)
             if crashes is not None and crashes.times >= MAX_CRASHES:
-                return _process_died(crashes)
+                how = way_of_ending(crashes.exit_code)
+                return ProcessDied(f"the process died {crashes.times} times while it handled this message, the last time by {how}")
             thread.has_turn = self._turn.acquire(timeout=self._suspect_wait_seconds)
         slot = thread.slot
         if slot < 0:
@@ -124,12 +125,6 @@ def way_of_ending(exit_code: int) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
-
-
-def _process_died(crashes: CrashCount) -> ProcessDied:
-    return ProcessDied(
-        f"the process died {crashes.times} times while it handled this message, the last time by {way_of_ending(crashes.exit_code)}"
-    )
 
 
 # Receive threads of one process that can be watched; 41 is what an endpoint of version 2.0 with all its satellites has at level 10.

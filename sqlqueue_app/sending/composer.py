@@ -302,8 +302,8 @@ class Composer:
             if incoming.reply_to is None or not self._book.cuts_received:
                 return incoming.reply_to
             return self._book.canonical(self._book.received(incoming.reply_to))
-        home = self._book.received(incoming.reply_address) if incoming.reply_address else None
-        schema, catalog = (home.schema, home.catalog) if home is not None else (None, None)
+        beside = self._book.received(incoming.reply_address) if incoming.reply_address else None
+        schema, catalog = (beside.schema, beside.catalog) if beside is not None else (None, None)
         return self._book.canonical(QueueAddress(queue.partition("@")[0], schema, catalog, self._book.dialect))
 
     @property

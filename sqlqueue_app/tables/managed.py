@@ -105,9 +105,9 @@ class TransactionLog:
 
         False is for ever: its process has lost the transaction. DatabaseError if the database cannot be asked.
         """
-        asked = database_errors(self._dialect, "ask the log of distributed transactions")
+        errors = database_errors(self._dialect, "ask the log of distributed transactions")
         try:
-            with asked, transaction.atomic(using=self.alias, durable=True), self._limited_wait():
+            with errors, transaction.atomic(using=self.alias, durable=True), self._limited_wait():
                 self.record(transaction_id, "", ())
                 raise _NotRecorded
         except _NotRecorded:

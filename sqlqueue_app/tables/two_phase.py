@@ -182,13 +182,13 @@ def prepare(connection: BaseDatabaseWrapper, branch: BranchId) -> None:
     try:
         with connection.cursor() as cursor:
             cursor.execute(_dialect().script("prepare_transaction", branch=branch.literal))
-            said = cursor.statusmessage
+            command = cursor.statusmessage
     except Exception as error:
         if _code(error) == _NOT_IN_THE_STATE:
             why = "keeps no prepared transactions (max_prepared_transactions = 0)"
             raise CannotPrepare(cannot_prepare(alias, why)) from error
         raise
-    if said != "PREPARE TRANSACTION":
+    if command != "PREPARE TRANSACTION":
         raise DoomedTransaction(
             f"the transaction on {alias!r} cannot be committed: a database error inside of it was caught outside of an atomic() "
             "block; wrap the statement that may fail in transaction.atomic()"

@@ -31,8 +31,8 @@ class TextFormatter(logging.Formatter):
         More lines are indented: names of queues and texts of errors come out of messages, and could look like lines of their own.
         """
         first, *rest = terminal_text(super().format(record)).split("\n")
-        told = ((name, getattr(record, name, None)) for name in FIELDS)
-        fields = " ".join(f"{name}={terminal_line(str(value))}" for name, value in told if value not in (None, ""))
+        found = ((name, getattr(record, name, None)) for name in FIELDS)
+        fields = " ".join(f"{name}={terminal_line(str(value))}" for name, value in found if value not in (None, ""))
         return "\n".join([f"{first} [{fields}]" if fields else first, *(f"    {line}" for line in rest)])
 
 

@@ -106,7 +106,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         wake_ups = [receiver.wake_up for receiver in worker.receivers]
         looking_out = listening(settings.database, wake_ups, stop, also=mover.wake_ups)
         with looking_out, listeners, mover.running(), notifications.running():
-            worker.run(on_started=lambda: _say_started(endpoints, everything))
+            worker.run(on_started=lambda: _log_started(endpoints, everything))
     finally:
         measuring.write_at_the_end()
         for _, lease in leases:
@@ -211,7 +211,7 @@ def _heartbeat(
     return Heartbeat(lease, receivers, following, callbacks, lambda: listeners.lost(lease.endpoint)).job()
 
 
-def _say_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
+def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
     for endpoint in endpoints:
         types = endpoint.handlers.message_types
         if not types:

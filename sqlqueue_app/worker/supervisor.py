@@ -212,10 +212,10 @@ class SupervisedProcess:
     @classmethod
     def found(cls) -> SupervisedProcess | None:
         """This process's supervision, None if nobody supervises it. To be asked once: it is taken out of the environment."""
-        told = os.environ.pop(SUPERVISOR_VARIABLE, None)
-        if told is None:
+        parts = os.environ.pop(SUPERVISOR_VARIABLE, None)
+        if parts is None:
             return None
-        pipe, memory, process = map(int, told.split(","))
+        pipe, memory, process = map(int, parts.split(","))
         return cls(pipe, memory, process)
 
     def obey(self, stop: StopSignal) -> None:

@@ -14,7 +14,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from traceback import format_exception
@@ -213,7 +213,7 @@ class Attempt:
             return
         task_started.send(self._backend, task_result=result)
         try:
-            with self._undone_on_failure():
+            with nullcontext() if self._context.connection is None else transaction.atomic(using=self._alias):
                 row.return_value = self._call(result)
         except KeyboardInterrupt:
             raise
@@ -225,9 +225,6 @@ class Attempt:
         else:
             self._finish(TaskResultStatus.SUCCESSFUL)
             self._signal_finished(result)
-
-    def _undone_on_failure(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._context.connection is None else transaction.atomic(using=self._alias)
 
     def _call(self, result: TaskResult[Any]) -> Any:
         first = [TaskContext(task_result=result)] if result.task.takes_context else []

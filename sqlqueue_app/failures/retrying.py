@@ -296,11 +296,6 @@ def redirect_id(from_address: str) -> uuid.UUID:
     return uuid.UUID(bytes_le=hashlib.md5(from_address.encode(), usedforsecurity=False).digest())
 
 
-def canonical_text(book: AddressBook, text: str) -> str:
-    """The canonical form of an address, equal for all spellings of one queue. Raises AddressError."""
-    return book.canonical(book.parse(text.strip()))
-
-
 def make_redirect(
     settings: Settings, from_address: str, to_address: str, *, by: str = "", now: Callable[[], datetime] | None = None
 ) -> Redirect:
@@ -353,7 +348,7 @@ def count_use(redirect: Redirect, count: int) -> None:
 
 def _address(book: AddressBook, text: str) -> str:
     try:
-        return canonical_text(book, text)
+        return book.canonical(book.parse(text.strip()))
     except AddressError as error:
         raise RedirectRefused(str(error)) from error
 

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -28,7 +28,7 @@ from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
 from sqlqueue_app.status.events import EventKind, Happening, fitting_subject, record_events
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.queues import utc_now
-from sqlqueue_app.status.samples import begin_of
+from sqlqueue_app.status.samples import begin_of, one_transaction
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 
 _LOCK: Final = "results of checks are written"
@@ -215,7 +215,8 @@ class _Runner:
         return database_errors(dialect_of_connection(connection_of(self._alias)), doing)
 
 
-# A run that comes so late skips the processes: by the next one they have renewed their heartbeats, every ten seconds.
+# A run that comes so late, as after an outage of the database, skips the processes: by the next one they have renewed their
+# heartbeats, every ten seconds.
 AWAY: Final = timedelta(seconds=1.5 * SOON)
 CLAIM_PREFIX: Final = "checks every "
 
@@ -251,18 +252,19 @@ class CheckRunner(_Runner):
     def run_due(self) -> list[str]:
         """As of all runners. A check that cannot be run is logged, and reports nothing until it can."""
         with self._errors("run checks"):
-            with self._together():
+            with one_transaction(self._alias):
                 now = self._now()
                 claims = {claims_begin(seconds) + self._hash: seconds for seconds in (SOON, USUAL, SELDOM)}
                 taken = due(self._alias, {name: begin_of(now, seconds) for name, seconds in claims.items()})
             intervals = {claims[name] for name in taken}
-            if self._was_away(now):
+            last, self._ran_at = self._ran_at, now
+            if last is not None and now - last > AWAY:
                 intervals.discard(SOON)
             checks = [each for each in BUILT_IN.values() if Reader.WORKER in each.read_by and each.every_seconds in intervals]
             own = self._own.reports(self._alias, now, self._local())
             if not checks and not own:
                 return []
-            with self._together():
+            with one_transaction(self._alias):
                 snapshot = Snapshot(self._settings, now, in_doubt=self._in_doubt)
                 found = [report for check in checks if (report := self._run_one(check, snapshot)) is not None]
                 found += _where_nothing_is_reported(own, intervals)
@@ -270,11 +272,6 @@ class CheckRunner(_Runner):
                 if SELDOM in intervals:
                     forget_unknown(self._alias, now)
         return [each.name for each in checks]
-
-    def _was_away(self, now: datetime) -> bool:
-        """Whether this process could not run for a while: a database that was unavailable took no heartbeats either."""
-        last, self._ran_at = self._ran_at, now
-        return last is not None and now - last > AWAY
 
     def _run_one(self, check: Check, snapshot: Snapshot) -> Report | None:
         try:
@@ -285,12 +282,6 @@ class CheckRunner(_Runner):
         except Exception as error:  # noqa: BLE001 - settings that one check cannot use are no reason to run none
             logger.warning("the check %s could not be run: %s", check.name, error, extra={"event": "check_not_run"})
             return None
-
-    def _together(self) -> AbstractContextManager[object]:
-        """One transaction; none on SQLite, where it would keep others from writing."""
-        if connection_of(self._alias).vendor == "sqlite":
-            return nullcontext()
-        return transaction.atomic(using=self._alias)
 
 
 def claims_begin(seconds: int) -> str:
@@ -311,20 +302,15 @@ RUN_SECONDS: Final = 10.0
 LONGEST_TEXT: Final = 2_000
 
 
-def registered_checks() -> list[HealthCheck]:
-    """The checks of the project: imports the modules `health_checks` of the installed apps. Raises what these raise."""
-    autodiscover_modules(MODULE)
-    return registry.all()
-
-
 def claim_of_custom(name: str) -> str:
     """The claim of a check."""
     return f"check {hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
 def custom_check_jobs() -> list[BackgroundJob]:
-    """The background job that runs the checks of the project; none where there are none."""
-    checks = registered_checks()
+    """The background job that runs the checks of the project, if there are any. Imports `health_checks` of the installed apps."""
+    autodiscover_modules(MODULE)
+    checks = registry.all()
     return [ProjectChecks(checks).job()] if checks else []
 
 

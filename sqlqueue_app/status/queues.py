@@ -501,12 +501,12 @@ def dead_row_problems(alias: str, tables: Sequence[str]) -> dict[str, QueueProbl
     many = {name: found for name, found in dead_rows(alias, tables).items() if found.dead >= DEAD_ROWS_BEHIND_A_HOLDER}
     if not many:
         return {}
-    holders = [holder for holder in horizon_holders(alias) if _is_old(holder)]
+    holders = [
+        each
+        for each in horizon_holders(alias)
+        if each.transactions >= OLD_TRANSACTIONS or (each.seconds is not None and each.seconds >= OLD_SECONDS)
+    ]
     return {name: _problem(found, holders) for name, found in many.items() if holders or found.dead >= DEAD_ROWS}
-
-
-def _is_old(holder: HorizonHolder) -> bool:
-    return holder.transactions >= OLD_TRANSACTIONS or (holder.seconds is not None and holder.seconds >= OLD_SECONDS)
 
 
 def _problem(found: DeadRows, holders: Sequence[HorizonHolder]) -> QueueProblem:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
@@ -78,16 +76,13 @@ def forget_old_failures(alias: str, now: datetime) -> int:
             chosen = list(old.order_by("pk").values_list("pk", *fields)[:DELETED_AT_ONCE])
             messages.filter(pk__in=[key for key, *_groups in chosen]).delete()
             for field, groups in zip(fields, zip(*(groups for _key, *groups in chosen), strict=True), strict=False):
-                _forget_groups(alias, field, {each for each in groups if each is not None})
+                ids = {each for each in groups if each is not None}
+                members = messages.filter(**{"status__in": FailureStatus.values, f"{field}__in": ids})
+                empty = ids.difference(members.values_list(field, flat=True).distinct())
+                FailureGroup.objects.using(alias).filter(pk__in=empty, note="").delete()
         forgotten += len(chosen)
         if len(chosen) < DELETED_AT_ONCE:
             return forgotten
-
-
-def _forget_groups(alias: str, field: str, groups: Iterable[UUID]) -> None:
-    members = FailedMessage.objects.using(alias).filter(**{"status__in": FailureStatus.values, f"{field}__in": groups})
-    empty = set(groups).difference(members.values_list(field, flat=True).distinct())
-    FailureGroup.objects.using(alias).filter(pk__in=empty, note="").delete()
 
 
 NOTIFICATIONS_KEPT: Final = timedelta(days=30)

@@ -32,6 +32,11 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, data
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 
 
+def one_transaction(alias: str) -> AbstractContextManager[object]:
+    """One transaction, which costs an idle worker least; none on SQLite, where it would keep handlers from writing."""
+    return nullcontext() if connection_of(alias).vendor == "sqlite" else transaction.atomic(using=alias)
+
+
 def begin_of(moment: datetime, seconds: float) -> datetime:
     """The begin of the interval of so many seconds that a moment belongs to, in UTC."""
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
@@ -83,11 +88,6 @@ class SampleTable:
     model: type[models.Model]
     key: tuple[str, ...]
     rolled_up: Callable[[Sequence[Any]], dict[str, Any]]
-
-
-def complete_minute(now: datetime) -> datetime:
-    """The end of the last minute whose samples are all written; `keep_house` has nothing new to do until it moves."""
-    return _complete(*RESOLUTIONS[:2], now)
 
 
 def _complete(finer: Resolution, coarser: Resolution, now: datetime) -> datetime:
@@ -254,7 +254,7 @@ class Sampling:
         queue is counted to its end.
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
-            with self._one_look():
+            with one_transaction(self._alias):
                 now = self._now()
                 begin = FINEST.begin_of(now)
                 # The clock of the database gives whole seconds: a second too early is asked once more, too late would be a gap.
@@ -268,32 +268,24 @@ class Sampling:
                 write_samples(self._alias, samples)
             self._looked_at = begin
             # Nothing is complete before the next minute is; who has not seen this one through tries again.
-            minute = complete_minute(now)
+            minute = _complete(*RESOLUTIONS[:2], now)
             if minute != self._kept_house:
                 keep_house(self._alias, now)
                 self._kept_house = minute
         return len(samples)
 
-    def _one_look(self) -> AbstractContextManager[object]:
-        """One transaction, which costs an idle worker least; none on SQLite, where it would keep handlers from writing."""
-        if connection_of(self._alias).vendor == "sqlite":
-            return nullcontext()
-        return transaction.atomic(using=self._alias)
-
     def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
-        found = read_queues(self._settings, self._queues(self._live_instances()), now=now)
+        leased = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
+        live = [row for row in leased.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
+        found = read_queues(self._settings, self._queues(live), now=now)
         for sample in filter(None, (*map(_sample_of_queue, found), *map(_of_delayed, read_delayed(self._settings)))):
             sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
             yield sample
 
-    def _queues(self, live: list[Instance]) -> list[KnownQueue]:
+    def _queues(self, live: Sequence[Instance]) -> list[KnownQueue]:
         leased = {instance.callback_queue for instance in live}
         found = known_queues(self._settings, live)
         return [queue for queue in found if queue.kind is not QueueKind.CALLBACK or queue.address.table in leased]
-
-    def _live_instances(self) -> list[Instance]:
-        rows = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
-        return [row for row in rows.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
 
 
 def _sample_of_queue(found: QueueStatus) -> QueueSample | None:

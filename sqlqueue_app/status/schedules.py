@@ -174,7 +174,7 @@ class Schedules:
                     message_id=message.message_id or "",
                     endpoint=self._endpoint,
                 )
-                clear_failure(self._alias, schedule)
+                _rows(self._alias, schedule.name, schedule.send).filter(failed_at__isnull=False).update(failed_at=None, error="")
                 with transaction.atomic(using=self._sender.alias):
                     self._sender.write([message])
         except IntegrityError:
@@ -329,11 +329,6 @@ def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: 
         pass  # another process was faster
     except DjangoError:
         return
-
-
-def clear_failure(alias: str, schedule: ScheduleSettings) -> None:
-    """Forget the failure: a message was sent."""
-    _rows(alias, schedule.name, schedule.send).filter(failed_at__isnull=False).update(failed_at=None, error="")
 
 
 # What is more than this late is said to be.

@@ -206,7 +206,8 @@ def sent(message: type | str | None = None, *, to: str | None = None) -> list[Se
     settings = get_settings()
     book = address_book_of(settings)
     connection = connection_of(settings.database)
-    found = _unique([*_recorded(connection), *_waiting(settings, book)])
+    taken = [each for block in connection.atomic_blocks for each in _taken.get(block, ())]
+    found = _unique([*taken, *_waiting(settings, book)])
     put_in = {each for block in connection.atomic_blocks for each in _left_out.get(block, ())}
     found = [each for each in found if each.message_id not in put_in]
     if message is not None:
@@ -239,10 +240,6 @@ def record(connection: BaseDatabaseWrapper, taken: Iterable[SentMessage]) -> Non
     """Remember messages that a drain took until the transaction of the test ends; nothing outside a transaction."""
     if connection.atomic_blocks:
         _taken.setdefault(_block_of_test(connection), []).extend(taken)
-
-
-def _recorded(connection: BaseDatabaseWrapper) -> list[SentMessage]:
-    return [message for block in connection.atomic_blocks for message in _taken.get(block, ())]
 
 
 def _block_of_test(connection: BaseDatabaseWrapper) -> Atomic:

@@ -44,11 +44,11 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
 
 
 def _ask(endpoint: str, host: str | None, pid: int | None, **fields: object) -> int:
-    asked = _instances(endpoint, host, pid).update(asked_at=Now(), **fields)
-    if not asked:
+    count = _instances(endpoint, host, pid).update(asked_at=Now(), **fields)
+    if not count:
         which = "".join(f", {name} {value!r}" for name, value in (("host", host), ("process", pid)) if value is not None)
         raise ConfigurationError(f"no process of endpoint {endpoint!r}{which} is registered: see sqlqueue_status")
-    return asked
+    return count
 
 
 def _instances(endpoint: str, host: str | None, pid: int | None) -> QuerySet[Instance]:

@@ -68,10 +68,10 @@ def _read_together(alias: str, tables: Sequence[KnownDelayed], limit: int) -> di
     if not tables:
         return {}
     with optional_read(alias, f"look at {len(tables)} tables of delayed messages"):
-        looks = snapshot_delayed(alias, [table.address for table in tables], limit + 1)
+        snapshots = snapshot_delayed(alias, [table.address for table in tables], limit + 1)
         return {
-            table: _status(alias, table, look.waiting, look.overdue, limit, look.first_due)
-            for table, look in zip(tables, looks, strict=True)
+            table: _status(alias, table, snapshot.waiting, snapshot.overdue, limit, snapshot.first_due)
+            for table, snapshot in zip(tables, snapshots, strict=True)
         }
     return {}
 

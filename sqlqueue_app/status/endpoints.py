@@ -96,14 +96,14 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
     names = dict.fromkeys([*settings.senders, *sorted({each.endpoint for each in instances})])
     shown = [only] if only is not None else list(names)
     queues = [each for each in known_queues(settings, rows) if not set(each.endpoints).isdisjoint(shown)]
-    looks = {each.queue: each for each in read_queues(settings, queues, now=utc_now())} if queues else {}
+    statuses = {each.queue: each for each in read_queues(settings, queues, now=utc_now())} if queues else {}
     measured, failed, minimums, now = _read_managed(shown)
     names |= dict.fromkeys(sorted(minimums))
     found = tuple(
         EndpointStatus(
             name=name,
             is_in_settings=name in settings.senders,
-            queues=tuple(look for queue, look in looks.items() if name in queue.endpoints),
+            queues=tuple(status for queue, status in statuses.items() if name in queue.endpoints),
             instances=tuple(each for each in instances if each.endpoint == name),
             measured=None if measured is None else measured.get(name, Measured(60.0)),
             failed=None if failed is None else failed.get(name),
@@ -131,9 +131,9 @@ def _failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, in
     groups = {CLASSIFIERS["endpoint"].group_id(name): name for name in names}
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED, endpoint_group__in=list(groups))
     counted = unresolved.order_by().values("endpoint_group").annotate(number=Count("*"))
-    told = counted.annotate(what=Value("failed"), name=Cast("endpoint_group", CharField())).values_list("what", "name", "number")
+    numbers = counted.annotate(what=Value("failed"), name=Cast("endpoint_group", CharField())).values_list("what", "name", "number")
     minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum"))
-    rows = list(told.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
+    rows = list(numbers.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
     failed = dict.fromkeys(names, 0) | {groups[UUID(name)]: number for what, name, number in rows if what == "failed"}
     return failed, {name: number for what, name, number in rows if what == "minimum"}
 
@@ -272,6 +272,6 @@ def set_minimum(endpoint: str, minimum: int, *, actor: Actor) -> None:
     if not minimum:
         rows.filter(endpoint=endpoint).delete()
         return
-    told = {"minimum": minimum, "changed_by": actor.name[:255], "changed_at": database_now(alias)}
+    values = {"minimum": minimum, "changed_by": actor.name[:255], "changed_at": database_now(alias)}
     with transaction.atomic(using=alias):
-        rows.update_or_create(endpoint=endpoint, defaults=told)
+        rows.update_or_create(endpoint=endpoint, defaults=values)

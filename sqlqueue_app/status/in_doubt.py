@@ -28,7 +28,7 @@ from sqlqueue_app.tables.two_phase import PreparedBranch, end_in_doubt, prepared
 logger = logging.getLogger("sqlqueue.background")
 
 # Branches keep their locks: the next attempt at the message may wait for them.
-LOOK_SECONDS: Final = 5.0
+EVERY_SECONDS: Final = 5.0
 # Of a database that handlers may never use.
 CONNECT_SECONDS: Final = 5
 # What was decided and has ended is forgotten in portions, so that no statement is long.
@@ -57,8 +57,8 @@ class InDoubt:
         self._unavailable: dict[str, int] = {}
 
     def jobs(self) -> list[BackgroundJob]:
-        """`look` as a background job; none where no other database can have branches."""
-        return [BackgroundJob("branches in doubt", LOOK_SECONDS, self._run)] if self._can_have_branches else []
+        """`end_branches` as a background job; none where no other database can have branches."""
+        return [BackgroundJob("branches in doubt", EVERY_SECONDS, self._run)] if self._can_have_branches else []
 
     @cached_property
     def _others(self) -> list[str]:
@@ -71,9 +71,9 @@ class InDoubt:
     def _run(self) -> None:
         # The database is unavailable, or (SQLite) locked by a long write: the next run does it.
         with suppress(TransientError):
-            self.look()
+            self.end_branches()
 
-    def look(self) -> Resolved:
+    def end_branches(self) -> Resolved:
         """End what is in doubt, and forget what has ended. Databases that are away are logged once, and asked the next time.
 
         DatabaseError if the database of the queues cannot be asked. Not inside of a transaction.

@@ -122,10 +122,10 @@ def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance], QueueP
 
 def clock_of_rows(rows: Iterable[Instance]) -> datetime | None:
     """The clock of the database when it gave these rows, aware, in whole seconds; None if it gave none."""
-    told: Any = next(iter(rows), None)
-    if told is None:
+    first: Any = next(iter(rows), None)
+    if first is None:
         return None
-    now: datetime = told.database_now
+    now: datetime = first.database_now
     # Without USE_TZ Django gives instants in its own time zone.
     aware = timezone.make_aware(now, timezone.get_default_timezone()) if timezone.is_naive(now) else now
     return aware.astimezone(UTC).replace(microsecond=0)

@@ -131,14 +131,14 @@ def _read_together(
     settings: Settings, queues: dict[KnownQueue, QueueLayout], limit: int, now: datetime
 ) -> dict[KnownQueue, QueueStatus]:
     alias = settings.database
-    looks = dict(zip(queues, snapshot_queues(alias, [queue.address for queue in queues], limit + 1), strict=True))
-    long = [queue for queue, look in looks.items() if look.waiting > limit and queues[queue].expires_index]
+    snapshots = dict(zip(queues, snapshot_queues(alias, [queue.address for queue in queues], limit + 1), strict=True))
+    long = [queue for queue, snapshot in snapshots.items() if snapshot.waiting > limit and queues[queue].expires_index]
     expiries = dict(zip(long, count_expiries(alias, [queue.address for queue in long], limit + 1), strict=True))
     found = {}
-    for queue, look in looks.items():
+    for queue, snapshot in snapshots.items():
         table = queue_table(alias, queue.address)
         table.remember_layout(queues[queue])
-        depth = _depth(look, expiries.get(queue), limit)
+        depth = _depth(snapshot, expiries.get(queue), limit)
         problem = problem_of_found_layout(table, queue, settings.table_layout, queues[queue])
         found[queue] = QueueStatus(
             queue=queue,
@@ -146,18 +146,18 @@ def _read_together(
             exists=True,
             depth=depth,
             expiry_exact=depth.exact or (queue in expiries and depth.expiring <= limit),
-            head_age=head_age(look.head, now) if depth.waiting else None,
+            head_age=head_age(snapshot.head, now) if depth.waiting else None,
             problem=problem,
-            written=look.written,
+            written=snapshot.written,
         )
     return found
 
 
-def _depth(look: QueueSnapshot, expiries: tuple[int, int] | None, limit: int) -> Depth:
-    if look.waiting <= limit:
-        return Depth(look.waiting, look.expiring, look.expired, exact=True)
-    expiring, expired = expiries or (look.expiring, look.expired)
-    return Depth(max(look.span, look.waiting), expiring, expired, exact=False)
+def _depth(snapshot: QueueSnapshot, expiries: tuple[int, int] | None, limit: int) -> Depth:
+    if snapshot.waiting <= limit:
+        return Depth(snapshot.waiting, snapshot.expiring, snapshot.expired, exact=True)
+    expiring, expired = expiries or (snapshot.expiring, snapshot.expired)
+    return Depth(max(snapshot.span, snapshot.waiting), expiring, expired, exact=False)
 
 
 def read_queue(

@@ -95,7 +95,7 @@ def _complete(finer: Resolution, coarser: Resolution, now: datetime) -> datetime
     return coarser.begin_of(now - timedelta(seconds=finer.seconds))
 
 
-def keep_house(alias: str, now: datetime) -> None:
+def roll_up_samples(alias: str, now: datetime) -> None:
     """In both tables roll up what is complete and delete what is old; once a minute in the whole cluster, else nothing.
 
     `now` is the clock of the database. A roll-up is one transaction with its claim: done once, or not at all.
@@ -209,7 +209,7 @@ def read_totals(
 
 
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
-LOOK_SECONDS: Final = FINEST.seconds / 2
+SAMPLE_SECONDS: Final = FINEST.seconds / 2
 
 
 class Sampling:
@@ -232,16 +232,16 @@ class Sampling:
         # Processes with the same queues count for each other; another project on this database has a claim of its own.
         names = "\n".join(sorted([*(queue.name for queue in self._queues([])), *settings.senders]))
         self._claim = f"queue samples {hashlib.sha256(names.encode()).hexdigest()[:16]}"
-        self._looked_at: datetime | None = None
+        self._sampled_at: datetime | None = None
         self._clock = clock
-        self._next_look: float | None = None
-        self._kept_house: datetime | None = None
+        self._next_sample: float | None = None
+        self._rolled_up_at: datetime | None = None
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("queue samples", LOOK_SECONDS, self._run)
+        return BackgroundJob("queue samples", SAMPLE_SECONDS, self._run)
 
     def _run(self) -> None:
-        if self._next_look is not None and self._clock() < self._next_look:
+        if self._next_sample is not None and self._clock() < self._next_sample:
             return
         # The database is unavailable, or (SQLite) locked by a long write: a gap in a chart.
         with suppress(TransientError):
@@ -258,20 +258,20 @@ class Sampling:
                 now = self._now()
                 begin = FINEST.begin_of(now)
                 # The clock of the database gives whole seconds: a second too early is asked once more, too late would be a gap.
-                self._next_look = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
-                if begin == self._looked_at:
+                self._next_sample = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
+                if begin == self._sampled_at:
                     return 0
                 if not claim(self._alias, self._claim, begin):
-                    self._looked_at = begin
+                    self._sampled_at = begin
                     return 0
                 samples = list(self._count(begin, now))
                 write_samples(self._alias, samples)
-            self._looked_at = begin
+            self._sampled_at = begin
             # Nothing is complete before the next minute is; who has not seen this one through tries again.
             minute = _complete(*RESOLUTIONS[:2], now)
-            if minute != self._kept_house:
-                keep_house(self._alias, now)
-                self._kept_house = minute
+            if minute != self._rolled_up_at:
+                roll_up_samples(self._alias, now)
+                self._rolled_up_at = minute
         return len(samples)
 
     def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:

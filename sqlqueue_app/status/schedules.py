@@ -33,7 +33,7 @@ from sqlqueue_app.tables.connections import connection_of, database_errors, data
 logger = logging.getLogger("sqlqueue.background")
 
 # A message is sent so long after its tick at most, while a worker runs.
-LOOK_SECONDS = 5.0
+EVERY_SECONDS = 5.0
 # Whoever asks for a run waits longer than a tick does: a worker at rest looks for it with every second look.
 _RUNS_PER_REQUEST = 2
 # A tick at which no worker ran is made up for by one that starts within a day, as Celery's beat does without a limit; of several
@@ -70,10 +70,10 @@ class Schedules:
         self._now = now or partial(database_now, self._alias)
         zone = zone or timezone.get_default_timezone()
         self._entries = [_Entry(each, zone) for each in settings.schedules.values()]
-        self._looks = 0
+        self._runs = 0
 
     def job(self) -> BackgroundJob:
-        return BackgroundJob("recurring messages", LOOK_SECONDS, self._run)
+        return BackgroundJob("recurring messages", EVERY_SECONDS, self._run)
 
     def send_due(self, *, requests: bool = True) -> int:
         """Send what has become due since the last look, each schedule for itself, and return how many messages were sent.
@@ -91,10 +91,10 @@ class Schedules:
         return sum(self._send_if_due(entry, now) + self._run_requested(entry, requested, now) for entry in self._entries)
 
     def _run(self) -> None:
-        self._looks += 1
+        self._runs += 1
         # The receivers log it.
         with suppress(TransientError):
-            self.send_due(requests=self._looks % _RUNS_PER_REQUEST == 1)
+            self.send_due(requests=self._runs % _RUNS_PER_REQUEST == 1)
 
     def _send_if_due(self, entry: _Entry, now: datetime) -> bool:
         schedule = entry.schedule
@@ -279,8 +279,8 @@ def request_run(name: str, message_type: str) -> bool:
 
 def cancel_run(name: str, message_type: str) -> bool:
     """Take the request for a run back; False if a worker has followed it, or there is none."""
-    asked = _rows(managed_alias(), name, message_type).filter(run_requested_at__isnull=False)
-    return asked.update(run_requested_at=None) == 1
+    requested = _rows(managed_alias(), name, message_type).filter(run_requested_at__isnull=False)
+    return requested.update(run_requested_at=None) == 1
 
 
 def set_enabled(name: str, message_type: str, *, enabled: bool, actor: Actor) -> bool:
@@ -303,18 +303,18 @@ def _row(alias: str, name: str, message_type: str) -> Schedule:
 
 def is_skipped(alias: str, schedule: ScheduleSettings, tick: datetime) -> bool:
     """Whether a tick is left out: the schedule is disabled, or it was until after the tick. One statement."""
-    said = _rows(alias, schedule.name, schedule.send).values_list("enabled", "changed_at").first()
-    if said is None:
+    state = _rows(alias, schedule.name, schedule.send).values_list("enabled", "changed_at").first()
+    if state is None:
         return False
-    enabled, changed_at = said
+    enabled, changed_at = state
     return not enabled or (changed_at is not None and tick <= changed_at)
 
 
 def take_run(alias: str, request: Schedule, now: datetime, *, message_id: str, endpoint: str) -> bool:
     """Take a request for a run, in the transaction that sends its message; False if another process has."""
-    asked = Schedule.objects.using(alias).filter(pk=request.pk, run_requested_at=request.run_requested_at)
+    requested = Schedule.objects.using(alias).filter(pk=request.pk, run_requested_at=request.run_requested_at)
     values = {"ran_at": now, "ran_message_id": message_id, "ran_endpoint": endpoint, "failed_at": None, "error": ""}
-    return asked.update(run_requested_at=None, **values) == 1
+    return requested.update(run_requested_at=None, **values) == 1
 
 
 def note_failure(alias: str, schedule: ScheduleSettings, error: Exception, now: datetime) -> None:

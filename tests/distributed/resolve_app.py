@@ -10,4 +10,4 @@ from sqlqueue_app.conf import get_settings  # noqa: E402 - these need Django
 from sqlqueue_app.status.in_doubt import InDoubt  # noqa: E402
 from tests.distributed import kill_app as kill_app  # noqa: E402
 
-InDoubt(get_settings().database).look()
+InDoubt(get_settings().database).end_branches()

@@ -78,12 +78,12 @@ def test_they_end_as_the_log_says(bench: Bench, second: OtherDatabase, events: C
     decided = leave_branch(bench, second, committed=True)
     lost = leave_branch(bench, second)
     assert second.prepared() == [str(decided), str(lost)]
-    assert InDoubt(bench.database.alias).look() == Resolved(committed=1, rolled_back=1)
+    assert InDoubt(bench.database.alias).end_branches() == Resolved(committed=1, rolled_back=1)
     assert (second.effects(), second.prepared()) == ([f"of {decided}"], [])
     assert events().count("branch_resolved") == 2
     # What was read of the log was read before: it is forgotten the next time.
     assert recorded(bench) == [decided.transaction]
-    assert InDoubt(bench.database.alias).look() == Resolved()
+    assert InDoubt(bench.database.alias).end_branches() == Resolved()
     assert recorded(bench) == []
 
 
@@ -91,7 +91,7 @@ def test_those_of_others_are_left_alone(bench: Bench, second: OtherDatabase) -> 
     foreign = leave_branch(bench, second, coordinator=uuid.uuid4())
     with connections["second"].cursor() as cursor:
         cursor.execute("BEGIN; INSERT INTO effects VALUES ('of somebody'); PREPARE TRANSACTION 'sqlqueue-of-somebody'")
-    assert InDoubt(bench.database.alias).look() == Resolved()
+    assert InDoubt(bench.database.alias).end_branches() == Resolved()
     assert second.prepared() == [str(foreign), "sqlqueue-of-somebody"]
     with connections["second"].cursor() as cursor:
         for gid in second.prepared():
@@ -114,11 +114,11 @@ def test_one_whose_transaction_is_open_is_left_alone(bench: Bench, second: Other
             second.write("there")
             prepare(connections["second"], branch)
             raise _Dies
-        assert InDoubt(bench.database.alias).look() == Resolved(open=1)
+        assert InDoubt(bench.database.alias).end_branches() == Resolved(open=1)
         assert second.prepared() == [str(branch)]
         cursor.execute("COMMIT")
     outside.close()
-    assert InDoubt(bench.database.alias).look() == Resolved(committed=1)
+    assert InDoubt(bench.database.alias).end_branches() == Resolved(committed=1)
     assert second.effects() == ["there"]
 
 
@@ -129,10 +129,10 @@ def test_a_database_that_is_away_is_told_once_and_its_transactions_are_kept(
     name = connections.settings["second"]["NAME"]
     lose(second)
     looking = InDoubt(bench.database.alias)
-    assert [looking.look(), looking.look()] == [Resolved()] * 2
+    assert [looking.end_branches(), looking.end_branches()] == [Resolved()] * 2
     assert (not_seen(caplog), recorded(bench)) == (["WARNING"], [branch.transaction])
     connections.settings["second"]["NAME"] = name
-    assert looking.look() == Resolved(committed=1)
+    assert looking.end_branches() == Resolved(committed=1)
 
 
 def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is_told_all_the_same(
@@ -147,7 +147,7 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
     lose(second)
     for _ in range(3):
         assert BRANCHES.name in watching.run_due()
-        in_doubt.look()
+        in_doubt.end_branches()
     assert not_seen(caplog) == ["INFO"]
 
     connections.settings["second"]["NAME"] = name
@@ -155,11 +155,11 @@ def test_the_checks_of_each_minute_tell_once_too_and_a_transaction_that_waits_is
     lose(second)
     for _ in range(3):
         assert BRANCHES.name in watching.run_due()
-        in_doubt.look()
+        in_doubt.end_branches()
     assert (not_seen(caplog), recorded(bench)) == (["INFO", "WARNING"], [branch.transaction])
 
     connections.settings["second"]["NAME"] = name
-    assert in_doubt.look() == Resolved(committed=1)
+    assert in_doubt.end_branches() == Resolved(committed=1)
     lose(second)
     watching.run_due()
     assert not_seen(caplog)[2:] == ["INFO"]
@@ -177,7 +177,7 @@ def test_where_no_worker_lets_others_join_the_checks_reach_no_other_database(
 
 def test_a_host_that_is_silent_is_given_up_soon(bench: Bench, second: OtherDatabase) -> None:
     connections["second"].close()
-    InDoubt(bench.database.alias).look()
+    InDoubt(bench.database.alias).end_branches()
     raw = connections["second"].connection
     assert raw.info.get_parameters()["connect_timeout"] == str(CONNECT_SECONDS)
     assert "connect_timeout" not in connections["second"].settings_dict["OPTIONS"]
@@ -191,7 +191,7 @@ def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: 
     assert (list(fresh.failing), list(fresh.passing)) == ([], [str(branch)])
     report = run(BRANCHES, Snapshot(get_settings(), now + timedelta(minutes=2), in_doubt=in_doubt))
     assert report.failing[str(branch)]["alias"] == "second"
-    in_doubt.look()
+    in_doubt.end_branches()
 
 
 def test_settings_that_let_handlers_only_read_are_told(bench: Bench) -> None:

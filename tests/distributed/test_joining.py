@@ -57,7 +57,7 @@ def test_what_has_ended_is_forgotten(bench: Bench, second: OtherDatabase) -> Non
     handles("Test.Message")(lambda message, context: second.write("there"))
     bench.put_message("Test.Message")
     bench.run()
-    InDoubt(bench.database.alias).look()
+    InDoubt(bench.database.alias).end_branches()
     assert recorded(bench) == []
 
 

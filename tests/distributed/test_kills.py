@@ -45,7 +45,7 @@ def die(bench: Bench, step: str, once: Path) -> None:
 
 def settled(bench: Bench, second: OtherDatabase, third: OtherDatabase) -> bool:
     """Whether nothing is in doubt any more: a session of a dead process that waited for a lock may have prepared since."""
-    InDoubt(bench.database.alias).look()
+    InDoubt(bench.database.alias).end_branches()
     is_recorded = DistributedTransaction.objects.using(bench.database.alias).exists()
     return not is_recorded and not second.prepared() and not third.prepared()
 

@@ -89,7 +89,7 @@ def test_what_nobody_knows_yet_is_left_to_who_looks_later(
     bench.configure(IMMEDIATE_RETRIES=2)
     bench.put_message("Test.Message")
     bench.run()
-    InDoubt(bench.database.alias).look()
+    InDoubt(bench.database.alias).end_branches()
     assert (second.effects(), second.prepared(), reasons(bench)) == (["attempt 2"], [], [])
 
 
@@ -153,6 +153,6 @@ def test_a_branch_whose_database_is_lost_after_the_decision_is_committed_later(
     bench.run()
     assert written(bench) == ["here"]
     connections["second"].close()
-    InDoubt(bench.database.alias).look()
+    InDoubt(bench.database.alias).end_branches()
     assert (second.effects(), second.prepared(), bench.rows("error")) == (["there"], [], [])
     assert "branch_in_doubt" in {getattr(record, "event", "") for record in caplog.records}

@@ -148,7 +148,7 @@ def test_a_worker_registers_itself_receives_from_its_callback_queue_and_leaves(
 
 
 def test_workers_take_samples_of_their_queues(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(samples, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(samples, "SAMPLE_SECONDS", 0.1)
     bench.configure()
     with Running(bench), Running(bench):
         taken = QueueSample.objects.using(bench.database.alias)

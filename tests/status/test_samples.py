@@ -17,7 +17,7 @@ from sqlqueue_app.receiving.instances import AHEAD_AT_MOST, InstanceLease, claim
 from sqlqueue_app.status import retention
 from sqlqueue_app.status import samples as sampling
 from sqlqueue_app.status.queues import address_book_of
-from sqlqueue_app.status.samples import RESOLUTIONS, Sampling, keep_house, read_samples, resolution_for, write_samples
+from sqlqueue_app.status.samples import RESOLUTIONS, Sampling, read_samples, resolution_for, roll_up_samples, write_samples
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
@@ -115,7 +115,7 @@ def test_a_look_a_little_early_and_one_a_little_late_miss_nothing(queue_database
         clock.now = START + passed * SECOND
         worker.sample()
     assert len({sample.taken_at for sample in samples(queue_database)}) == 4
-    assert RESOLUTIONS[0].seconds == sampling.LOOK_SECONDS * 2
+    assert RESOLUTIONS[0].seconds == sampling.SAMPLE_SECONDS * 2
 
 
 def test_the_job_asks_the_database_once_in_ten_seconds(postgresql_database: QueueDatabase) -> None:
@@ -195,10 +195,10 @@ def test_a_minute_is_rolled_up_when_it_is_complete_and_once(queue_database: Queu
         fill(queue_database, 10, [noon + 10 * n * SECOND], **values)
     fill(queue_database, 10, [noon], queue="error", waiting=7, most_waiting=9)
 
-    keep_house(queue_database.alias, noon + 69 * SECOND)
+    roll_up_samples(queue_database.alias, noon + 69 * SECOND)
     assert samples(queue_database, seconds=60) == []
     for _ in range(2):
-        keep_house(queue_database.alias, noon + 70 * SECOND)
+        roll_up_samples(queue_database.alias, noon + 70 * SECOND)
 
     assert len(samples(queue_database, seconds=60)) == 2
     (sales,) = samples(queue_database, seconds=60, queue="Sales")
@@ -212,9 +212,9 @@ def test_means_are_weighted_by_how_often_was_counted(queue_database: QueueDataba
     noon = START - 3 * SECOND
     fill(queue_database, 60, [noon], waiting=100, most_waiting=120, samples=1)
     fill(queue_database, 60, every(60, noon + 60 * SECOND, noon + 600 * SECOND), waiting=10, samples=6)
-    keep_house(queue_database.alias, noon + 659 * SECOND)
+    roll_up_samples(queue_database.alias, noon + 659 * SECOND)
     assert samples(queue_database, seconds=600) == []
-    keep_house(queue_database.alias, noon + 660 * SECOND)
+    roll_up_samples(queue_database.alias, noon + 660 * SECOND)
     (rolled,) = samples(queue_database, seconds=600)
     assert (rolled.samples, rolled.waiting, rolled.most_waiting) == (55, round((100 + 54 * 10) / 55), 120)
 
@@ -232,23 +232,23 @@ def test_what_endpoints_did_is_summed_by_instance_and_type(queue_database: Queue
             EndpointSample(**common, instance="two", taken_at=noon + 60 * SECOND),
         ]
     )  # fmt: skip
-    keep_house(queue_database.alias, noon + 75 * SECOND)
+    roll_up_samples(queue_database.alias, noon + 75 * SECOND)
     one, two = EndpointSample.objects.using(queue_database.alias).filter(seconds=60).order_by("instance")
     assert (one.taken_at, one.handled, one.failures, one.immediate_retries) == (noon, 9, 2, 4)
     assert (one.processing_seconds, one.processing_max) == (4.5, 1.0)
     assert (one.critical_measured, one.critical_seconds, one.critical_max) == (1, -2.0, -2.0)
     assert (two.instance, two.handled, two.critical_max) == ("two", 3, None)
-    keep_house(queue_database.alias, noon + 2 * HOUR)
+    roll_up_samples(queue_database.alias, noon + 2 * HOUR)
     assert not EndpointSample.objects.using(queue_database.alias).filter(seconds=10).exists()
 
 
 def test_after_a_time_without_a_worker_what_is_left_is_rolled_up(queue_database: QueueDatabase) -> None:
     noon = START - 3 * SECOND
     fill(queue_database, 10, every(10, noon, noon + 120 * SECOND), waiting=5)
-    keep_house(queue_database.alias, noon + 30 * 60 * SECOND)
+    roll_up_samples(queue_database.alias, noon + 30 * 60 * SECOND)
     assert [sample.taken_at for sample in samples(queue_database, seconds=60)] == [noon, noon + 60 * SECOND]
     fill(queue_database, 10, every(10, noon + 1800 * SECOND, noon + 1860 * SECOND), waiting=5)
-    keep_house(queue_database.alias, noon + 1900 * SECOND)
+    roll_up_samples(queue_database.alias, noon + 1900 * SECOND)
     assert len(samples(queue_database, seconds=60)) == 3
 
 
@@ -261,7 +261,7 @@ def test_old_samples_are_deleted_in_batches(queue_database: QueueDatabase, monke
         fill(queue_database, resolution.seconds, [oldest, noon - length])
     Claim.objects.using(queue_database.alias).create(name="of long ago", until=noon - 31 * DAY)
     # What is made of the old ones is not looked at here.
-    keep_house(queue_database.alias, noon)
+    roll_up_samples(queue_database.alias, noon)
     for resolution in RESOLUTIONS:
         kept = [sample.taken_at for sample in samples(queue_database, seconds=resolution.seconds)]
         assert kept[0] == noon - resolution.kept
@@ -272,7 +272,7 @@ def test_two_hours_of_samples_stay_within_their_numbers(sqlite_database: QueueDa
     noon = START - 3 * SECOND
     fill(sqlite_database, 10, every(10, noon - 2 * HOUR, noon), waiting=3)
     for minute in every(60, noon - 2 * HOUR, noon + 60 * SECOND):
-        keep_house(sqlite_database.alias, minute + 10 * SECOND)
+        roll_up_samples(sqlite_database.alias, minute + 10 * SECOND)
     counts = Counter(sample.seconds for sample in samples(sqlite_database))
     # Ten seconds after noon the oldest sample is more than an hour old, and the last ten minutes are not rolled up yet.
     assert counts == {10: 359, 60: 120, 600: 11, 3600: 1}

@@ -287,7 +287,7 @@ def test_on_sqlite_a_tick_waits_for_a_writer_that_takes_long(sqlite_bench: Bench
 def test_a_worker_sends_and_handles_them(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(NOON - MINUTE)
     monkeypatch.setattr(schedules, "database_now", lambda alias: clock())
-    monkeypatch.setattr(schedules, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(schedules, "EVERY_SECONDS", 0.05)
     configure(bench)
 
     @handles("Test.Hourly")

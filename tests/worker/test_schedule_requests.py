@@ -195,7 +195,7 @@ def test_many_schedules_cost_few_statements(bench: Bench, django_assert_max_num_
 
 
 def test_a_worker_follows_while_it_runs(bench: Bench, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedules, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(schedules, "EVERY_SECONDS", 0.05)
     configure(bench, hourly={**HOURLY, "CRON": "0 0 29 2 *"})
 
     @handles("Test.Hourly")

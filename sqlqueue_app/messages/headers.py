@@ -278,9 +278,8 @@ _CHECKS: Final[dict[str, Callable[[str], object]]] = {
 def check_custom_headers(headers: object) -> None:
     """Raise :class:`WireFormatError`, naming the header, for what readers fail on, and for what is no mapping of text.
 
-    See docs/internals/wire.md#header-readers.
-    That is a time or duration in another form or `None`, no type, an unknown intent, names that mean something else to readers.
-    What a header may say otherwise is its sender's business.
+    That is a time or duration in another form or `None`, no type, an unknown intent, names that mean something else to readers
+    (docs/internals/wire.md#header-readers).
     """
     if headers is None:
         return

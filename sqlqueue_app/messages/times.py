@@ -29,10 +29,7 @@ _ISO_DURATION: Final = re.compile(
 
 
 def format_time(instant: datetime) -> str:
-    """The wire timestamp ``2026-04-29 21:56:55:590807 Z``: UTC, microseconds, always 28 characters.
-
-    Raises :class:`WireFormatError` (a ``ValueError``) for a naive datetime, because nobody could tell its instant.
-    """
+    """The wire timestamp ``2026-04-29 21:56:55:590807 Z``: UTC, 28 characters. :class:`WireFormatError` for a naive datetime."""
     if instant.utcoffset() is None:
         raise WireFormatError(f"the time {instant!r} has no time zone; expected an aware datetime")
     try:

@@ -116,10 +116,7 @@ def member_names(cls: type) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2048)
 def members_of(kind: Any) -> tuple[Member, ...]:
-    """The members of a class, or of an alias of a generic one, with their types.
-
-    Raises :class:`MessageTypeError` where a type hint names what does not exist.
-    """
+    """The members of a class, or of an alias of a generic one. :class:`MessageTypeError` for a hint that names nothing."""
     cls = typing.get_origin(kind) or kind
     if is_model(cls):
         return tuple(Member(name, field.annotation, field.is_required()) for name, field in _model_fields(cls).items())

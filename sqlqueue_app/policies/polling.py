@@ -11,10 +11,7 @@ from typing import Final, Literal
 
 @dataclass(slots=True)
 class BackOff:
-    """Seconds to wait, doubling up to a cap, back to the first value after a success (docs/internals/endpoints.md#concurrency).
-
-    Not thread-safe: each polling thread has its own.
-    """
+    """Seconds to wait, doubling up to a cap (docs/internals/endpoints.md#concurrency). Not thread-safe: each thread has its own."""
 
     first_seconds: float = 0.05
     cap_seconds: float = 1.0
@@ -296,10 +293,9 @@ class LowerBound:
 
 @dataclass(slots=True)
 class CircuitBreaker:
-    """Armed by the first failure, triggered when failures have gone on for `wait_seconds`, reset by any success.
+    """Armed by a failure, triggered when failures have gone on for `wait_seconds`, reset by a success; instants in seconds.
 
-    Not thread-safe: callers hold one lock. Instants are seconds of any monotonic clock
-    (docs/internals/endpoints.md#circuit-breakers).
+    Not thread-safe: callers hold one lock (docs/internals/endpoints.md#circuit-breakers).
     """
 
     wait_seconds: float

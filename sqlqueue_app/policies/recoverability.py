@@ -64,10 +64,7 @@ class RetryNow:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Put the message into its queue again after a delay of zero or more, with a new round of attempts.
-
-    The delay is a timedelta, or seconds as in the settings.
-    """
+    """Put the message into its queue again after a delay (a timedelta, or seconds) of zero or more, for a new round of attempts."""
 
     delay: timedelta
 
@@ -122,10 +119,7 @@ _Cause = TypeVar("_Cause")
 
 
 class FailureMemory(Generic[_Cause]):
-    """Failed attempts and the last cause by row id, for failures whose transaction was lost; the oldest is forgotten first.
-
-    Not thread-safe: callers hold one lock.
-    """
+    """Failed attempts and the last cause by row id, for failures whose transaction was lost. Not thread-safe: callers lock."""
 
     def __init__(self, size: int = REMEMBERED_FAILURES) -> None:
         self._size = size

@@ -56,10 +56,7 @@ logger = logging.getLogger("sqlqueue.worker")
 
 @dataclass(frozen=True, slots=True)
 class ReceivingQueue:
-    """One queue that an endpoint receives from, with the most threads it may have.
-
-    `follows_endpoint`: that number is the endpoint's, and changes with it.
-    """
+    """One queue that an endpoint receives from, with the most threads; `follows_endpoint`: these change with the endpoint's."""
 
     table: QueueTable
     maximum: int
@@ -385,10 +382,7 @@ def _only_sends(settings: Settings, name: str) -> bool:
 
 
 def participants_of(log: TransactionLog, mode: TransactionMode, queue: str) -> TwoPhaseParticipants | None:
-    """The participants of one thread's receive transactions beside the alias of the queues, whose log it is; None without any.
-
-    See docs/internals/decisions.md#two-phase-commit.
-    """
+    """The other databases in one thread's receive transactions (docs/internals/decisions.md#two-phase-commit); None without any."""
     aliases: Sequence[str] = aliases_beside(log.alias) if mode is TransactionMode.TRANSACTION_SCOPE else ()
     return TwoPhaseParticipants(aliases, log, queue) if aliases else None
 

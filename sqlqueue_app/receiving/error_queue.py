@@ -79,10 +79,7 @@ def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str,
 def failure_headers(
     headers: dict[str, str | None], failure: Failure, *, processor: Processor, failed_queue: str, at: datetime
 ) -> dict[str, str | None]:
-    """The headers of the message plus those of the failure; retry counters are dropped, their timestamp is kept.
-
-    See docs/internals/wire.md#error-queue-headers.
-    """
+    """The headers, without retry counters, plus those of the failure (docs/internals/wire.md#error-queue-headers)."""
     kept = without_counters(headers)
     kept[names.PROCESSING_MACHINE] = processor.machine
     kept[names.PROCESSING_ENDPOINT] = processor.endpoint

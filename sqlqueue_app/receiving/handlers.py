@@ -135,10 +135,7 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
 
 
 def handlers_of(modules: Iterable[str] | None) -> list[Handler]:
-    """Import what the settings name (None: `handlers` of every installed app) and return the handlers that an endpoint calls.
-
-    ConfigurationError if a module cannot be imported.
-    """
+    """Import modules (None: `handlers` of every app) and return their handlers; ConfigurationError for one that does not exist."""
     if modules is None:
         autodiscover_modules("handlers")
         return registry.all()
@@ -318,10 +315,7 @@ def load_middleware(entries: Sequence[str | Callable[..., object]], *, setting: 
 
 
 def around(handlers: Iterable[Handler], middleware: Sequence[Middleware], *, setting: str) -> list[Handler]:
-    """The handlers with the middleware around them, outermost first; ConfigurationError if one does not make a function.
-
-    Each middleware is called once for each handler, here.
-    """
+    """The handlers with the middleware, called once for each, around them; ConfigurationError if one does not make a function."""
     if not middleware:
         return list(handlers)
     return [replace(handler, call=_composed(handler, middleware, setting)) for handler in handlers]

@@ -39,10 +39,7 @@ class _Thread(threading.local):
 
 
 class InFlightRegistry:
-    """The rows that this process is handling: one slot in the shared memory for each receive thread.
-
-    Every receive thread calls it for itself. Without a supervisor there is none.
-    """
+    """The rows that this process is handling: one slot in the shared memory for each receive thread, which calls it for itself."""
 
     def __init__(self, memory: InFlightMemory, process: int, *, suspect_wait_seconds: float = SUSPECT_WAIT_SECONDS) -> None:
         self._memory = memory
@@ -96,10 +93,7 @@ class InFlightRegistry:
         self._memory.clear(self._process)
 
     def _wait_for_the_count(self, row_id: UUID) -> None:
-        """Wait while another process claims to handle the row, which this one has received.
-
-        That process has crashed and is not counted yet, or is about to release the row. Neither has an event.
-        """
+        """Wait while another process claims to handle the row: it has crashed and is not counted yet, or is about to release it."""
         pause = threading.Event()
         for _ in range(int(self._suspect_wait_seconds / SECONDS_BETWEEN_LOOKS)):
             if not self._memory.is_held_by_another(row_id.bytes, self._process):

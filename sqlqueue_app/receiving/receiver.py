@@ -88,10 +88,7 @@ class QueuePoller:
         self._turn = _sqlite_turn if table.dialect.name == "sqlite" else None
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
-        """Receive and process a batch of messages; True if there was one. DatabaseError when the database cannot be asked.
-
-        With `receives_ahead` a poll that found work may leave the next rows received: poll again at once, or `close`.
-        """
+        """See `Poller`. With `receives_ahead` a poll that found work may leave the next rows received: poll again, or `close`."""
         limit = self._config.rate_limit
         if limit is not None and limit.limited:
             return self._poll_limited(limit, received)
@@ -225,8 +222,7 @@ def _processor_of_mode(config: ProcessorConfig, opened: ReceiveTransaction) -> M
 
 
 class Outage:
-    """Logs once that receiving fails, once that it has failed for too long, and once that it works again, however many threads
-    notice.
+    """Logs once that receiving fails, that it has failed for too long, and that it works again, however many threads notice.
 
     Each poll passes the `mark` from before it began. A poll that worked but began before the outage does not end it, and one that
     failed but began before the end of the outage does not start a new one.

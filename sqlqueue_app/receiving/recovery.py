@@ -165,10 +165,7 @@ def _check(action: object, now: datetime) -> None:
 
 
 class RateLimit:
-    """After `after` failures in a row: one message at a time, and a pause after each failure, until one is handled.
-
-    Shared by the threads of a queue.
-    """
+    """After so many failures in a row the threads of a queue handle one message at a time, and pause after each failure."""
 
     def __init__(self, queue: str, after: int) -> None:
         self._queue = queue

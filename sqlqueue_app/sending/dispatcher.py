@@ -179,10 +179,7 @@ _watchers_lock = threading.Lock()
 
 @contextmanager
 def notified_of_delays(alias: str, notify: Notify) -> Iterator[None]:
-    """While open, `notify` is called with the seconds to wait when this process has committed a delayed message on the alias.
-
-    In the thread that committed; it must be quick and never raise.
-    """
+    """While open, `notify` gets the seconds to wait when this process has committed a delayed message; it must never raise."""
     with _watchers_lock:
         _watchers.setdefault(alias, []).append(notify)
     try:

@@ -233,10 +233,7 @@ class PendingRequests:
         self._unclaimed = 0
 
     def add(self, request: Request[Any], queue: str, read: Callable[[IncomingMessage], Any]) -> None:
-        """Wait for its reply in the queue of this literal name from now on, and read it so.
-
-        ConfigurationError if another request waits under the same message id.
-        """
+        """Wait for its reply in the queue of this name from now on. ConfigurationError if another waits under its message id."""
         with self._lock:
             if request.message_id in self._waiting:
                 raise ConfigurationError(

@@ -270,7 +270,7 @@ class ConnectionPool:
     """A pool of connections for short work that comes again and again, which costs less than a new connection.
 
     Safe from any thread; `close` comes when all work is done. There are as many as there was work at the same time, at least one of
-    them in use every KEPT_SECONDS. What a pool of Django's own keeps is given back to it.
+    them in use every POOL_IDLE_SECONDS. What a pool of Django's own keeps is given back to it.
     """
 
     def __init__(self, *, kept_seconds: float = POOL_IDLE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -341,10 +341,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def database_now(alias: str) -> datetime:
-    """The time by the clock of the alias's database, which all its processes share: aware, in UTC, in whole seconds.
-
-    One statement; DatabaseError (docs/internals/decisions.md#database-clock).
-    """
+    """The time by the database's clock (docs/internals/decisions.md#database-clock): in UTC, in whole seconds. DatabaseError."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     with database_errors(dialect, "read the clock"):

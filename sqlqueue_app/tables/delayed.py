@@ -30,16 +30,13 @@ class DelayedRow:
 
 
 class DelayedTable(Table):
-    """The table of an endpoint's delayed messages. Every call raises QueueNotFound if the table is missing.
+    """The table of an endpoint's delayed messages. Every call raises DatabaseErrors, QueueNotFound if the table is missing.
 
     The database's clock says what is due (docs/internals/decisions.md#database-clock).
     """
 
     def add(self, headers: str, body: bytes, due: datetime) -> None:
-        """Keep a message until `due`, which is aware; in the caller's transaction if there is one, else committed on return.
-
-        Fractions are kept to the millisecond.
-        """
+        """Keep a message until `due`, aware, to the millisecond; in the caller's transaction, if any, else committed on return."""
         self.insert([NewRow("", headers, body, due=due)])
 
     def rows_per_statement(self) -> int:
@@ -65,10 +62,7 @@ class DelayedTable(Table):
         return None if seconds is None else float(seconds)
 
     def take_due(self, limit: int) -> list[DelayedRow]:
-        """Delete at most `limit` due messages, the earliest, and return them in that order; inside of the caller's transaction.
-
-        Messages that another process is taking are stepped over.
-        """
+        """Delete and return the first due messages, in the caller's transaction, without those that another process is taking."""
         with self.errors(f"take due messages from {self.qualified}"):
             rows = fetch_all(self.connection(), self._statement("take_due"), limit=limit)
         found = sorted(rows, key=lambda row: row[2])
@@ -176,10 +170,7 @@ def position_of(table: DelayedTable, due: str, key: str) -> DelayedPosition | No
 
 
 def list_rows(table: DelayedTable, limit: int, *, after: DelayedPosition | None = None) -> list[WaitingRow]:
-    """The first rows, or the first after a position, by due time and key, without bodies. Takes nothing and waits for nobody.
-
-    One statement, by the index on the due times. Raises DatabaseErrors, QueueNotFound among them.
-    """
+    """The first rows, or the first after a position, by due time and key, without bodies. Takes nothing and waits for nobody."""
     with table.errors(f"list {table.qualified}"):
         if after is None:
             rows = fetch_all(table.connection(), table.dialect.statement("list_delayed", table=table.qualified), limit=limit)
@@ -195,10 +186,7 @@ def read_rows(table: DelayedTable, keys: Iterable[str], *, body_limit: int = 0) 
 
 
 def take_rows(table: DelayedTable, keys: Iterable[str]) -> list[TakenDelayedRow]:
-    """Delete the rows and return them; those that are gone, or that somebody else holds, are left out.
-
-    One statement for a thousand, in the caller's transaction. Raises DatabaseErrors, QueueNotFound among them.
-    """
+    """Delete the rows, in the caller's transaction, and return them without those that are gone, or that somebody else holds."""
     found = _each(table, "take_delayed", keys)
     return [TakenDelayedRow(str(key), text_of(headers), bytes_of(body)) for key, headers, body in found]
 

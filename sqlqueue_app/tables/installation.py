@@ -115,10 +115,7 @@ def _install_locked(connection: BaseDatabaseWrapper, dialect: Dialect, table: Pl
 
 
 def drop_queue(alias: str, address: QueueAddress) -> None:
-    """Drop the table of a queue with all that is in it; nothing where there is none. Waits for receives that are under way.
-
-    TableMismatch for a table that is no queue.
-    """
+    """Drop the table of a queue, if there is one; waits for receives that are under way. TableMismatch if it is no queue."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     qualified = dialect.qualified(address)

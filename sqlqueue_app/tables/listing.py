@@ -55,10 +55,7 @@ class DelayedSnapshot:
 
 
 def list_tables(alias: str) -> list[ListedTable]:
-    """The queue tables and tables of delayed messages that this connection may read, by schema and name: two statements.
-
-    On SQL Server those of the connection's own catalog. Raises DatabaseError.
-    """
+    """The queue tables and tables of delayed messages that this connection may read, by schema and name, in its own catalog."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     with database_errors(dialect, "list the tables"):
@@ -95,10 +92,7 @@ def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[Q
 
 
 def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[QueueSnapshot]:
-    """One look for each queue, in their order; a statement for each hundred, which takes and locks nothing.
-
-    Raises DatabaseError if one of them is gone.
-    """
+    """One for each queue, in their order, by a statement for each hundred, which locks nothing. DatabaseError if one is gone."""
     return [
         QueueSnapshot(
             int(waiting),
@@ -227,10 +221,7 @@ def _piece(number: int, scan: TableScan, text: str, most: int) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class DeadRows:
-    """What PostgreSQL's statistics say of deleted rows that vacuum has not taken yet, which slow down every reader.
-
-    They follow by a second or so, and are lost with a crash of the server.
-    """
+    """PostgreSQL's statistics, a second or so old, of deleted rows that vacuum has not taken yet, which slow down every reader."""
 
     table: str
     dead: int
@@ -256,10 +247,7 @@ class HorizonHolder:
 
 
 def dead_rows(alias: str, tables: Sequence[str]) -> dict[str, DeadRows]:
-    """The dead rows of tables by their qualified names; nothing for tables that are not there, and for other databases.
-
-    One statement; needs no right on the tables. DatabaseError if the database cannot be asked.
-    """
+    """The dead rows of tables by qualified name, without tables that are not there; none on other databases. DatabaseError."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     if dialect.name != "postgresql" or not tables:

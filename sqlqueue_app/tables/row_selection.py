@@ -1,4 +1,7 @@
-"""Rows of a queue table by their RowVersions: a few that a person chose, or ranges of hundreds of thousands for the pipeline."""
+"""Rows of a queue table by their RowVersions: a few that a person chose, or ranges of hundreds of thousands for the pipeline.
+
+Each call raises DatabaseErrors, QueueNotFound among them. Chosen rows take one statement for a thousand.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,14 @@ class TakenRow:
 
 
 def headers_of_rows(table: QueueTable, row_versions: Iterable[int]) -> dict[int, str | None]:
-    """The header texts of those of the rows that are there, by RowVersion; on SQL Server without rows that somebody holds.
-
-    One statement for a thousand. Takes and locks nothing. Raises DatabaseErrors, QueueNotFound among them.
-    """
+    """The header texts of the rows that are there, by RowVersion; on SQL Server without rows that somebody holds. Locks nothing."""
     return {int(number): text_of(headers) for number, headers in _each(table, "look_at", row_versions)}
 
 
 def take_rows(table: QueueTable, row_versions: Iterable[int]) -> list[TakenRow]:
     """Delete the rows and return them, oldest first; those that are gone, or that somebody else holds, are left out.
 
-    One statement for a thousand, in the caller's transaction. Bodies are in memory whole: choose few if they are large. Raises
-    DatabaseErrors, QueueNotFound among them.
+    In the caller's transaction. Bodies are in memory whole: choose few if they are large.
     """
     found = (_taken(row) for row in _each(table, "take", row_versions, **table.deleted_correlation_columns()))
     return sorted(found, key=lambda row: row.row_version)
@@ -124,7 +123,7 @@ def ranges_of(row_versions: Iterable[int]) -> list[NumberRange]:
 def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
     """Delete exactly the rows of these numbers and return how many there were, in the caller's transaction.
 
-    Rows that somebody else holds are waited for on PostgreSQL and SQL Server. Raises DatabaseErrors, QueueNotFound among them.
+    Rows that somebody else holds are waited for on PostgreSQL and SQL Server.
     """
     removed = 0
     for portion in _chunks(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from django.core.signals import setting_changed
 
@@ -19,12 +18,8 @@ SECONDS_REMEMBERED = 5.0
 MOST_EVENT_TYPES = 1_000
 
 Topics = tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    at: float
-    found: tuple[SubscriptionRow, ...]
+_Remembered = tuple[float, tuple[SubscriptionRow, ...]]
+"""When subscriptions were read, by the clock, and what was found."""
 
 
 class Subscribers:
@@ -47,13 +42,13 @@ class Subscribers:
         with self._lock:
             known = self._remembered.get(topics)
             changes = self._changes
-        if known is not None and now - known.at < SECONDS_REMEMBERED:
-            return known.found
+        if known is not None and now - known[0] < SECONDS_REMEMBERED:
+            return known[1]
         # Uncommitted changes of this thread are for this thread alone.
         private = self.table.has_joined_changes()
         found = tuple(self.table.subscribers(topics))
         if not private:
-            self._remember(topics, _Remembered(now, found), changes)
+            self._remember(topics, (now, found), changes)
         return found
 
     def _remember(self, topics: Topics, found: _Remembered, changes: int) -> None:

@@ -120,40 +120,39 @@ def snapshot_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) 
 
 
 def _look(alias: str, name: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[Any, ...]]:
-    connection = connection_of(alias)
-    dialect = dialect_of_connection(connection)
-    found: dict[int, tuple[Any, ...]] = {}
-    with database_errors(dialect, f"look at {len(addresses)} tables"):
-        for start in range(0, len(addresses), TABLES_PER_STATEMENT):
-            part = list(enumerate(addresses))[start : start + TABLES_PER_STATEMENT]
-            statement, values = union_of(dialect, [Piece(name, number, address, {"limit": limit}) for number, address in part])
-            with connection.cursor() as cursor:
-                cursor.execute(statement, values)
-                found.update((int(number), tuple(row)) for number, *row in cursor.fetchall())
+    parts = [_Part(name, address, {"limit": limit}) for address in addresses]
+    found = {int(number): tuple(row) for number, *row in _read_each(alias, f"look at {len(addresses)} tables", parts)}
     return [found[number] for number in range(len(addresses))]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A named statement for one of many tables, with the number that tells its rows from those of the others."""
+class _Part:
+    """A named statement for one of many tables."""
 
     statement: str
-    number: int
     address: QueueAddress
     values: dict[str, object]
     texts: dict[str, str] = field(default_factory=dict)
 
 
-def union_of(dialect: Dialect, pieces: Sequence[Piece]) -> tuple[str, list[Any]]:
-    """One statement of many, and the parameters in their order."""
-    statements = []
-    values: list[Any] = []
-    for piece in pieces:
-        qualified = dialect.qualified(piece.address)
-        rendered = dialect.statement(piece.statement, table=qualified, number=str(piece.number), **piece.texts)
-        statements.append(rendered.sql)
-        values += rendered.bind({**piece.values, "table": qualified, "name": piece.address.table})
-    return "\nUNION ALL\n".join(statements), values
+def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any, ...]]:
+    """The rows of all parts, which begin with the number of their part, by one statement for each hundred tables."""
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    found: list[tuple[Any, ...]] = []
+    with database_errors(dialect, doing):
+        for start in range(0, len(parts), TABLES_PER_STATEMENT):
+            statements: list[str] = []
+            values: list[Any] = []
+            for number, part in enumerate(parts[start : start + TABLES_PER_STATEMENT], start):
+                qualified = dialect.qualified(part.address)
+                rendered = dialect.statement(part.statement, table=qualified, number=str(number), **part.texts)
+                statements.append(rendered.sql)
+                values += rendered.bind({**part.values, "table": qualified, "name": part.address.table})
+            with connection.cursor() as cursor:
+                cursor.execute("\nUNION ALL\n".join(statements), values)
+                found += cursor.fetchall()
+    return found
 
 
 # Every text of headers that is a JSON object has it: to find all rows.
@@ -194,29 +193,24 @@ def find_rows(alias: str, scans: Sequence[TableScan], text: str, *, most: int) -
     A statement for each hundred tables, which takes and locks nothing and waits for nobody. There is no index on headers, so it
     reads the rows. Raises DatabaseError if one of the tables is gone.
     """
-    connection = connection_of(alias)
-    dialect = dialect_of_connection(connection)
+    parts = [
+        _Part(
+            "find_in_delayed" if scan.is_delayed else "find_in_queue",
+            scan.address,
+            {"looked": scan.looked, "most": most, "text": text},
+            {"order": "DESC" if scan.from_end else "ASC"},
+        )
+        for scan in scans
+    ]
     rows: list[FoundRow] = []
     longer: set[int] = set()
-    with database_errors(dialect, f"look for messages in {len(scans)} tables"):
-        for start in range(0, len(scans), TABLES_PER_STATEMENT):
-            part = list(enumerate(scans))[start : start + TABLES_PER_STATEMENT]
-            statement, values = union_of(dialect, [_piece(number, scan, text, most) for number, scan in part])
-            with connection.cursor() as cursor:
-                cursor.execute(statement, values)
-                for number, row_version, row_id, headers in cursor.fetchall():
-                    if row_version is None:
-                        longer.add(int(number))
-                        continue
-                    found_id = None if row_id is None else row_id_of(row_id)
-                    rows.append(FoundRow(int(number), int(row_version), found_id, text_of(headers, "replace")))
+    for number, row_version, row_id, headers in _read_each(alias, f"look for messages in {len(scans)} tables", parts):
+        if row_version is None:
+            longer.add(int(number))
+            continue
+        found_id = None if row_id is None else row_id_of(row_id)
+        rows.append(FoundRow(int(number), int(row_version), found_id, text_of(headers, "replace")))
     return ScanResult(tuple(sorted(rows, key=lambda row: (row.scan, row.row_version))), frozenset(longer))
-
-
-def _piece(number: int, scan: TableScan, text: str, most: int) -> Piece:
-    name = "find_in_delayed" if scan.is_delayed else "find_in_queue"
-    order = {"order": "DESC" if scan.from_end else "ASC"}
-    return Piece(name, number, scan.address, {"looked": scan.looked, "most": most, "text": text}, order)
 
 
 @dataclass(frozen=True, slots=True)

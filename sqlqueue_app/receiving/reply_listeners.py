@@ -12,9 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from django.core.signals import setting_changed
 from django.db import connections
 
 from sqlqueue_app.conf import get_settings
@@ -28,7 +26,7 @@ from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal, listening
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.replies import pending
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, on_settings_changed
 
 logger = logging.getLogger("sqlqueue.callbacks")
 
@@ -229,7 +227,7 @@ class _OfThisProcess:
             self._receivers[name] = started
             return listener
 
-    def close(self, timeout: float | None) -> None:
+    def close(self, timeout: float | None = None) -> None:
         with self._lock:
             receivers, self._receivers = self._receivers, {}
         for each in receivers.values():
@@ -260,15 +258,8 @@ def reply_listener(endpoint: str | None) -> ReplyListener:
     return _of_this_process.listener(endpoint)
 
 
-def close_listeners(timeout: float | None = None) -> None:
-    """See `close_callbacks`."""
-    _of_this_process.close(timeout)
+close_listeners = _of_this_process.close
 
 
-def _settings_changed(*, setting: str, **_: Any) -> None:
-    if setting in ("SQLQUEUE", "DATABASES"):
-        close_listeners()
-
-
-setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.callbacks")
+on_settings_changed(close_listeners, "SQLQUEUE", "DATABASES")
 atexit.register(close_listeners, CLOSE_SECONDS)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 
-from django.core.signals import setting_changed
 from django.db import connections, transaction
 
 from sqlqueue_app.conf import get_settings
@@ -21,7 +20,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, Q
 from sqlqueue_app.messages.types import registry
 from sqlqueue_app.sending.composer import Composer, SendOptions, compose_rows, outgoing_of, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
-from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import all_or_none, queue_table
 from sqlqueue_app.tables.rows import NewRow
@@ -291,12 +290,7 @@ def _warn_once(alias: str, other: str) -> None:
     )
 
 
-def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting in ("SQLQUEUE", "DATABASES", "TASKS"):
-        sender_as.cache_clear()
-
-
-setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.sender")
+on_settings_changed(sender_as.cache_clear, "SQLQUEUE", "DATABASES", "TASKS")
 
 
 Collect = Callable[[Sequence[OutgoingMessage]], None]

@@ -6,9 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from django.core.signals import setting_changed
-
 from sqlqueue_app.messages.addresses import AddressBook
+from sqlqueue_app.tables.connections import on_settings_changed
 from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 
@@ -94,10 +93,9 @@ def forget_subscribers() -> None:
         subscribers.forget()
 
 
-def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting in ("SQLQUEUE", "DATABASES"):
-        with _shared_lock:
-            _shared.clear()
+def _forget_shared() -> None:
+    with _shared_lock:
+        _shared.clear()
 
 
-setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.subscribers")
+on_settings_changed(_forget_shared, "SQLQUEUE", "DATABASES")

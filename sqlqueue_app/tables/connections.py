@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
+from django.core.signals import setting_changed
 from django.db import Error as DjangoError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -21,6 +22,16 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound
+
+
+def on_settings_changed(call: Callable[[], object], *names: str) -> None:
+    """Have `call` called whenever a test overrides one of these settings."""
+
+    def changed(*, setting: str, **_: object) -> None:
+        if setting in names:
+            call()
+
+    setting_changed.connect(changed, weak=False)
 
 
 def connection_of(alias: str) -> BaseDatabaseWrapper:

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from django.core.signals import setting_changed
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -25,6 +24,7 @@ from sqlqueue_app.tables.connections import (
     dialect_of_connection,
     fetch_all,
     missing_table,
+    on_settings_changed,
     raise_table_error,
     run,
     statement_scope,
@@ -242,12 +242,7 @@ def forget_tables() -> None:
         _tables_by_address.clear()
 
 
-def _settings_changed(*, setting: str, **_: object) -> None:
-    if setting in ("SQLQUEUE", "DATABASES"):
-        forget_tables()
-
-
-setting_changed.connect(_settings_changed, dispatch_uid="sqlqueue.tables")
+on_settings_changed(forget_tables, "SQLQUEUE", "DATABASES")
 
 
 # So many bytes of headers and bodies wait for a statement at most, so that memory and the server's packet limits hold with large

@@ -13,7 +13,6 @@ from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -49,10 +48,6 @@ from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import Endpoint, FailedMessage, NotableKind, NotableMessage, PipelineRun
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import guarded_read
-
-# --- analytics requests -----------------------------------------------------------------------------------------------
-# What the pages of analytics are asked for: the period with its steps, the endpoint, the message type.
-
 
 LONGEST: Final = 400
 
@@ -108,9 +103,7 @@ def period_links(request: HttpRequest, period: AnalyticsPeriod) -> list[tuple[st
     return links
 
 
-# --- analytics admin --------------------------------------------------------------------------------------------------
-# The pages of what the pipeline has computed: messages, groups of failures, the map of endpoints, usage, notable messages.
-
+# --- Pages ------------------------------------------------------------------------------------------------------------
 
 PIPELINE_COMMAND: Final = "python manage.py run_sqlqueue_pipeline --once"
 _PARTS: Final = (
@@ -179,10 +172,7 @@ class AnalyticsAdmin(PageAdmin):
     def _page(self, request: HttpRequest, template: str, head: dict[str, Any], **context: Any) -> HttpResponse:
         label = next(str(label) for name, label in _PARTS if name == head["part"])
         crumbs = () if head["part"] == "changelist" else (Crumb(label),)
-        title = capfirst(str(self.opts.verbose_name_plural)) if not crumbs else label
-        return self.page(request, template, title=title, crumbs=crumbs, **head, **context)
-
-    # --- the pages ------------------------------------------------------------------------------------------------------------
+        return self.page(request, template, title=label if crumbs else "", crumbs=crumbs, **head, **context)
 
     def messages_view(self, request: HttpRequest, filters: AnalyticsFilter, head: dict[str, Any]) -> HttpResponseBase:
         """Messages over time, and by endpoint and type."""
@@ -276,8 +266,6 @@ class AnalyticsAdmin(PageAdmin):
     def _notable(self, each: NotableMessage, text_of: Callable[[float], str]) -> tuple[NotableMessage, str, Stamp | None, str]:
         return each, text_of(each.value), stamp_of(each.at), self.conversation_url(each.conversation_id)
 
-    # --- addresses ------------------------------------------------------------------------------------------------------------
-
     def endpoint_url(self, name: str) -> str:
         """The page of an endpoint; empty without a name."""
         return self.url_of(Endpoint, "endpoint", path_of(name)) if name else ""
@@ -299,9 +287,7 @@ def _edge_line(each: Edge) -> tuple[Any, ...]:
     return (each.sender, each.receiver, each.count, each.critical_mean, *quantiles, each.types)
 
 
-# --- analytics rows ---------------------------------------------------------------------------------------------------
-# Figures as charts and rows of texts, and as files.
-
+# --- Rows and exports -------------------------------------------------------------------------------------------------
 
 QUANTILES: Final = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 # A chart is 420 wide: with more points than this a line is a band.
@@ -449,9 +435,7 @@ def usage_chart(usage: UsageReport, query: RollupQuery) -> Chart | None:
     return _chart(_("Messages per day"), [series(_("messages"), 0), series(_("failures"), 1)], query, DAY, whole, 10.0)
 
 
-# --- endpoint map -----------------------------------------------------------------------------------------------------
-# The map of endpoints as a drawing: they stand on a circle, an arrow for all messages from one to another. Pure.
-
+# --- Map of endpoints, pure geometry ----------------------------------------------------------------------------------
 
 RADIUS: Final = 200
 # For the names, which stand outside of the circle.

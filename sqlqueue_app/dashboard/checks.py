@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -26,9 +25,6 @@ from sqlqueue_app.monitoring.check_results import ask_to_run, can_be_run_now, is
 from sqlqueue_app.monitoring.checks import advice_in_words, finding_in_words, label_of
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
-
-# --- check admin ------------------------------------------------------------------------------------------------------
-
 
 SHOWN: Final = 300
 COLUMNS: Final = (
@@ -69,7 +65,6 @@ class CheckAdmin(PageAdmin):
             request,
             "checks",
             live_seconds=LIVE_SECONDS,
-            title=capfirst(str(CheckResult._meta.verbose_name_plural)),
             rows=rows,
             is_cut=is_cut,
             shown=SHOWN,
@@ -88,8 +83,6 @@ class CheckAdmin(PageAdmin):
         if can_be_run_now(result.name):
             found.append(button(request, Permission.SETTINGS, _("Run now"), self.url("run", result.pk)))
         return tuple(found)
-
-    # --- what can be asked ----------------------------------------------------------------------------------------------------
 
     def mute_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Have a check not count for a while."""
@@ -206,8 +199,7 @@ def _lines(results: Iterable[CheckResult], now: datetime) -> Iterator[tuple[obje
         )
 
 
-# --- check rows -------------------------------------------------------------------------------------------------------
-# The results of checks as pages show them.
+# --- Rows -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

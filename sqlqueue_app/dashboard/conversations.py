@@ -12,7 +12,6 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -35,11 +34,7 @@ from sqlqueue_app.dashboard.failures import READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, precise_duration, stamp, stamp_of
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up
-from sqlqueue_app.models import Conversation, DelayedMessage, FailedMessage, LakeSearch, Queue
-
-# --- conversation admin -----------------------------------------------------------------------------------------------
-# The pages of conversations in the admin: finding one, and all of its messages in diagrams and a table.
-
+from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue
 
 # So many messages are drawn, and stand on one page of the table.
 MOST_DRAWN: Final = 200
@@ -72,7 +67,6 @@ class ConversationAdmin(PageAdmin):
         return self.page(
             request,
             "conversations",
-            title=capfirst(str(Conversation._meta.verbose_name_plural)),
             wanted=wanted,
             looked=looked,
             longest=LONGEST_ID,
@@ -132,9 +126,7 @@ def _first_row(request: HttpRequest, count: int) -> int:
     return min(max(int(asked) - 1, 0), count - 1) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0
 
 
-# --- flow diagram -----------------------------------------------------------------------------------------------------
-# The flow of a conversation as boxes and lines: each message right of the one that caused it. Numbers alone, no words. Pure.
-
+# --- Flow diagram, pure geometry --------------------------------------------------------------------------------------
 
 BOX_WIDTH: Final = 190
 BOX_HEIGHT: Final = 66
@@ -205,9 +197,7 @@ def _line(cause: Spot, effect: Spot, is_event: bool) -> FlowLine:
     return FlowLine(path, f"M{to_x - 8} {to_y - 4}l8 4l-8 4z", is_event)
 
 
-# --- sequence diagram -------------------------------------------------------------------------------------------------
-# The sequence of a conversation: a lane for each endpoint, an arrow for each message. Numbers alone, no words. Pure.
-
+# --- Sequence diagram, pure geometry ----------------------------------------------------------------------------------
 
 LANE_WIDTH: Final = 210
 ROW_HEIGHT: Final = 48
@@ -307,9 +297,7 @@ def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], is_ev
     return SequenceArrow(path, head, left, y - 7, abs(tip - begin) - 16 if start is not None else LANE_WIDTH // 2, bar, is_event)
 
 
-# --- conversations ----------------------------------------------------------------------------------------------------
-# A conversation as texts: the boxes and arrows of its diagrams, and the rows of its table, in the language of the request.
-
+# --- Texts ------------------------------------------------------------------------------------------------------------
 
 OUTCOME_WORDS: Mapping[MessageOutcome, tuple[Grade, object]] = {
     MessageOutcome.HANDLED: (Grade.OK, gettext_lazy("handled")),
@@ -423,9 +411,6 @@ class SequenceText:
     bar_width: str = str(BAR_WIDTH)
 
 
-# --- the table ----------------------------------------------------------------------------------------------------------------
-
-
 def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
     """The rows of the messages at these places, in the order of the tree."""
     causes: defaultdict[int, list[str]] = defaultdict(list)
@@ -464,9 +449,6 @@ def export_rows(forest: Forest) -> Iterator[tuple[Any, ...]]:
 
 def _seconds(length: timedelta | None) -> float | None:
     return None if length is None else length.total_seconds()
-
-
-# --- the diagrams -------------------------------------------------------------------------------------------------------------
 
 
 def flow_of(forest: Forest, url_of: UrlOf) -> FlowText:
@@ -518,9 +500,6 @@ def in_words(message: ConversationMessage) -> str:
         "receiving": message.receiving or nobody,
         "state": _state(message).word,
     }
-
-
-# --- what is said of all of it ------------------------------------------------------------------------------------------------
 
 
 def summary_of(messages: Sequence[ConversationMessage]) -> str:

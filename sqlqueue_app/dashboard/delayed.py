@@ -12,7 +12,6 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.http import urlencode
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -59,8 +58,6 @@ class DelayedAdmin(PageAdmin):
             self.readonly_view("<str:table>/<str:key>/", self.message_view, "message"),
         ]
 
-    # --- pages ----------------------------------------------------------------------------------------------------------------
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All tables of delayed messages: those of the endpoints, then others in the database."""
         settings = get_settings()
@@ -72,7 +69,6 @@ class DelayedAdmin(PageAdmin):
             request,
             "delayed_tables",
             live_seconds=LIVE_SECONDS,
-            title=capfirst(str(self.opts.verbose_name_plural)),
             rows=[table_row(each, self.table_url(each.name), now) for each in found],
             install_command=INSTALL_COMMAND if any(each.exists is False for each in found) else "",
             **(extra_context or {}),
@@ -142,8 +138,6 @@ class DelayedAdmin(PageAdmin):
             **self.conversation_link(detail.headers),
         )
 
-    # --- what can be wrong ----------------------------------------------------------------------------------------------------
-
     def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
         text = _("There is no table of delayed messages “%(name)s” in the database, and the settings name none.") % {"name": name}
         return self.problem(request, title=_("Table not found"), text=text, status=404, crumbs=(Crumb(name),))
@@ -168,8 +162,6 @@ class DelayedAdmin(PageAdmin):
         text = _("The message is not in the table: it was delivered or cancelled, or never was there.")
         crumbs = (Crumb(known.name, self.table_url(known.name)), Crumb(_("Message not found")))
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
-
-    # --- small parts ----------------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> KnownDelayed | None:
         """The table that a URL part names, by its name or its endpoint; tables of the settings first."""

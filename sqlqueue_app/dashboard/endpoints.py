@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -14,7 +14,6 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -40,7 +39,7 @@ from sqlqueue_app.dashboard.formats import (
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import instance_state, queue_row
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
@@ -92,7 +91,6 @@ class EndpointAdmin(PageAdmin):
         return self.page(
             request,
             "endpoints",
-            title=capfirst(str(self.opts.verbose_name_plural)),
             rows=[endpoint_row(each, self.endpoint_url(each.name)) for each in found.endpoints],
             problem=found.problem,
             worker_command=WORKER_COMMAND,
@@ -139,8 +137,6 @@ class EndpointAdmin(PageAdmin):
     def endpoint_url(self, name: str) -> str:
         """The URL of an endpoint."""
         return self.url("endpoint", path_of(name))
-
-    # --- parts of the page ----------------------------------------------------------------------------------------------------
 
     def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
         text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.") % {"name": name}
@@ -498,13 +494,8 @@ def _seconds(value: float) -> str:
 
 # --- Instances --------------------------------------------------------------------------------------------------------
 
-if TYPE_CHECKING:
-    _ModelAdmin = admin.ModelAdmin[Instance]
-else:
-    _ModelAdmin = admin.ModelAdmin
 
-
-class InstanceAdmin(_ModelAdmin):
+class InstanceAdmin(ReadOnlyAdmin):
     """Registered instances, read-only: processes write their rows themselves."""
 
     list_display = ("endpoint", "name", "host", "pid", "callback_queue", "state", "live_threads", "heartbeat", "started_at")
@@ -513,21 +504,9 @@ class InstanceAdmin(_ModelAdmin):
     # An empty list of actions would leave Django's page with an inline style, which a strict policy refuses.
     actions_on_top = True
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the clock of the database, which also wrote the heartbeats, on each row."""
         return super().get_queryset(request).annotate(database_now=Now())
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Always False."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
-        """Always False."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
-        """Always False."""
-        return False
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, row: Instance) -> str:

@@ -114,8 +114,6 @@ class FailureAdmin(PageAdmin):
             self.readonly_view("<uuid:unique>/", self.message_view, "message"),
         ]
 
-    # --- groups ---------------------------------------------------------------------------------------------------------------
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The groups of the unresolved messages by a classifier."""
         now = timezone.now()
@@ -169,7 +167,9 @@ class FailureAdmin(PageAdmin):
         state = self._catch_up(now)
         group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
         if group is None:
-            return self._missing(request, _("There is no such group: its messages were retried, deleted, or gone for long."))
+            return self.missing(
+                request, _("Not found"), _("There is no such group: its messages were retried, deleted, or gone for long.")
+            )
         classifier = next((each for each in CLASSIFIERS.values() if each.name == group.classifier), None)
         selection = FailureSelection(group=unique, classifier=classifier.key if classifier else "")
         list_request = ListRequest.of(selection, request.GET, FailureStatus.UNRESOLVED)
@@ -196,10 +196,10 @@ class FailureAdmin(PageAdmin):
         """Edit the note of a group."""
         group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
         if group is None:
-            return self._missing(request, _("There is no such group: its messages were retried, deleted, or gone for long."))
+            return self.missing(
+                request, _("Not found"), _("There is no such group: its messages were retried, deleted, or gone for long.")
+            )
         return note_page(self, request, group)
-
-    # --- lists ----------------------------------------------------------------------------------------------------------------
 
     def _view_of(self, name: str) -> Any:
         listing = LISTINGS[name]
@@ -295,14 +295,14 @@ class FailureAdmin(PageAdmin):
             **self._paging(list_request, found.next),
         )
 
-    # --- one message ----------------------------------------------------------------------------------------------------------
-
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""
         state = self._catch_up(timezone.now())
         found = read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
-            return self._missing(request, _("There is no such failed message: it was forgotten, or never was there."))
+            return self.missing(
+                request, _("Not found"), _("There is no such failed message: it was forgotten, or never was there.")
+            )
         message = found.message
         title = _("Failed message %(id)s") % {"id": message.message_id}
         return self._page(
@@ -349,8 +349,6 @@ class FailureAdmin(PageAdmin):
             "python": python,
         }
 
-    # --- small parts ----------------------------------------------------------------------------------------------------------
-
     def _page(self, request: HttpRequest, template: str, name: str, state: IndexState, **context: Any) -> HttpResponse:
         lists = [
             Tab(_("Groups"), self.url(), template == "failed_groups"),
@@ -361,9 +359,6 @@ class FailureAdmin(PageAdmin):
         # The page of one message does not refresh.
         live = None if template == "failed_message" else LIVE_SECONDS
         return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", live_seconds=live, **context)
-
-    def _missing(self, request: HttpRequest, text: str) -> HttpResponse:
-        return self.problem(request, title=_("Not found"), text=text, status=404, crumbs=(Crumb(_("Not found")),))
 
     def _catch_up(self, now: datetime) -> IndexState:
         """Update the index."""

@@ -91,7 +91,6 @@ class EventAdmin(PageAdmin):
             request,
             "events",
             live_seconds=LIVE_SECONDS if keyset.is_first else None,
-            title=capfirst(str(Event._meta.verbose_name_plural)),
             rows=[event_row(self, each) for each in keyset.rows],
             filters=filters,
             severities=[("", _("any")), *((value, str(label)) for value, label in Severity.choices)],
@@ -268,7 +267,6 @@ class ActionAdmin(PageAdmin):
         return self.page(
             request,
             "actions",
-            title=capfirst(str(OperatorAction._meta.verbose_name_plural)),
             rows=[self._row(each) for each in keyset.rows],
             filters=filters,
             results=[("", _("any")), *((value, str(_RESULTS[ActionResult(value)][1])) for value in ActionResult.values)],

@@ -14,7 +14,6 @@ from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -35,10 +34,6 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, PEEKED_BODY_BYTES
 from sqlqueue_app.tables.rows import PeekedRow
-
-# --- lake admin -------------------------------------------------------------------------------------------------------
-# The pages of old messages in the lake: the search, and one of them.
-
 
 PAGE_SIZE: Final = 50
 # Of a file: so many messages at most, searched for so long.
@@ -77,7 +72,6 @@ class LakeSearchAdmin(PageAdmin):
         return self.page(
             request,
             "lake_search",
-            title=capfirst(str(self.opts.verbose_name_plural)),
             asked=form,
             longest=LONGEST,
             ranges=[(name, str(label)) for name, label, _length in RANGES],
@@ -158,9 +152,7 @@ class LakeSearchAdmin(PageAdmin):
         return self.url("message", each.table, path_of(each.queue), each.day.isoformat(), each.row_version)
 
 
-# --- lake requests ----------------------------------------------------------------------------------------------------
-# What the search of old messages is asked for, by its query string.
-
+# --- Search form ------------------------------------------------------------------------------------------------------
 
 LONGEST: Final = 400
 ALL: Final = "all"
@@ -249,9 +241,7 @@ def _midnight(day: date) -> datetime:
         return datetime.combine(day, time(), UTC)
 
 
-# --- lake rows --------------------------------------------------------------------------------------------------------
-# Messages of the lake as rows of texts, and as files.
-
+# --- Rows and exports -------------------------------------------------------------------------------------------------
 
 COLUMNS: Final = (
     "counted_at", "kind", "queue", "row_version", "message_id", "conversation_id", "related_to", "message_type", "intent",
@@ -338,9 +328,7 @@ def _uuid(text: str) -> uuid.UUID:
         return uuid.UUID(int=0)
 
 
-# --- pipeline admin ---------------------------------------------------------------------------------------------------
-# The page of the runs of the pipeline: when, where, how much, and what ended them.
-
+# --- Runs of the pipeline ---------------------------------------------------------------------------------------------
 
 # A run that is alive tells it every 10 seconds.
 SILENT: Final = timedelta(seconds=60)
@@ -389,7 +377,6 @@ class PipelineAdmin(PageAdmin):
         return self.page(
             request,
             "pipeline_runs",
-            title=capfirst(str(self.opts.verbose_name_plural)),
             rows=[_row(each, now) for each in keyset.rows],
             install=INSTALL,
             command=PIPELINE_COMMAND,

@@ -43,10 +43,6 @@ from sqlqueue_app.monitoring.webhooks import new_secret
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 
-# --- notification admin -----------------------------------------------------------------------------------------------
-# The pages of notifications in the admin: rules, making and changing them, tests.
-
-
 COLUMNS: Final = (
     *("id", "name", "enabled", "kind", "of", "threshold", "by", "to", "throttle_seconds", "raised", "notified_at"),
     *("changed_by", "changed_at"),
@@ -86,7 +82,6 @@ class NotificationAdmin(PageAdmin):
             request,
             "notifications",
             live_seconds=LIVE_SECONDS,
-            title=capfirst(str(NotificationRule._meta.verbose_name_plural)),
             rows=[rule_row(self, request, rule, last) for rule, last in rules],
             buttons=[button(request, Permission.SETTINGS, _("Make a rule"), self.url("make"))],
             log_url=self.url("deliveries"),
@@ -279,9 +274,7 @@ class NotificationAdmin(PageAdmin):
         return confirm(self, request, Confirmation(action=action, permission=Permission.SETTINGS, target=target, **asked))
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
-        title = _("Rule not found")
-        text = _("There is no such rule: it was deleted.")
-        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
+        return self.missing(request, _("Rule not found"), _("There is no such rule: it was deleted."))
 
 
 def _rule(pk: int) -> NotificationRule | None:
@@ -334,9 +327,7 @@ def _lines(request: HttpRequest, found: QuerySet[NotificationRule]) -> Iterator[
         yield *told, each.throttle_seconds, sorted(each.raised), each.notified_at, each.changed_by, each.changed_at
 
 
-# --- notification log -------------------------------------------------------------------------------------------------
-# The log of notifications: what was sent to whom, what was not and why, sending it again.
-
+# --- Log --------------------------------------------------------------------------------------------------------------
 
 PAGE_SIZE: Final = 50
 LOG_COLUMNS: Final = (
@@ -420,9 +411,9 @@ def _again(pages: PageAdmin, request: HttpRequest, pk: UUID) -> HttpResponse:
     found = NotificationDelivery.objects.using(managed_alias()).select_related("rule")
     delivery = found.filter(pk=pk).first()
     if delivery is None:
-        title = _("Notification not found")
-        text = _("There is no such notification: it may have been too old to be kept.")
-        return pages.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
+        return pages.missing(
+            request, _("Notification not found"), _("There is no such notification: it may have been too old to be kept.")
+        )
     rule = delivery.rule
     back_url = pages.url("deliveries")
 
@@ -461,9 +452,7 @@ def _log_lines(request: HttpRequest, found: QuerySet[NotificationDelivery]) -> I
         yield *told, each.attempts, each.next_attempt_at, each.finished_at, each.error
 
 
-# --- notification rows ------------------------------------------------------------------------------------------------
-# Rules and notifications as the pages show them.
-
+# --- Rows -------------------------------------------------------------------------------------------------------------
 
 _SUBJECTS_SHOWN: Final = 5
 _STATES: Final = {

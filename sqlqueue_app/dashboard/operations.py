@@ -10,7 +10,6 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -94,7 +93,6 @@ class OperationAdmin(PageAdmin):
             request,
             "operations",
             live_seconds=LIVE_SECONDS,
-            title=capfirst(str(Operation._meta.verbose_name_plural)),
             rows=shown,
             states=[("", _("all")), *((value, str(_STATES[OperationState(value)][1])) for value in OperationState.values)],
             state=state,
@@ -197,9 +195,9 @@ class OperationAdmin(PageAdmin):
         return any(row.is_open for row in rows) and not is_worker_alive()
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
-        text = _("There is no such operation: it may be of another database, or have been deleted.")
-        title = _("Operation not found")
-        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
+        return self.missing(
+            request, _("Operation not found"), _("There is no such operation: it may be of another database, or have been deleted.")
+        )
 
 
 def _name(row: OperationRow) -> str:

@@ -172,9 +172,7 @@ def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datet
     ]
 
 
-# --- alerts and tiles -------------------------------------------------------------------------------------------------
-# The current issues with the pages where operators find out more, and numbers that say what they count.
-
+# --- Alerts and tiles -------------------------------------------------------------------------------------------------
 
 UrlOf = Callable[..., str]
 

@@ -66,10 +66,26 @@ else:
 View = Callable[..., HttpResponseBase]
 
 
-class PageAdmin(_ModelAdmin):
+class ReadOnlyAdmin(_ModelAdmin):
+    """A ModelAdmin that adds, changes and deletes nothing."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Always False."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Always False."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Always False."""
+        return False
+
+
+class PageAdmin(ReadOnlyAdmin):
     """A ModelAdmin with pages of our own, for staff with the permission to view queues.
 
-    Nothing can be added, changed or deleted by the means of the admin. Subclasses return their pages from `pages()`.
+    Subclasses return their pages from `pages()`.
     """
 
     def pages(self) -> list[URLPattern]:
@@ -87,20 +103,6 @@ class PageAdmin(_ModelAdmin):
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Whether the menu shows the pages."""
         return self.has_view_permission(request)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Always False."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Always False."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Always False."""
-        return False
-
-    # --- addresses ------------------------------------------------------------------------------------------------------------
 
     def readonly_view(self, route: str, view: View, name: str = "changelist") -> URLPattern:
         """A read-only page: GET and HEAD."""
@@ -136,20 +138,15 @@ class PageAdmin(_ModelAdmin):
     def _name(self, name: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
 
-    # --- what every page has --------------------------------------------------------------------------------------------------
-
     def page(
-        self, request: HttpRequest, template: str, *, title: str, crumbs: tuple[Crumb, ...] = (), **context: Any
+        self, request: HttpRequest, template: str, *, title: str = "", crumbs: tuple[Crumb, ...] = (), **context: Any
     ) -> HttpResponse:
-        """A page; `crumbs` follow the crumb of the model's first page."""
-        shared = self.shared(request)
-        return page(self.admin_site, request, template, title=title, crumbs=self.crumbs(*crumbs), **{**shared, **context})
-
-    def shared(self, request: HttpRequest) -> dict[str, Any]:
-        """Template variables of all pages. `export_query` is the query string without the file format."""
+        """A page, by default with the title of the model's first page, whose crumb `crumbs` follow."""
         query = request.GET.copy()
         query.pop("format", None)
-        return {"opts": self.opts, "may_export": may(request, Permission.EXPORT), "export_query": query.urlencode()}
+        shared = {"opts": self.opts, "may_export": may(request, Permission.EXPORT), "export_query": query.urlencode()}
+        crumbs = self.crumbs(*crumbs)
+        return page(self.admin_site, request, template, title=title or crumbs[0].text, crumbs=crumbs, **{**shared, **context})
 
     def problem(
         self,
@@ -162,8 +159,12 @@ class PageAdmin(_ModelAdmin):
         problem: QueueProblem | None = None,
     ) -> HttpResponse:
         """An error page, with the remedy in `problem`."""
-        complete = self.crumbs(*crumbs)
-        return problem_page(self.admin_site, request, title=title, text=text, status=status, crumbs=complete, problem=problem)
+        crumbs = self.crumbs(*crumbs)
+        return page(self.admin_site, request, "problem", title=title, text=text, status=status, crumbs=crumbs, problem=problem)
+
+    def missing(self, request: HttpRequest, title: str, text: str) -> HttpResponse:
+        """An error page for an object that is not there, HTTP 404."""
+        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
@@ -248,20 +249,6 @@ def page(
         **context,
     }
     return TemplateResponse(request, f"admin/sqlqueue_app/{template}.html", complete, status=status)
-
-
-def problem_page(
-    site: AdminSite,
-    request: HttpRequest,
-    *,
-    title: str,
-    text: str,
-    status: int,
-    crumbs: tuple[Crumb, ...] = (),
-    problem: QueueProblem | None = None,
-) -> TemplateResponse:
-    """An error page, with the remedy in `problem`."""
-    return page(site, request, "problem", title=title, text=text, status=status, crumbs=crumbs, problem=problem)
 
 
 def is_database_unavailable(error: BaseException) -> bool:

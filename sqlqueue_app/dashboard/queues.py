@@ -12,7 +12,6 @@ from typing import Any, Final
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
@@ -41,7 +40,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Queue, QueueSample
+from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import (
     GoneCallbackQueue,
@@ -70,17 +69,14 @@ class QueueAdmin(PageAdmin):
             *message_action_pages(self),
         ]
 
-    # --- pages ----------------------------------------------------------------------------------------------------------------
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All queue tables of the database, and the tables of delayed messages."""
         status = read_status(others=True, with_schedules=False)
         found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
         if wanted_format(request):
             return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
-        title = capfirst(str(Queue._meta.verbose_name_plural))
         shown: dict[str, Any] = {"overview": found, "endpoints_url": self.url_of(Endpoint), "live_seconds": LIVE_SECONDS}
-        return self.page(request, "queues", title=title, **shown, **(extra_context or {}))
+        return self.page(request, "queues", **shown, **(extra_context or {}))
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: charts, a page of messages, actions."""
@@ -175,8 +171,6 @@ class QueueAdmin(PageAdmin):
             next_url=self._neighbour_url(queue, found.next),
         )
 
-    # --- what can be wrong ----------------------------------------------------------------------------------------------------
-
     def _unknown_queue(self, request: HttpRequest, name: str) -> HttpResponse:
         text = _("There is no queue “%(name)s”: neither the settings nor a running instance name it.") % {"name": name}
         return self.problem(request, title=_("Queue not found"), text=text, status=404, crumbs=(Crumb(name),))
@@ -207,8 +201,6 @@ class QueueAdmin(PageAdmin):
         }
         crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
-
-    # --- small parts ----------------------------------------------------------------------------------------------------------
 
     def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
         """The queue that a URL part names, queues of the settings first, and the instances."""

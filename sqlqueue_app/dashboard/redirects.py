@@ -8,7 +8,6 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
@@ -16,7 +15,7 @@ from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, confirm
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.retrying import change_redirect, make_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import AddressError
@@ -68,7 +67,6 @@ class RedirectAdmin(PageAdmin):
         return self.page(
             request,
             "redirects",
-            title=capfirst(str(Redirect._meta.verbose_name_plural)),
             rows=rows,
             buttons=[button(request, Permission.REDIRECT, _("Make a redirect"), self.url("make"))],
             **(extra_context or {}),
@@ -176,9 +174,7 @@ class RedirectAdmin(PageAdmin):
         return RedirectRow(redirect, stamp_of(redirect.created_at), number(redirect.used), is_missing, messages_url, buttons)
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
-        title = _("Redirect not found")
-        text = _("There is no such redirect: it was removed.")
-        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
+        return self.missing(request, _("Redirect not found"), _("There is no such redirect: it was removed."))
 
 
 def _typed(request: HttpRequest, name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -22,6 +21,7 @@ from sqlqueue_app.dashboard.lake import LakeSearchAdmin, PipelineAdmin
 from sqlqueue_app.dashboard.notifications import NotificationAdmin
 from sqlqueue_app.dashboard.operations import OperationAdmin
 from sqlqueue_app.dashboard.overview import DashboardAdmin
+from sqlqueue_app.dashboard.page import ReadOnlyAdmin
 from sqlqueue_app.dashboard.queues import QueueAdmin
 from sqlqueue_app.dashboard.redirects import RedirectAdmin
 from sqlqueue_app.dashboard.schedules import ScheduleAdmin
@@ -82,10 +82,8 @@ def register(site: AdminSite) -> None:
 # --- Queue tables -----------------------------------------------------------------------------------------------------
 
 if TYPE_CHECKING:
-    _ModelAdmin = admin.ModelAdmin[QueueMessage]
     _Paginator = Paginator[QueueMessage]
 else:
-    _ModelAdmin = admin.ModelAdmin
     _Paginator = Paginator
 
 
@@ -99,7 +97,7 @@ class BoundedPaginator(_Paginator):
         return len(rows.values_list("pk", flat=True)[: EXACT_COUNT_LIMIT + 1])
 
 
-class QueueMessageAdmin(_ModelAdmin):
+class QueueMessageAdmin(ReadOnlyAdmin):
     """Read-only, for users who may view the queues or this table."""
 
     list_display = ("row_version", "id", "expires")
@@ -109,11 +107,11 @@ class QueueMessageAdmin(_ModelAdmin):
     show_full_result_count = False
     list_per_page = 50
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[QueueMessage]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Without bodies, which may be large."""
         return super().get_queryset(request).defer("body")
 
-    def has_view_permission(self, request: HttpRequest, obj: QueueMessage | None = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """The permission of the queue pages, or that of this model."""
         return bool(request.user.has_perm("sqlqueue_app.view_queue")) or super().has_view_permission(request, obj)
 
@@ -121,20 +119,8 @@ class QueueMessageAdmin(_ModelAdmin):
         """Whether the menu shows the table."""
         return self.has_view_permission(request)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Always False."""
-        return False
 
-    def has_change_permission(self, request: HttpRequest, obj: QueueMessage | None = None) -> bool:
-        """Always False."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: QueueMessage | None = None) -> bool:
-        """Always False."""
-        return False
-
-
-def register_tables(site: admin.AdminSite) -> None:
+def register_tables(site: AdminSite) -> None:
     """List the tables of the known queues on a site, except those that the project has registered.
 
     Called for the default site when the app is ready, after the `admin` modules of the project. With invalid settings nothing is

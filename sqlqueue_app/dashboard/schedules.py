@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.browsing.messages import find_sent_message
@@ -46,8 +45,6 @@ class ScheduleAdmin(PageAdmin):
             self.action_view(f"{_ONE}disable/", partial(self.enable_view, enabled=False), "disable"),
         ]
 
-    # --- pages ----------------------------------------------------------------------------------------------------------------
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The schedules of the settings, then others in the database."""
         now, found, problem = self._read()
@@ -57,7 +54,6 @@ class ScheduleAdmin(PageAdmin):
             request,
             "schedules",
             live_seconds=LIVE_SECONDS,
-            title=capfirst(str(self.opts.verbose_name_plural)),
             rows=[schedule_row(each, now, self._url(each, "message"), self._buttons(request, each)) for each in found],
             problem=problem,
             **(extra_context or {}),
@@ -85,8 +81,6 @@ class ScheduleAdmin(PageAdmin):
             text = _("No message of it was sent yet.")
         crumbs = (Crumb(each.name),)
         return self.problem(request, title=_("The message is gone"), text=text % {"id": message_id}, status=200, crumbs=crumbs)
-
-    # --- actions --------------------------------------------------------------------------------------------------------------
 
     def run_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
         """Confirm, then let a worker send the message now."""
@@ -161,8 +155,6 @@ class ScheduleAdmin(PageAdmin):
             **more,
         )
         return confirm(self, request, confirmation)
-
-    # --- small parts ----------------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
         """The time, the schedules, and the problem if they cannot be read."""

@@ -9,7 +9,6 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.http import urlencode
-from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -80,7 +79,6 @@ class SubscriptionAdmin(PageAdmin):
         return self.page(
             request,
             "subscriptions",
-            title=capfirst(str(self.opts.verbose_name_plural)),
             problem=problem,
             rows=[self._row(request, each) for each in shown],
             is_empty=not everything,

@@ -220,11 +220,8 @@ KINDS = {
 class DelayedTableRow:
     """A row of the list of tables. Numbers are None if they could not be counted."""
 
-    name: str
+    status: DelayedStatus
     url: str
-    endpoint: str
-    is_in_settings: bool
-    table: str
     state: State
     note: str
     waiting: Number | None
@@ -237,28 +234,20 @@ class DelayedTableRow:
 class DelayedMessageRow:
     """A row of the list of messages."""
 
-    key: str
+    entry: DelayedEntry
     url: str
     due: Stamp | None
-    due_text: str
     left: str
     is_overdue: bool
     kind: str
-    destination: str
-    message_type: str
-    message_id: str
-    unreadable: str
 
 
 def table_row(each: DelayedStatus, url: str, now: datetime) -> DelayedTableRow:
     """The row of a table; `now` is the clock of the database."""
     state = _state(each, now)
     return DelayedTableRow(
-        name=each.name,
+        status=each,
         url=url if each.exists is not False else "",
-        endpoint=each.endpoint,
-        is_in_settings=each.is_in_settings,
-        table=each.table,
         state=state,
         note=_("no worker moves them") if state.level is Grade.WARNING else "",
         waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
@@ -294,19 +283,14 @@ def time_left(seconds: float | None) -> str:
 
 def delayed_row(each: DelayedEntry, url: str) -> DelayedMessageRow:
     """The row of a message."""
-    row = each.row
+    seconds = each.row.seconds
     return DelayedMessageRow(
-        key=each.key,
+        entry=each,
         url=url,
-        due=stamp_of(row.due),
-        due_text=row.due_text,
-        left=time_left(row.seconds),
-        is_overdue=row.seconds is not None and row.seconds < -OVERDUE_SECONDS,
+        due=stamp_of(each.row.due),
+        left=time_left(seconds),
+        is_overdue=seconds is not None and seconds < -OVERDUE_SECONDS,
         kind=_("unknown") if each.kind is None else str(KINDS[each.kind]),
-        destination=each.destination,
-        message_type=each.message.message_type,
-        message_id=each.message.message_id,
-        unreadable=each.message.unreadable or "",
     )
 
 

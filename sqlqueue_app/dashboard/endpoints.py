@@ -284,19 +284,15 @@ class MeasureRow:
 class EndpointRow:
     """A row of the list of endpoints."""
 
-    name: str
+    status: EndpointStatus
     url: str
-    is_in_settings: bool
     state: State
     depth: Number | None
     measured: MeasureRow | None
     failed: Number | None
     alive: int
-    dead: int
     busy: str
     versions: str
-    minimum: int = 0
-    is_below: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,19 +337,15 @@ def measure_row(name: str, measured: Measured) -> MeasureRow:
 def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
     """The row of an endpoint."""
     return EndpointRow(
-        name=each.name,
+        status=each,
         url=url,
-        is_in_settings=each.is_in_settings,
         state=_state(each),
         depth=None if each.depth is None else depth_number(each.depth),
         measured=None if each.measured is None else measure_row(each.name, each.measured),
         failed=None if each.failed is None else Number(each.failed, number(each.failed)),
         alive=len(each.alive),
-        dead=each.dead,
         busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
         versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
-        minimum=each.minimum,
-        is_below=each.is_below_minimum,
     )
 
 
@@ -506,7 +498,8 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the clock of the database, which also wrote the heartbeats, on each row."""
-        return super().get_queryset(request).annotate(database_now=Now())
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(database_now=Now())
+        return rows
 
     @admin.display(description=gettext_lazy("state"))
     def state(self, row: Instance) -> str:

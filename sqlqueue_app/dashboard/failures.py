@@ -48,7 +48,7 @@ from sqlqueue_app.failures.queries import (
 )
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Queue
+from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Queue
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
@@ -323,7 +323,7 @@ class FailureAdmin(PageAdmin):
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
             kept_days=FAILURES_KEPT.days,
-            attempts=[attempt_text(each) for each in found.attempts],
+            attempts=[(each, stamp(each.failed_at)) for each in found.attempts],
             groups=[(str(CLASSIFIER_WORDS[key]), each, self.url("group", each.pk)) for key, each in found.groups],
             found=found,
             **self._row(request, found),
@@ -417,15 +417,13 @@ class Trend:
 class GroupText:
     """A row of the table of groups."""
 
-    id: UUID
-    title: str
+    found: GroupRow
     url: str
     count: Number
     first: Stamp
     last: Stamp
     trend: Trend
     note: Note | None
-    also: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,33 +439,27 @@ class Note:
 class ListedFailure:
     """A row of a table of failed messages; `why` is set for pending retries."""
 
-    id: UUID
+    message: FailedMessage
     url: str
     name: str
-    message_id: str
-    endpoint: str
-    exception_type: str
     exception_message: str
     failed_at: Stamp
     attempts: str
     state: State
     why: State | None = None
     since: str = ""
-    target: str = ""
 
 
 def group_text(row: GroupRow, url: str) -> GroupText:
     """The row of a group."""
     return GroupText(
-        id=row.group.pk,
-        title=row.group.title,
+        found=row,
         url=url,
         count=Number(row.count, number(row.count)),
         first=stamp(row.first),
         last=stamp(row.last),
         trend=trend_of(row.trend),
         note=note_of(row.group),
-        also=row.also.title if row.also is not None else "",
     )
 
 
@@ -498,12 +490,9 @@ TREND_HEIGHT = _LONGEST_BAR
 def listed_failure(message: FailedMessage, url: str) -> ListedFailure:
     """The row of a message."""
     return ListedFailure(
-        id=message.pk,
+        message=message,
         url=url,
         name=message.message_type or _("without a type"),
-        message_id=message.message_id,
-        endpoint=message.endpoint,
-        exception_type=message.exception_type,
         exception_message=message.poison or message.exception_message,
         failed_at=stamp(message.failed_at),
         attempts=number(message.attempts),
@@ -523,13 +512,8 @@ def state_of(message: FailedMessage) -> State:
 
 def pending_text(message: FailedMessage, found: RetryLocation, url: str, now: datetime) -> ListedFailure:
     """The row of a pending retry with the reason."""
-    row = listed_failure(message, url)
-    return ListedFailure(
-        **{name: getattr(row, name) for name in ListedFailure.__slots__ if name not in ("why", "since", "target")},
-        why=_reason(message, found),
-        since=duration(now - message.status_at),
-        target=message.retried_to,
-    )
+    since = duration(now - message.status_at)
+    return replace(listed_failure(message, url), why=_reason(message, found), since=since)
 
 
 def _reason(message: FailedMessage, found: RetryLocation) -> State:
@@ -567,28 +551,6 @@ def _reason(message: FailedMessage, found: RetryLocation) -> State:
     }
     level, text = reasons[found.where]
     return State(level, text())
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptText:
-    """A row of the table of attempts."""
-
-    failed_at: Stamp
-    exception_type: str
-    exception_message: str
-    failed_q: str
-    lies_there: bool
-
-
-def attempt_text(attempt: FailedAttempt) -> AttemptText:
-    """The row of one attempt."""
-    return AttemptText(
-        failed_at=stamp(attempt.failed_at),
-        exception_type=attempt.exception_type,
-        exception_message=attempt.exception_message,
-        failed_q=attempt.failed_q,
-        lies_there=attempt.row_version is not None,
-    )
 
 
 def scope_in_words(count: int, scope: str, *, exact: bool) -> str:

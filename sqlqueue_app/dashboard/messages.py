@@ -72,12 +72,9 @@ _BODY_KINDS = {
 class MessageRow:
     """A row of the messages of a queue."""
 
-    row_version: int
+    summary: MessageSummary
     url: str
-    message_id: str
-    message_type: str
     more_types: int
-    intent: str
     time_sent: Stamp | None
     expires: Stamp | None
     size: str
@@ -100,12 +97,9 @@ class BodyText:
 def message_row(each: MessageSummary, url: str, failure_url: str = "") -> MessageRow:
     """The row of a message; `failure_url` is its page as a failed message."""
     return MessageRow(
-        row_version=each.row_version,
+        summary=each,
         url=url,
-        message_id=each.message_id,
-        message_type=each.message_type,
         more_types=max(len(each.types) - 1, 0),
-        intent=each.intent,
         time_sent=stamp(each.time_sent) if each.time_sent else None,
         expires=stamp(each.expires) if each.expires else None,
         size=_("NULL") if each.size is None else size(each.size),

@@ -345,17 +345,11 @@ class OverviewDelayedRow:
 class InstanceRow:
     """A row of the table of instances."""
 
-    endpoint: str
-    name: str
-    host: str
-    pid: int
+    instance: InstanceStatus
     state: State
     heartbeat: str
     started: Stamp
     threads: tuple[tuple[str, int], ...]
-    concurrency: int
-    version: str
-    callback_queue: str | None
     callback_url: str | None
     callback_depth: Number | None
 
@@ -521,17 +515,11 @@ def _age(age: HeadAge | None) -> AgeText | None:
 def _instance_row(status: Status, each: InstanceStatus, url_of: Callable[[str], str]) -> InstanceRow:
     callback = status.callback_of(each)
     return InstanceRow(
-        endpoint=each.endpoint,
-        name=each.name,
-        host=each.host,
-        pid=each.pid,
+        instance=each,
         state=instance_state(each.state),
         heartbeat=duration(each.heartbeat_age),
         started=stamp(each.started_at),
         threads=tuple(each.threads.items()),
-        concurrency=each.concurrency,
-        version=each.version,
-        callback_queue=each.callback_queue,
         callback_url=url_of(callback.name) if callback is not None else None,
         callback_depth=depth_number(callback.depth) if callback is not None and callback.depth is not None else None,
     )

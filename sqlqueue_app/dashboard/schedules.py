@@ -214,9 +214,7 @@ class Sent:
 class ScheduleRow:
     """A row of the list; `notes` explain its state."""
 
-    name: str
-    message_type: str
-    cron: str
+    schedule: ScheduleStatus
     state: State
     notes: tuple[str, ...]
     next_ticks: tuple[Stamp, ...]
@@ -234,9 +232,7 @@ def schedule_row(each: ScheduleStatus, now: datetime, url: str, buttons: list[Bu
     if stored is not None and stored.ran_at is not None:
         ran = Sent(stamp(stored.ran_at), stored.ran_endpoint, stored.ran_message_id, f"{url}?run=1")
     return ScheduleRow(
-        name=each.name,
-        message_type=each.send,
-        cron=each.cron or "",
+        schedule=each,
         state=_state(each),
         notes=tuple(_notes(each, now)),
         next_ticks=tuple(map(stamp, each.next_ticks)) if each.is_enabled else (),

@@ -122,8 +122,8 @@ def line_chart(
 def _top(values: Sequence[float], least: float) -> float:
     mean = sum(values) / len(values) if values else 0.0
     wanted = max([least, _TIMES_MEAN * mean, *values])
-    permission: float = 10.0 ** math.floor(math.log10(wanted))
-    return next(step * permission for step in (1, 2, 2.5, 5, 10) if step * permission >= wanted * 0.999999)
+    power: float = 10.0 ** math.floor(math.log10(wanted))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= wanted * 0.999999)
 
 
 def _path(

@@ -30,12 +30,12 @@ from sqlqueue_app.browsing.delayed_messages import (
     read_delayed_page,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, may, not_found, refusal, refusal_text, require
+from sqlqueue_app.dashboard.access import Button, Permission, button, may, not_found, refusal, require
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, confirm
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.messages import body_text, flag_states, header_groups
+from sqlqueue_app.dashboard.messages import body_file, message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.status.delayed import DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
@@ -126,16 +126,10 @@ class DelayedAdmin(PageAdmin):
             crumbs=(Crumb(known.name, self.table_url(known.name)), Crumb(message.key)),
             known=known,
             row=delayed_row(message, request.path),
-            message=detail,
             size=_("NULL") if detail.summary.size is None else size(detail.summary.size),
-            flags=flag_states(detail.summary),
-            groups=header_groups(detail, request.GET.get("header", "")),
-            header=request.GET.get("header", ""),
             buttons=delayed_buttons(self, request, known, message.key),
-            body=body_text(detail.body) if may(request, Permission.VIEW_BODY) else None,
-            body_refused=refusal_text(Permission.VIEW_BODY),
             table_url=self.table_url(known.name),
-            **self.conversation_link(detail.headers),
+            **message_context(self, request, detail),
         )
 
     def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -421,14 +415,7 @@ def _body_view(pages: DelayedAdmin, request: HttpRequest, table: str, key: str) 
     known = pages.found(table)
     delayed = known.table(get_settings().database)
     wanted = key_of(delayed, key)
-    body = None if wanted is None else read_delayed_body(delayed, wanted)
-    if body is None:
-        raise Http404(_("The message is not there."))
-    # Never with its own content type: a browser could execute it.
-    response = HttpResponse(body, content_type="application/octet-stream")
-    response["Content-Disposition"] = f'attachment; filename="message-{wanted}.body"'
-    response["X-Content-Type-Options"] = "nosniff"
-    return response
+    return body_file(None if wanted is None else read_delayed_body(delayed, wanted), wanted)
 
 
 def _chosen_messages(

@@ -20,11 +20,11 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
 from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.analytics import PIPELINE_COMMAND
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, number, precise_duration, rate, size, stamp, stamp_of
-from sqlqueue_app.dashboard.messages import body_text, failure_text, flag_states, header_groups, message_row, time_texts
+from sqlqueue_app.dashboard.messages import failure_text, message_context, message_row, time_texts
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, keyset_page, path_of, text_of_path
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
@@ -120,17 +120,11 @@ class LakeSearchAdmin(PageAdmin):
             found=found,
             state=state_of(found),
             at=stamp(found.counted_at),
-            message=detail,
             row=message_row(detail.summary, request.path),
-            flags=flag_states(detail.summary),
-            groups=header_groups(detail, request.GET.get("header", "")),
-            header=request.GET.get("header", ""),
             times=time_texts(detail),
             failure=failure_text(detail),
-            body=body_text(detail.body) if may(request, Permission.VIEW_BODY) else None,
-            body_refused=refusal_text(Permission.VIEW_BODY),
             search_url=self.url(),
-            **self.conversation_link(detail.headers),
+            **message_context(self, request, detail),
         )
 
     def _read(self, table: str, queue: str, day: date, row_version: int, *, with_body: bool) -> tuple[FoundMessage | None, str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
@@ -27,10 +27,10 @@ from sqlqueue_app.browsing.messages import (
     read_body,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, refusal, require
+from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text, require
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, confirm
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, stamp
-from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import message_times
@@ -160,6 +160,31 @@ def failure_text(detail: MessageDetail) -> FailureText | None:
     )
 
 
+def message_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetail) -> dict[str, Any]:
+    """Template variables for flags, headers and body of one message; the body only with the permission to see it."""
+    wanted = request.GET.get("header", "")
+    return {
+        "message": detail,
+        "flags": flag_states(detail.summary),
+        "groups": header_groups(detail, wanted),
+        "header": wanted,
+        "body": body_text(detail.body) if may(request, Permission.VIEW_BODY) else None,
+        "body_refused": refusal_text(Permission.VIEW_BODY),
+        **pages.conversation_link(detail.headers),
+    }
+
+
+def body_file(body: bytes | None, key: object) -> HttpResponse:
+    """The body of a message as a file; Http404 without one."""
+    if body is None:
+        raise Http404(_("The message is not there."))
+    # Never with its own content type: a browser could execute it.
+    response = HttpResponse(body, content_type="application/octet-stream")
+    response["Content-Disposition"] = f'attachment; filename="message-{key}.body"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
 def time_texts(detail: MessageDetail) -> list[tuple[str, str, bool]]:
     """The times in the headers: a label, a duration, and whether it is negative because clocks differ."""
     times = message_times(detail.headers or {})
@@ -226,14 +251,7 @@ def message_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, 
 
 def _body_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
     require(request, Permission.EXPORT, Permission.VIEW_BODY)
-    body = read_body(pages.found(name)[1], row_version, LARGEST_BODY)
-    if body is None:
-        raise Http404(_("The message is not there."))
-    # Never with its own content type: a browser could execute it.
-    response = HttpResponse(body, content_type="application/octet-stream")
-    response["Content-Disposition"] = f'attachment; filename="message-{row_version}.body"'
-    response["X-Content-Type-Options"] = "nosniff"
-    return response
+    return body_file(read_body(pages.found(name)[1], row_version, LARGEST_BODY), row_version)
 
 
 def _delete_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:

@@ -519,10 +519,10 @@ def rule_row(pages: PageAdmin, request: HttpRequest, rule: NotificationRule, las
 
 def _buttons(pages: PageAdmin, request: HttpRequest, rule: NotificationRule) -> list[Button]:
     turn = ("disable", _("Disable")) if rule.enabled else ("enable", _("Enable"))
-    action_view = [("edit", _("Change")), ("test", _("Send a test")), turn]
+    actions = [("edit", _("Change")), ("test", _("Send a test")), turn]
     if rule.channel == NotificationChannel.WEBHOOK:
-        action_view.append(("secret", _("Replace the secret")))
-    found = [button(request, Permission.SETTINGS, label, pages.url(name, rule.pk)) for name, label in action_view]
+        actions.append(("secret", _("Replace the secret")))
+    found = [button(request, Permission.SETTINGS, label, pages.url(name, rule.pk)) for name, label in actions]
     return [*found, button(request, Permission.SETTINGS, _("Delete"), pages.url("delete", rule.pk), dangerous=True)]
 
 

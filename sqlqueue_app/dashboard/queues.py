@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text, require
+from sqlqueue_app.dashboard.access import Button, Permission, button, refusal, require
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, begin_operation, confirm
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
@@ -25,12 +25,10 @@ from sqlqueue_app.dashboard.formats import bounded_number, depth_number, duratio
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
-    body_text,
     failure_text,
-    flag_states,
-    header_groups,
     message_action_pages,
     message_buttons,
+    message_context,
     message_row,
     read_page_query,
     time_texts,
@@ -145,7 +143,6 @@ class QueueAdmin(PageAdmin):
             return self._unreadable(request, queue, error)
         if found is None:
             return self._message_gone(request, queue, row_version)
-        summary = found.summary
         return self.page(
             request,
             "message",
@@ -154,21 +151,15 @@ class QueueAdmin(PageAdmin):
                 Crumb(queue.name, self._url(queue.name)),
                 Crumb(f"#{row_version}"),
             ),
-            row=message_row(summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
+            row=message_row(found.summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
             table=table.qualified,
-            message=found,
-            flags=flag_states(summary),
-            groups=header_groups(found, request.GET.get("header", "")),
-            header=request.GET.get("header", ""),
             times=time_texts(found),
-            **self.conversation_link(found.headers),
             failure=failure_text(found),
             buttons=message_buttons(self, request, queue, row_version),
-            body=body_text(found.body) if may(request, Permission.VIEW_BODY) else None,
-            body_refused=refusal_text(Permission.VIEW_BODY),
             queue_url=self._url(queue.name),
             previous_url=self._neighbour_url(queue, found.previous),
             next_url=self._neighbour_url(queue, found.next),
+            **message_context(self, request, found),
         )
 
     def _unknown_queue(self, request: HttpRequest, name: str) -> HttpResponse:

@@ -62,6 +62,8 @@ class _TableOperation(Operation):
 
     def _create(self, schema_editor: BaseDatabaseSchemaEditor) -> None:
         settings = get_settings()
+        if schema_editor.connection.alias != settings.database:
+            return
         address = self._address(schema_editor)
         dialect = dialect_of_connection(schema_editor.connection)
         if not schema_editor.collect_sql and table_exists(schema_editor.connection, dialect, address):
@@ -71,6 +73,8 @@ class _TableOperation(Operation):
         forget_tables()
 
     def _drop(self, schema_editor: BaseDatabaseSchemaEditor) -> None:
+        if schema_editor.connection.alias != get_settings().database:
+            return
         address = self._address(schema_editor)
         dialect = dialect_of_connection(schema_editor.connection)
         if not schema_editor.collect_sql and not table_exists(schema_editor.connection, dialect, address):
@@ -78,21 +82,15 @@ class _TableOperation(Operation):
         schema_editor.execute(drop_statement(dialect, address), params=None)
         forget_tables()
 
-    @staticmethod
-    def _concerns(schema_editor: BaseDatabaseSchemaEditor) -> bool:
-        return bool(schema_editor.connection.alias == get_settings().database)
-
 
 class CreateQueue(_TableOperation):
     """Create the table of a queue and its indexes in the layout of the settings, or in `layout`."""
 
     def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
-        if self._concerns(schema_editor):
-            self._create(schema_editor)
+        self._create(schema_editor)
 
     def database_backwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
-        if self._concerns(schema_editor):
-            self._drop(schema_editor)
+        self._drop(schema_editor)
 
     def describe(self) -> str:
         return f"Create {self.kind.value} table {self.name!r}"
@@ -126,12 +124,10 @@ class DropQueue(_TableOperation):
     """Drop the table of a queue with every message in it; backwards, an empty one is created."""
 
     def database_forwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
-        if self._concerns(schema_editor):
-            self._drop(schema_editor)
+        self._drop(schema_editor)
 
     def database_backwards(self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any) -> None:
-        if self._concerns(schema_editor):
-            self._create(schema_editor)
+        self._create(schema_editor)
 
     def describe(self) -> str:
         return f"Drop queue table {self.name!r}"

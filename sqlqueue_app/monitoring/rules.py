@@ -7,7 +7,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from typing import Any, Final
@@ -55,7 +55,7 @@ def make_rule(values: RuleValues, secret: str = "", *, by: str = "", now: Clock 
     """Make a rule that is watched from now on. RuleRefused if there is a rule of the name."""
     alias = managed_alias()
     at = _now(alias, now)
-    rule = NotificationRule(**values.columns(), secret=secret, watched_from=at, changed_at=at, changed_by=by[:255])
+    rule = NotificationRule(**asdict(values), secret=secret, watched_from=at, changed_at=at, changed_by=by[:255])
     try:
         with transaction.atomic(using=alias):
             rule.save(using=alias, force_insert=True)
@@ -74,7 +74,7 @@ def change_rule(rule_id: int, values: RuleValues, secret: str = "", *, by: str =
         with transaction.atomic(using=alias):
             rule = _locked(alias, rule_id)
             watched = (rule.kind, rule.subject, rule.threshold)
-            for name, value in values.columns().items():
+            for name, value in asdict(values).items():
                 setattr(rule, name, value)
             rule.secret = secret or rule.secret
             rule.changed_by, rule.changed_at = by[:255], _now(alias, now)
@@ -516,9 +516,6 @@ class RuleValues:
     channel: str = ""
     target: str = ""
     throttle_seconds: int = DEFAULT_THROTTLE_SECONDS
-
-    def columns(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(slots=True)

@@ -64,6 +64,65 @@ class Confirmation:
     errors: Sequence[str] = ()
     changes: Sequence[Change] = ()
 
+    def answer(self, pages: PageAdmin, request: HttpRequest) -> HttpResponse:
+        """Show the confirmation page, or perform the action if the POST contains `confirmed`.
+
+        A user without the permission gets 403, and a confirmed attempt is recorded. An SqlQueueError or ValueError of the action is
+        shown on the page and recorded as failed.
+        """
+        if not (request.method == "POST" and CONFIRMED in request.POST):
+            return self.show(pages, request)
+        self._check(request)
+        if self.blocked:
+            return self._page(pages, request, status=409)
+        if self.typed and request.POST.get("typed", "").strip() != self.typed:
+            return self._page(pages, request, [_("Type “%(text)s” to confirm.") % {"text": self.typed}], status=400)
+        if self.errors:
+            return self._page(pages, request, self.errors, status=400)
+        try:
+            done = self.perform()
+        except (SqlQueueError, ValueError) as error:
+            self._record(request, ActionResult.FAILED, 0, str(error))
+            return self._page(pages, request, [str(error)], status=409)
+        result = _result_of(done.operation)
+        self._record(request, result, done.count, done.operation.error if done.operation else "", done.operation)
+        notify = messages.error if result == ActionResult.FAILED else messages.success
+        notify(request, done.message)
+        return HttpResponseRedirect(done.url)
+
+    def show(self, pages: PageAdmin, request: HttpRequest, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
+        """Show the page without performing the action: for the first of two pages. 403 as by `answer`."""
+        self._check(request)
+        return self._page(pages, request, errors, status)
+
+    def _check(self, request: HttpRequest) -> None:
+        if may(request, self.permission):
+            return
+        if request.method == "POST" and CONFIRMED in request.POST:
+            self._record(request, ActionResult.DENIED, 0, refusal_text(self.permission))
+        raise PermissionDenied(refusal_text(self.permission))
+
+    def _record(
+        self, request: HttpRequest, result: ActionResult, count: int, reason: str, operation: Operation | None = None
+    ) -> None:
+        record_action(
+            actor_of(request),
+            self.action,
+            self.target,
+            result=result,
+            permission=str(self.permission),
+            count=count,
+            reason=reason,
+            operation=operation,
+        )
+
+    def _page(self, pages: PageAdmin, request: HttpRequest, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
+        crumbs = (*self.crumbs, Crumb(self.title))
+        context = {"confirmation": self, "errors": errors, "confirmed": CONFIRMED}
+        response = pages.page(request, "confirm", title=self.title, crumbs=crumbs, **context)
+        response.status_code = status
+        return response
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -94,90 +153,11 @@ class Field:
     is_private: bool = False
 
 
-def confirm(pages: PageAdmin, request: HttpRequest, confirmation: Confirmation) -> HttpResponse:
-    """Show the confirmation page, or perform the action if the POST contains `confirmed`.
-
-    A user without the permission gets 403, and a confirmed attempt is recorded. An SqlQueueError or ValueError of the action is
-    shown on the page and recorded as failed.
-    """
-    if not (request.method == "POST" and CONFIRMED in request.POST):
-        return show_confirmation(pages, request, confirmation)
-    _check(request, confirmation)
-    if confirmation.blocked:
-        return _page(pages, request, confirmation, status=409)
-    if confirmation.typed and request.POST.get("typed", "").strip() != confirmation.typed:
-        return _page(pages, request, confirmation, [_("Type “%(text)s” to confirm.") % {"text": confirmation.typed}], status=400)
-    if confirmation.errors:
-        return _page(pages, request, confirmation, confirmation.errors, status=400)
-    try:
-        done = confirmation.perform()
-    except (SqlQueueError, ValueError) as error:
-        _record(request, confirmation, ActionResult.FAILED, 0, str(error))
-        return _page(pages, request, confirmation, [str(error)], status=409)
-    result = _result_of(done.operation)
-    _record(request, confirmation, result, done.count, done.operation.error if done.operation else "", done.operation)
-    notify = messages.error if result == ActionResult.FAILED else messages.success
-    notify(request, done.message)
-    return HttpResponseRedirect(done.url)
-
-
-def show_confirmation(
-    pages: PageAdmin, request: HttpRequest, confirmation: Confirmation, errors: Sequence[str] = (), status: int = 200
-) -> HttpResponse:
-    """Show the page without performing the action: for the first of two pages. 403 as by `confirm`."""
-    _check(request, confirmation)
-    return _page(pages, request, confirmation, errors, status)
-
-
-def _check(request: HttpRequest, confirmation: Confirmation) -> None:
-    if may(request, confirmation.permission):
-        return
-    if request.method == "POST" and CONFIRMED in request.POST:
-        _record(request, confirmation, ActionResult.DENIED, 0, refusal_text(confirmation.permission))
-    raise PermissionDenied(refusal_text(confirmation.permission))
-
-
 def _result_of(operation: Operation | None) -> ActionResult:
     """The recorded result of an action that started an operation."""
     if operation is None or operation.state == OperationState.COMPLETED:
         return ActionResult.DONE
     return ActionResult.REQUESTED if operation.state in (OperationState.WAITING, OperationState.RUNNING) else ActionResult.FAILED
-
-
-def _record(
-    request: HttpRequest,
-    confirmation: Confirmation,
-    result: ActionResult,
-    count: int,
-    reason: str,
-    operation: Operation | None = None,
-) -> None:
-    record_action(
-        actor_of(request),
-        confirmation.action,
-        confirmation.target,
-        result=result,
-        permission=str(confirmation.permission),
-        count=count,
-        reason=reason,
-        operation=operation,
-    )
-
-
-def _page(
-    pages: PageAdmin, request: HttpRequest, confirmation: Confirmation, errors: Sequence[str] = (), status: int = 200
-) -> HttpResponse:
-    response = pages.page(
-        request,
-        "confirm",
-        title=confirmation.title,
-        crumbs=(*confirmation.crumbs, Crumb(confirmation.title)),
-        confirmation=confirmation,
-        errors=errors,
-        confirmed=CONFIRMED,
-    )
-    response.status_code = status
-    return response
 
 
 # --- Bulk operations --------------------------------------------------------------------------------------------------

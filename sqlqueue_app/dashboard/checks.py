@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
-from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Confirmation, Field, confirm
+from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Confirmation, Field
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, Stamp, State, duration, stamp, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -154,10 +154,9 @@ class CheckAdmin(PageAdmin):
 
     def _confirm(self, request: HttpRequest, result: CheckResult, **asked: Any) -> HttpResponse:
         """Ask, as every action on a result does."""
-        whole = Confirmation(
+        return Confirmation(
             permission=Permission.SETTINGS, target=_target(result), back_url=self.url(), facts=_facts(result), **asked
-        )
-        return confirm(self, request, whole)
+        ).answer(self, request)
 
     def _found(self, request: HttpRequest, pk: int) -> CheckResult:
         # No column holds a greater number; SQLite and PostgreSQL refuse it each in its way.

@@ -31,7 +31,7 @@ from sqlqueue_app.browsing.delayed_messages import (
 )
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, may, not_found, refusal, require
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -351,29 +351,25 @@ def _deliver_view(pages: DelayedAdmin, request: HttpRequest, table: str) -> Http
         return ActionOutcome(_delivered(done), pages.table_url(known.name), done.done)
 
     words = ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", len(ready)) % {"count": number(len(ready))}
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="deliver_now",
-            permission=Permission.RETRY,
-            target=_target(known, keys),
-            title=words,
-            text=_(
-                "They are put into their queues at once, in one transaction, whenever they are due. "
-                "What a worker moves meanwhile is left to it."
-            ),
-            submit=_("Deliver now"),
-            perform=perform,
-            back_url=pages.table_url(known.name),
-            count=len(ready),
-            facts=(*_facts(known, bound, keys), *_destinations(ready)),
-            warnings=[_("Stays: %(reason)s") % {"reason": each.refusal} for each in bound if each.refusal][:_REASONS_SHOWN],
-            hidden=[("ids", key) for key in keys],
-            blocked=problem or ("" if ready else _none(bound)),
-            crumbs=_crumbs(pages, known),
+    return Confirmation(
+        action="deliver_now",
+        permission=Permission.RETRY,
+        target=_target(known, keys),
+        title=words,
+        text=_(
+            "They are put into their queues at once, in one transaction, whenever they are due. "
+            "What a worker moves meanwhile is left to it."
         ),
-    )
+        submit=_("Deliver now"),
+        perform=perform,
+        back_url=pages.table_url(known.name),
+        count=len(ready),
+        facts=(*_facts(known, bound, keys), *_destinations(ready)),
+        warnings=[_("Stays: %(reason)s") % {"reason": each.refusal} for each in bound if each.refusal][:_REASONS_SHOWN],
+        hidden=[("ids", key) for key in keys],
+        blocked=problem or ("" if ready else _none(bound)),
+        crumbs=_crumbs(pages, known),
+    ).answer(pages, request)
 
 
 def _cancel_view(pages: DelayedAdmin, request: HttpRequest, table: str) -> HttpResponse:
@@ -388,26 +384,22 @@ def _cancel_view(pages: DelayedAdmin, request: HttpRequest, table: str) -> HttpR
         return ActionOutcome(words % {"count": number(deleted)}, pages.table_url(known.name), deleted)
 
     words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", len(bound))
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="cancel_delayed",
-            permission=Permission.DELETE,
-            target=_target(known, keys),
-            title=words % {"count": number(len(bound))},
-            text=_("They are deleted and never delivered. They cannot be brought back; a saga may wait for its timeout for ever."),
-            submit=_("Delete them"),
-            perform=perform,
-            back_url=pages.table_url(known.name),
-            count=len(bound),
-            facts=(*_facts(known, bound, keys), *_destinations(bound)),
-            hidden=[("ids", key) for key in keys],
-            blocked=problem or ("" if bound else _none(bound)),
-            is_dangerous=True,
-            crumbs=_crumbs(pages, known),
-        ),
-    )
+    return Confirmation(
+        action="cancel_delayed",
+        permission=Permission.DELETE,
+        target=_target(known, keys),
+        title=words % {"count": number(len(bound))},
+        text=_("They are deleted and never delivered. They cannot be brought back; a saga may wait for its timeout for ever."),
+        submit=_("Delete them"),
+        perform=perform,
+        back_url=pages.table_url(known.name),
+        count=len(bound),
+        facts=(*_facts(known, bound, keys), *_destinations(bound)),
+        hidden=[("ids", key) for key in keys],
+        blocked=problem or ("" if bound else _none(bound)),
+        is_dangerous=True,
+        crumbs=_crumbs(pages, known),
+    ).answer(pages, request)
 
 
 def _body_view(pages: DelayedAdmin, request: HttpRequest, table: str, key: str) -> HttpResponse:

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
-from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Confirmation, Field, confirm
+from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Confirmation, Field
 from sqlqueue_app.dashboard.formats import duration, number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -94,7 +94,7 @@ def _all_view(pages: EndpointAdmin, request: HttpRequest, name: str, *, paused: 
     confirmation = _pausing(pages, endpoint, endpoint, title % {"name": endpoint}, perform, paused=paused)
     blocked = "" if alive else _("No process of it is alive.")
     facts = ((_("Live processes"), number(len(alive))),)
-    return confirm(pages, request, replace(confirmation, blocked=blocked, facts=facts, count=len(alive)))
+    return replace(confirmation, blocked=blocked, facts=facts, count=len(alive)).answer(pages, request)
 
 
 def _one_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int, *, paused: bool) -> HttpResponse:
@@ -107,7 +107,7 @@ def _one_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: i
     title = _("Pause the process %(pid)s of %(name)s") if paused else _("Resume the process %(pid)s of %(name)s")
     words = title % {"pid": each.pid, "name": endpoint}
     confirmation = _pausing(pages, endpoint, _target(each), words, perform, paused=paused)
-    return confirm(pages, request, replace(confirmation, blocked=_not_alive(each), facts=_facts(each)))
+    return replace(confirmation, blocked=_not_alive(each), facts=_facts(each)).answer(pages, request)
 
 
 def _pausing(
@@ -141,31 +141,27 @@ def _concurrency_view(pages: EndpointAdmin, request: HttpRequest, name: str, ins
         set_concurrency(endpoint, wanted, host=each.host, pid=each.pid)
         return ActionOutcome(_request_sent(1), pages.endpoint_url(endpoint))
 
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="concurrency",
-            permission=Permission.CONTROL,
-            target=f"{_target(each)}: {each.concurrency} → {text[:20]}",
-            title=_("Concurrency of the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
-            text=_("How many messages it handles at once, at most, until its restart, which goes back to the settings.")
-            + f" {_follows()}",
-            submit=_("Change"),
-            perform=perform,
-            back_url=pages.endpoint_url(endpoint),
-            fields=(
-                Field(
-                    "concurrency", _("Messages at once"), text, "number",
-                    help=_("Each needs a thread and a connection to the database."), minimum=1, maximum=MOST_CONCURRENCY,
-                ),
+    return Confirmation(
+        action="concurrency",
+        permission=Permission.CONTROL,
+        target=f"{_target(each)}: {each.concurrency} → {text[:20]}",
+        title=_("Concurrency of the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
+        text=_("How many messages it handles at once, at most, until its restart, which goes back to the settings.")
+        + f" {_follows()}",
+        submit=_("Change"),
+        perform=perform,
+        back_url=pages.endpoint_url(endpoint),
+        fields=(
+            Field(
+                "concurrency", _("Messages at once"), text, "number",
+                help=_("Each needs a thread and a connection to the database."), minimum=1, maximum=MOST_CONCURRENCY,
             ),
-            errors=errors,
-            blocked=_not_alive(each),
-            facts=_facts(each),
-            crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
         ),
-    )  # fmt: skip
+        errors=errors,
+        blocked=_not_alive(each),
+        facts=_facts(each),
+        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+    ).answer(pages, request)  # fmt: skip
 
 
 def _read_concurrency(text: str) -> tuple[int, tuple[str, ...]]:
@@ -190,29 +186,25 @@ def _minimum_view(pages: EndpointAdmin, request: HttpRequest, name: str) -> Http
             done = _("Of %(name)s at least this many live processes are expected: %(count)s.") % words
         return ActionOutcome(done, pages.endpoint_url(endpoint))
 
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="minimum",
-            permission=Permission.CONTROL,
-            target=f"{endpoint}: {known} → {text[:20] or 0}",
-            title=_("Minimum of processes of %(name)s") % {"name": endpoint},
-            text=_("With fewer live processes the endpoint is said to be below its minimum, here and by sqlqueue_health."),
-            submit=_("Set the minimum"),
-            perform=perform,
-            back_url=pages.endpoint_url(endpoint),
-            fields=(
-                Field(
-                    "minimum", _("At least so many live processes"), text, "number",
-                    help=_("0 or nothing: none is expected."), is_required=False, minimum=0, maximum=MOST_MINIMUM,
-                ),
+    return Confirmation(
+        action="minimum",
+        permission=Permission.CONTROL,
+        target=f"{endpoint}: {known} → {text[:20] or 0}",
+        title=_("Minimum of processes of %(name)s") % {"name": endpoint},
+        text=_("With fewer live processes the endpoint is said to be below its minimum, here and by sqlqueue_health."),
+        submit=_("Set the minimum"),
+        perform=perform,
+        back_url=pages.endpoint_url(endpoint),
+        fields=(
+            Field(
+                "minimum", _("At least so many live processes"), text, "number",
+                help=_("0 or nothing: none is expected."), is_required=False, minimum=0, maximum=MOST_MINIMUM,
             ),
-            errors=errors,
-            facts=((_("Live processes"), number(sum(each.alive for each in instances))),),
-            crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
         ),
-    )  # fmt: skip
+        errors=errors,
+        facts=((_("Live processes"), number(sum(each.alive for each in instances))),),
+        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+    ).answer(pages, request)  # fmt: skip
 
 
 def _read_minimum(text: str) -> tuple[int, tuple[str, ...]]:
@@ -232,24 +224,20 @@ def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance
             raise ConfigurationError(_("The process was heard of meanwhile, or its row is gone: nothing was removed."))
         return ActionOutcome(_("The row of the process was removed."), pages.endpoint_url(endpoint))
 
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="remove_instance",
-            permission=Permission.CONTROL,
-            target=_target(each),
-            title=_("Remove the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
-            text=_("It is dead, and its row is deleted. Its callback queue is free then; the replies in it stay."),
-            submit=_("Remove"),
-            perform=perform,
-            back_url=pages.endpoint_url(endpoint),
-            blocked=_("The process is alive: stop it first.") if each.alive else "",
-            facts=_facts(each),
-            is_dangerous=True,
-            crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
-        ),
-    )
+    return Confirmation(
+        action="remove_instance",
+        permission=Permission.CONTROL,
+        target=_target(each),
+        title=_("Remove the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
+        text=_("It is dead, and its row is deleted. Its callback queue is free then; the replies in it stay."),
+        submit=_("Remove"),
+        perform=perform,
+        back_url=pages.endpoint_url(endpoint),
+        blocked=_("The process is alive: stop it first.") if each.alive else "",
+        facts=_facts(each),
+        is_dangerous=True,
+        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
+    ).answer(pages, request)
 
 
 def _found(request: HttpRequest, path: str) -> tuple[str, tuple[InstanceStatus, ...]]:

@@ -26,8 +26,6 @@ from sqlqueue_app.dashboard.actions import (
     Confirmation,
     Field,
     begin_operation,
-    confirm,
-    show_confirmation,
 )
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
@@ -181,27 +179,23 @@ def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpRespo
     if may(request, Permission(kind.permission)):
         found, blocked = _dry_run(settings, kind, selection)
     label = str(kind.label)
-    return confirm(
-        admin,
-        request,
-        Confirmation(
-            action=kind.name,
-            permission=Permission(kind.permission),
-            target=selection.in_words(),
-            title=str(words.title),
-            text=str(words.text),
-            submit=f"{label} ({number(found.eligible)})",
-            perform=lambda: begin_operation(admin, request, kind.name, selection, back_url),
-            back_url=back_url,
-            count=found.eligible,
-            facts=_facts(found, words, selection),
-            warnings=_warnings(found),
-            hidden=selection.to_fields(),
-            typed=_to_type(kind, selection, found),
-            blocked=blocked,
-            is_dangerous=words.is_dangerous,
-        ),
-    )
+    return Confirmation(
+        action=kind.name,
+        permission=Permission(kind.permission),
+        target=selection.in_words(),
+        title=str(words.title),
+        text=str(words.text),
+        submit=f"{label} ({number(found.eligible)})",
+        perform=lambda: begin_operation(admin, request, kind.name, selection, back_url),
+        back_url=back_url,
+        count=found.eligible,
+        facts=_facts(found, words, selection),
+        warnings=_warnings(found),
+        hidden=selection.to_fields(),
+        typed=_to_type(kind, selection, found),
+        blocked=blocked,
+        is_dangerous=words.is_dangerous,
+    ).answer(admin, request)
 
 
 def _dry_run(settings: Settings, kind: FailureKind, selection: FailureSelection) -> tuple[Preview, str]:
@@ -259,21 +253,21 @@ def edit_view(admin: PageAdmin, request: HttpRequest) -> HttpResponse:
     if not (may(request, Permission.EDIT) and may(request, Permission.VIEW_BODY)):
         # Refuse, and record the attempt.
         lacking = Permission.EDIT if not may(request, Permission.EDIT) else Permission.VIEW_BODY
-        return confirm(admin, request, _edit_confirmation(lacking, failure_id, back_url))
+        return _edit_confirmation(lacking, failure_id, back_url).answer(admin, request)
     try:
         editable = read_editable(get_settings(), failure_id)
     except EditRefused as error:
         return _problem(admin, request, str(error), 409)
     typed = _typed(request)
     if typed is None:
-        return show_confirmation(admin, request, _form(editable, back_url, editable.headers_text, editable.body))
+        return _form(editable, back_url, editable.headers_text, editable.body).show(admin, request)
     try:
         headers = read_edited_headers(typed[0])
         check_body(typed[1], headers.get(names.CONTENT_TYPE))
     except EditRefused as error:
-        return show_confirmation(admin, request, _form(editable, back_url, *typed), [str(error)], status=400)
+        return _form(editable, back_url, *typed).show(admin, request, [str(error)], status=400)
     confirmation = _show_changes(request, editable, back_url, headers, typed)
-    return confirm(admin, request, confirmation) if SEEN in request.POST else show_confirmation(admin, request, confirmation)
+    return confirmation.answer(admin, request) if SEEN in request.POST else confirmation.show(admin, request)
 
 
 def _typed(request: HttpRequest) -> tuple[str, str] | None:
@@ -397,7 +391,7 @@ def note_page(pages: PageAdmin, request: HttpRequest, group: FailureGroup) -> Ht
         )
         return ActionOutcome(_("The note is written.") if text else _("The note is taken away."), back)
 
-    confirmation = Confirmation(
+    return Confirmation(
         action="note",
         permission=Permission.SETTINGS,
         target=f"group {group.pk} “{group.title}”",
@@ -410,5 +404,4 @@ def note_page(pages: PageAdmin, request: HttpRequest, group: FailureGroup) -> Ht
         fields=(Field("note", _("Note"), text, "textarea", is_required=False),),
         errors=(too_long,) if len(text) > LONGEST_NOTE else (),
         crumbs=(Crumb(group.title, back),),
-    )
-    return confirm(pages, request, confirmation)
+    ).answer(pages, request)

@@ -201,6 +201,9 @@ def text_of_event(event: Event) -> str:
 # --- Actions of operators ---------------------------------------------------------------------------------------------
 
 ACTION_COLUMNS: Final = ("at", "who", "user", "address", "action", "on", "count", "result", "reason", "permission", "operation")
+_ACTION_FIELDS: Final = (
+    *("at", "user_name", "user_key", "address", "action", "target", "count", "result", "reason", "permission", "operation_id"),
+)
 _RESULTS: Final = {
     ActionResult.DONE: (Grade.OK, gettext_lazy("done")),
     ActionResult.REQUESTED: (Grade.INFO, gettext_lazy("requested")),
@@ -240,14 +243,9 @@ class ActionFilter:
 
     def queryset(self) -> QuerySet[OperatorAction]:
         """The matching actions, newest first."""
-        found = OperatorAction.objects.using(managed_alias()).order_by("-at", "-pk")
-        if self.user:
-            found = found.filter(user_name=self.user)
-        if self.action:
-            found = found.filter(action=self.action)
-        if self.result:
-            found = found.filter(result=self.result)
-        return found.filter(within("at", self.since, self.until))
+        chosen = {"user_name": self.user, "action": self.action, "result": self.result}
+        found = OperatorAction.objects.using(managed_alias()).filter(**{name: value for name, value in chosen.items() if value})
+        return found.filter(within("at", self.since, self.until)).order_by("-at", "-pk")
 
 
 class ActionAdmin(PageAdmin):
@@ -262,7 +260,7 @@ class ActionAdmin(PageAdmin):
         filters = ActionFilter.read(request)
         found = filters.queryset()
         if wanted_format(request):
-            return export(request, "actions", ACTION_COLUMNS, _action_lines(found))
+            return export(request, "actions", ACTION_COLUMNS, found.values_list(*_ACTION_FIELDS).iterator(chunk_size=1_000))
         keyset = keyset_page(request, found, "at", size=PAGE_SIZE)
         return self.page(
             request,
@@ -278,20 +276,3 @@ class ActionAdmin(PageAdmin):
         level, word = _RESULTS.get(ActionResult(action.result), (Grade.INFO, action.result))
         url = "" if action.operation_id is None else self.url_of(Operation, "operation", action.operation_id)
         return ActionRow(action, stamp_of(action.at), State(level, str(word)), number(action.count), url)
-
-
-def _action_lines(found: QuerySet[OperatorAction]) -> Iterator[tuple[object, ...]]:
-    for each in found.iterator(chunk_size=1_000):
-        yield (
-            each.at,
-            each.user_name,
-            each.user_key,
-            each.address,
-            each.action,
-            each.target,
-            each.count,
-            each.result,
-            each.reason,
-            each.permission,
-            each.operation_id,
-        )

@@ -28,7 +28,7 @@ from sqlqueue_app.browsing.messages import (
 )
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text, require
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, stamp
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.queries import traces_of
@@ -261,7 +261,7 @@ def _delete_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version
         delete_message(table, row_version)
         return ActionOutcome(_("Message %(number)s was deleted.") % {"number": row_version}, pages.queue_url(queue))
 
-    query_page = Confirmation(
+    return Confirmation(
         action="delete_message",
         permission=Permission.DELETE,
         target=f"{queue.name} #{row_version}",
@@ -273,8 +273,7 @@ def _delete_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version
         facts=((_("Queue"), queue.name),),
         is_dangerous=True,
         crumbs=_crumbs(pages, queue, row_version),
-    )
-    return confirm(pages, request, query_page)
+    ).answer(pages, request)
 
 
 def _move_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
@@ -286,7 +285,7 @@ def _move_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: 
         text = _("Message %(number)s was moved to %(queue)s.") % {"number": row_version, "queue": moved.address.table}
         return ActionOutcome(text, pages.queue_url(queue))
 
-    query_page = Confirmation(
+    return Confirmation(
         action="move_message",
         permission=Permission.MOVE,
         target=f"{queue.name} #{row_version}" + (f" → {to}" if to else ""),
@@ -299,8 +298,7 @@ def _move_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: 
         fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
         errors=() if to else (_("Name the queue that the message is moved to."),),
         crumbs=_crumbs(pages, queue, row_version),
-    )
-    return confirm(pages, request, query_page)
+    ).answer(pages, request)
 
 
 def _crumbs(pages: QueueAdmin, queue: KnownQueue, row_version: int) -> tuple[Crumb, ...]:

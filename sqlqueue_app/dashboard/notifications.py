@@ -18,7 +18,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may, refusal
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, Stamp, State, number, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -271,7 +271,7 @@ class NotificationAdmin(PageAdmin):
         if rule is not None:
             asked["back_url"] = self.url("rule", rule.pk)
             asked["crumbs"] = (Crumb(rule.name, asked["back_url"]),)
-        return confirm(self, request, Confirmation(action=action, permission=Permission.SETTINGS, target=target, **asked))
+        return Confirmation(action=action, permission=Permission.SETTINGS, target=target, **asked).answer(self, request)
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
         return self.missing(request, _("Rule not found"), _("There is no such rule: it was deleted."))
@@ -429,7 +429,7 @@ def _again(pages: PageAdmin, request: HttpRequest, pk: UUID) -> HttpResponse:
     facts = [(_("Notification"), delivery.rule_name), (_("What"), news_of(delivery)), (_("Error"), delivery.error)]
     if rule is not None:
         facts.append((_("To"), target_for(request, rule.channel, rule.target)))
-    asked = Confirmation(
+    return Confirmation(
         action="send notification again",
         permission=Permission.SETTINGS,
         target=f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}",
@@ -441,8 +441,7 @@ def _again(pages: PageAdmin, request: HttpRequest, pk: UUID) -> HttpResponse:
         facts=facts,
         blocked=blocked,
         crumbs=(Crumb(_("Log of notifications"), back_url),),
-    )
-    return confirm(pages, request, asked)
+    ).answer(pages, request)
 
 
 def _log_lines(request: HttpRequest, found: QuerySet[NotificationDelivery]) -> Iterator[tuple[object, ...]]:

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, button
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, Stamp, State, duration, number, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -134,24 +134,20 @@ class OperationAdmin(PageAdmin):
             return self._unknown(request)
         row = self._row(operation, database_now(managed_alias()))
         back_url = self.url("operation", pk)
-        return confirm(
-            self,
-            request,
-            Confirmation(
-                action="cancel",
-                permission=_permission_of(operation),
-                target=f"{row.kind}: {operation.description}",
-                title=_("Cancel the operation"),
-                text=_("It ends before its next batch. What is done stays done; the rest stays as it is."),
-                submit=_("Cancel the operation"),
-                perform=lambda: self._cancel(operation, back_url),
-                back_url=back_url,
-                facts=((_("Operation"), f"{row.kind}: {operation.description}"), (_("Done so far"), number(operation.done))),
-                blocked="" if row.is_open else _("The operation has ended: there is nothing to cancel."),
-                is_dangerous=True,
-                crumbs=(Crumb(_name(row), back_url),),
-            ),
-        )
+        return Confirmation(
+            action="cancel",
+            permission=_permission_of(operation),
+            target=f"{row.kind}: {operation.description}",
+            title=_("Cancel the operation"),
+            text=_("It ends before its next batch. What is done stays done; the rest stays as it is."),
+            submit=_("Cancel the operation"),
+            perform=lambda: self._cancel(operation, back_url),
+            back_url=back_url,
+            facts=((_("Operation"), f"{row.kind}: {operation.description}"), (_("Done so far"), number(operation.done))),
+            blocked="" if row.is_open else _("The operation has ended: there is nothing to cancel."),
+            is_dangerous=True,
+            crumbs=(Crumb(_name(row), back_url),),
+        ).answer(self, request)
 
     def _cancel(self, operation: Operation, back_url: str) -> ActionOutcome:
         if not cancel_operation(operation.pk):

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, refusal, require
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, begin_operation, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
 from sqlqueue_app.dashboard.exporting import export, wanted_format
@@ -419,27 +419,23 @@ def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpRespo
         return ActionOutcome(_("%(count)s messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted)
 
     waiting = depth_number(depth)
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="purge",
-            permission=Permission.PURGE,
-            target=queue.name,
-            title=_("Purge the queue %(name)s") % {"name": queue.name},
-            text=_("All its messages are deleted, and cannot be brought back.")
-            if is_long
-            else _("All its messages are deleted, also those that arrive until then. They cannot be brought back."),
-            submit=_("Delete all messages"),
-            perform=purge,
-            back_url=pages.queue_url(queue),
-            facts=((_("Messages"), waiting.text), (_("Table"), table.qualified)),
-            warnings=(_("Save them first, if they may be needed: the page of the queue has a link for it."),),
-            typed=queue.name,
-            is_dangerous=True,
-            crumbs=_crumbs(pages, queue),
-        ),
-    )
+    return Confirmation(
+        action="purge",
+        permission=Permission.PURGE,
+        target=queue.name,
+        title=_("Purge the queue %(name)s") % {"name": queue.name},
+        text=_("All its messages are deleted, and cannot be brought back.")
+        if is_long
+        else _("All its messages are deleted, also those that arrive until then. They cannot be brought back."),
+        submit=_("Delete all messages"),
+        perform=purge,
+        back_url=pages.queue_url(queue),
+        facts=((_("Messages"), waiting.text), (_("Table"), table.qualified)),
+        warnings=(_("Save them first, if they may be needed: the page of the queue has a link for it."),),
+        typed=queue.name,
+        is_dangerous=True,
+        crumbs=_crumbs(pages, queue),
+    ).answer(pages, request)
 
 
 def _move_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -453,26 +449,22 @@ def _move_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpRespon
         scope = queue_scope(table, queue.name, target_of(get_settings(), to))
         return begin_operation(pages, request, "move_queue", scope, pages.queue_url(queue))
 
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="move_queue",
-            permission=Permission.MOVE,
-            target=queue.name + (f" → {to}" if to else ""),
-            title=_("Move all messages of %(name)s") % {"name": queue.name},
-            text=_("They are put at the end of another queue as they are, in their order, each exactly once."),
-            submit=_("Move all messages"),
-            perform=move,
-            back_url=pages.queue_url(queue),
-            facts=((_("Messages"), depth_number(table.depth()).text), (_("Table"), table.qualified)),
-            warnings=warnings,
-            fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
-            errors=() if to else (_("Name the queue that the messages are moved to."),),
-            is_dangerous=True,
-            crumbs=_crumbs(pages, queue),
-        ),
-    )
+    return Confirmation(
+        action="move_queue",
+        permission=Permission.MOVE,
+        target=queue.name + (f" → {to}" if to else ""),
+        title=_("Move all messages of %(name)s") % {"name": queue.name},
+        text=_("They are put at the end of another queue as they are, in their order, each exactly once."),
+        submit=_("Move all messages"),
+        perform=move,
+        back_url=pages.queue_url(queue),
+        facts=((_("Messages"), depth_number(table.depth()).text), (_("Table"), table.qualified)),
+        warnings=warnings,
+        fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
+        errors=() if to else (_("Name the queue that the messages are moved to."),),
+        is_dangerous=True,
+        crumbs=_crumbs(pages, queue),
+    ).answer(pages, request)
 
 
 def _purge_expired_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -485,22 +477,18 @@ def _purge_expired_view(pages: QueueAdmin, request: HttpRequest, name: str) -> H
             _("%(count)s expired messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted
         )
 
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="purge_expired",
-            permission=Permission.PURGE,
-            target=queue.name,
-            title=_("Purge the expired messages of %(name)s") % {"name": queue.name},
-            text=_("Messages whose time to be received has passed are deleted; no receiver would handle them."),
-            submit=_("Delete the expired messages"),
-            perform=purge,
-            back_url=pages.queue_url(queue),
-            facts=((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),),
-            crumbs=_crumbs(pages, queue),
-        ),
-    )
+    return Confirmation(
+        action="purge_expired",
+        permission=Permission.PURGE,
+        target=queue.name,
+        title=_("Purge the expired messages of %(name)s") % {"name": queue.name},
+        text=_("Messages whose time to be received has passed are deleted; no receiver would handle them."),
+        submit=_("Delete the expired messages"),
+        perform=purge,
+        back_url=pages.queue_url(queue),
+        facts=((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),),
+        crumbs=_crumbs(pages, queue),
+    ).answer(pages, request)
 
 
 def _remove_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -514,25 +502,21 @@ def _remove_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResp
 
     blocked = "" if gone is not None else _("It is not the callback queue of a process that is gone.")
     waiting = "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
-    return confirm(
-        pages,
-        request,
-        Confirmation(
-            action="remove_callback_queue",
-            permission=Permission.PURGE,
-            target=queue.name,
-            title=_("Remove the queue %(name)s") % {"name": queue.name},
-            text=_("The table is dropped with the replies in it, and the process that had leased it is forgotten."),
-            submit=_("Remove the queue"),
-            perform=remove,
-            back_url=pages.queue_url(queue),
-            facts=((_("Replies in it"), waiting), (_("Table"), table.qualified)),
-            typed=queue.name,
-            blocked=blocked,
-            is_dangerous=True,
-            crumbs=_crumbs(pages, queue),
-        ),
-    )
+    return Confirmation(
+        action="remove_callback_queue",
+        permission=Permission.PURGE,
+        target=queue.name,
+        title=_("Remove the queue %(name)s") % {"name": queue.name},
+        text=_("The table is dropped with the replies in it, and the process that had leased it is forgotten."),
+        submit=_("Remove the queue"),
+        perform=remove,
+        back_url=pages.queue_url(queue),
+        facts=((_("Replies in it"), waiting), (_("Table"), table.qualified)),
+        typed=queue.name,
+        blocked=blocked,
+        is_dangerous=True,
+        crumbs=_crumbs(pages, queue),
+    ).answer(pages, request)
 
 
 def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
 from sqlqueue_app.dashboard.page import PageAdmin
@@ -148,7 +148,7 @@ class RedirectAdmin(PageAdmin):
         self, request: HttpRequest, action: str, target: str, title: str, perform: Any, submit: str, **more: Any
     ) -> HttpResponse:
         text = _("A redirect is used when a failed message is retried, and for nothing else.")
-        confirmation = Confirmation(
+        return Confirmation(
             action=action,
             permission=Permission.REDIRECT,
             target=target,
@@ -158,8 +158,7 @@ class RedirectAdmin(PageAdmin):
             perform=perform,
             back_url=self.url(),
             **more,
-        )
-        return confirm(self, request, confirmation)
+        ).answer(self, request)
 
     def _row(self, request: HttpRequest, redirect: Redirect, pending_url: str, *, is_missing: bool) -> RedirectRow:
         buttons = [

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from sqlqueue_app.browsing.messages import find_sent_message
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, stamp
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -141,7 +141,7 @@ class ScheduleAdmin(PageAdmin):
     def _confirm(
         self, request: HttpRequest, each: ScheduleStatus, action: str, title: str, text: str, submit: str, perform: Any, **more: Any
     ) -> HttpResponse:
-        confirmation = Confirmation(
+        return Confirmation(
             action=action,
             permission=Permission.SETTINGS,
             target=f"{each.name} ({each.send})",
@@ -153,8 +153,7 @@ class ScheduleAdmin(PageAdmin):
             facts=((_("Message type"), each.send), (_("When"), each.cron or "–")),
             crumbs=(Crumb(each.name),),
             **more,
-        )
-        return confirm(self, request, confirmation)
+        ).answer(self, request)
 
     def _read(self) -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
         """The time, the schedules, and the problem if they cannot be read."""

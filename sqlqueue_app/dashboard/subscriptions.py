@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, not_found
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, confirm
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
@@ -106,24 +106,20 @@ class SubscriptionAdmin(PageAdmin):
         warnings = []
         if found.subscribes_again:
             warnings.append(_("A worker of the endpoint subscribes again when it starts: it has a handler for the event."))
-        return confirm(
-            self,
-            request,
-            Confirmation(
-                action="unsubscribe",
-                permission=Permission.SETTINGS,
-                target=f"{row.endpoint}: {row.topic}",
-                title=_("End the subscription of %(endpoint)s") % {"endpoint": row.endpoint},
-                text=_("Events that are published from now on are not sent to it; others need a few seconds to see it."),
-                submit=_("Unsubscribe"),
-                perform=perform,
-                back_url=self.url(),
-                facts=((_("Event"), row.topic), (_("Queue"), row.address)),
-                warnings=warnings,
-                is_dangerous=True,
-                crumbs=(Crumb(row.topic),),
-            ),
-        )
+        return Confirmation(
+            action="unsubscribe",
+            permission=Permission.SETTINGS,
+            target=f"{row.endpoint}: {row.topic}",
+            title=_("End the subscription of %(endpoint)s") % {"endpoint": row.endpoint},
+            text=_("Events that are published from now on are not sent to it; others need a few seconds to see it."),
+            submit=_("Unsubscribe"),
+            perform=perform,
+            back_url=self.url(),
+            facts=((_("Event"), row.topic), (_("Queue"), row.address)),
+            warnings=warnings,
+            is_dangerous=True,
+            crumbs=(Crumb(row.topic),),
+        ).answer(self, request)
 
     def _find(self, request: HttpRequest, topic: str, endpoint: str) -> Subscriber:
         try:

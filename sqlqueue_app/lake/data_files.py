@@ -16,8 +16,6 @@ from urllib.request import url2pathname
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
 
-# --- Errors -----------------------------------------------------------------------------------------------------------
-
 
 class LakeError(SqlQueueError):
     """The lake or one of its files cannot be read."""
@@ -26,8 +24,6 @@ class LakeError(SqlQueueError):
 class LakeEngineMissing(ConfigurationError):
     """The package that reads the lake is not installed; the message shows the command that installs it."""
 
-
-# --- Data files -------------------------------------------------------------------------------------------------------
 
 # The tables with one row per message.
 SEARCHED: Final = (MESSAGES.name, FAILURES.name)
@@ -100,8 +96,6 @@ def glob_files(lake: str) -> Iterator[DataFile]:
                 yield found
 
 
-# --- Marker file ------------------------------------------------------------------------------------------------------
-
 MARKER_NAME: Final = "_sqlqueue.json"
 MARKER_FORMAT: Final = 1
 """The format that this version writes, and the newest that it reads."""
@@ -134,8 +128,6 @@ def read_marker(text: str) -> LakeMarker:
         )
     return found
 
-
-# --- Parquet options --------------------------------------------------------------------------------------------------
 
 ROWS_OF_A_GROUP: Final = 20_000
 """The smallest unit of a column that a search reads: about 30 MB of headers and body, in 0.02 s.

@@ -37,8 +37,6 @@ _OF_FAILURES: Final = ("exception_type", "exception_message", "unique_message_id
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CURSOR: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})\.(.{0,400})", re.DOTALL)
 
-# --- Queries and results ----------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -157,9 +155,6 @@ class Results:
     files: int = 0
     problems: list[str] = field(default_factory=list)
     count: int | None = None
-
-
-# --- Search -----------------------------------------------------------------------------------------------------------
 
 
 def search(

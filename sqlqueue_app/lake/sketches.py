@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-# --- Sketches ---------------------------------------------------------------------------------------------------------
-
 Sketch = dict[int, int]
 """Counts by bucket; a missing bucket counts zero."""
 

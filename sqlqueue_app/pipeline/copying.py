@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# --- Copies of failed messages ----------------------------------------------------------------------------------------
-
 _WRITTEN_AT_ONCE: Final = 500
 Key = tuple[int, str]
 """RowVersion and id of a row. A recreated table reuses row versions, but with other ids."""

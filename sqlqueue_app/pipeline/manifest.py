@@ -166,8 +166,6 @@ class Manifest:
         return len(retired)
 
 
-# --- Runs -------------------------------------------------------------------------------------------------------------
-
 HEARTBEAT_SECONDS: Final = 10.0
 DEAD_AFTER: Final = timedelta(minutes=2)
 _KILLED: Final = "the process was killed, or its machine was lost"

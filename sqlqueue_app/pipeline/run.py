@@ -37,8 +37,6 @@ logger = logging.getLogger("sqlqueue.pipeline")
 _LOST_AT_MOST: Final = 10
 ProgressCallback = Callable[["PipelineProgress"], None]
 
-# --- Options and queues -----------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
@@ -129,9 +127,6 @@ def check_aliases(settings: Settings) -> str:
             'writes both in one transaction: add "sqlqueue_app.routers.SqlQueueRouter" to DATABASE_ROUTERS, and migrate'
         )
     return managed
-
-
-# --- Run --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -33,8 +33,6 @@ _MISSING = "FileNotFoundException"
 _THERE = "FileAlreadyExistsException"
 INFLIGHT: Final = "_inflight"
 
-# --- Errors -----------------------------------------------------------------------------------------------------------
-
 
 class PipelineError(SqlQueueError):
     """The pipeline cannot continue; the message says what is wrong and what to do. The queues are unchanged."""
@@ -46,9 +44,6 @@ class PipelineBusy(PipelineError):
 
 class BatchLost(PipelineError):
     """Another consumer took rows or files of the batch: it was rolled back and can be retried at once."""
-
-
-# --- Paths ------------------------------------------------------------------------------------------------------------
 
 
 def inflight(batch: uuid.UUID) -> str:

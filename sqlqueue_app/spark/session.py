@@ -259,8 +259,6 @@ def _adapt(session: SparkSession, active: SparkContext, master: str, wanted: Map
     return session
 
 
-# --- Errors -----------------------------------------------------------------------------------------------------------
-
 _OURS = re.compile(r"sqlqueue_app\.messages\.errors\.(?P<kind>\w+): (?P<text>[^\n]+)")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '(?P<name>[^']+)'")
 _TRACEBACK = "Traceback (most recent call last):"
@@ -424,8 +422,6 @@ def pack(folder: Path) -> Path:
                     packed.write(path, path.relative_to(root).as_posix())
     return archive
 
-
-# --- Signals ----------------------------------------------------------------------------------------------------------
 
 JAVA_OPTION: Final = "-Xrs"
 

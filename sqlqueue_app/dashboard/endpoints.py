@@ -41,7 +41,7 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import instance_state, queue_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, path_of
 from sqlqueue_app.failures.selection import FailureSelection
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, SqlQueueError
+from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, is_dead, managed_alias
@@ -59,7 +59,7 @@ from sqlqueue_app.status.instances import InstanceState, InstanceStatus, read_in
 from sqlqueue_app.status.queues import QueueKind
 from sqlqueue_app.status.samples import read_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +173,18 @@ class EndpointAdmin(PageAdmin):
             return None  # the tables of `migrate` are missing
         alias = managed_alias()
         names = [status.name for status in each.queues if status.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
-        try:
-            with guarded_read(alias, "read the samples of an endpoint"):
-                over_time = measures_over_time(alias, each.name, period.length, now)
-                by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now)
-                queued = read_samples(alias, names, period.length, now)
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            return None
-        samples = [sample for taken in queued.values() for sample in taken]
-        return History(
-            by_type,
-            endpoint_charts(over_time, samples, period, now),
-            [measure_row(name, measured) for name, measured in by_type.items()],
-            [measure_row(name, measured) for name, measured in by_instance.items()],
-        )
+        with optional_read(alias, "read the samples of an endpoint"):
+            over_time = measures_over_time(alias, each.name, period.length, now)
+            by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now)
+            queued = read_samples(alias, names, period.length, now)
+            samples = [sample for taken in queued.values() for sample in taken]
+            return History(
+                by_type,
+                endpoint_charts(over_time, samples, period, now),
+                [measure_row(name, measured) for name, measured in by_type.items()],
+                [measure_row(name, measured) for name, measured in by_instance.items()],
+            )
+        return None
 
 
 def _known_name(path: str, settings: Settings) -> str:

@@ -36,7 +36,6 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
 from sqlqueue_app.failures.queries import count_failures
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import (
     CheckResult,
     DelayedMessage,
@@ -62,7 +61,7 @@ from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_rece
 from sqlqueue_app.status.overview import Status, callback_queues, read_status, working_queues
 from sqlqueue_app.status.queues import HeadAge, KnownQueue, NoAge, ProblemKind, QueueKind, QueueProblem, QueueStatus
 from sqlqueue_app.status.samples import read_totals, resolution_for
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.connections import database_now, optional_read
 
 # Of actions and of events.
 _SHOWN = 10
@@ -118,33 +117,27 @@ class DashboardAdmin(PageAdmin):
     def _read(self, status: Status, period: Period) -> _Managed:
         """Read the managed tables; empty if they are missing."""
         alias = managed_alias()
-        try:
-            with guarded_read(alias, "read the tables of the dashboard"):
-                now = status.managed_now or database_now(alias)
-                # Right also where no worker is alive, as the pages of the failed messages, which look closer.
-                if not any(each.works_for_all for each in status.instances) and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
-                    catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-                unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
-                count, exact = count_failures(unresolved)
-                running, minimums = _running_and_minimums(alias)
-                rows = list(OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
-                results = read_results(alias, now)
-                events = list(Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN])
-                wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
-                charts = _charts(alias, wanted, period, now)
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            return _Managed()
-        return _Managed(
-            bounded_number(count, exact=exact),
-            running,
-            minimums,
-            [(row, stamp(row.at)) for row in rows],
-            [event_row(self, each) for each in events],
-            results,
-            charts,
-        )
+        with optional_read(alias, "read the tables of the dashboard"):
+            now = status.managed_now or database_now(alias)
+            # Right also where no worker is alive, as the pages of the failed messages, which look closer.
+            if not any(each.works_for_all for each in status.instances) and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
+                catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+            unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
+            count, exact = count_failures(unresolved)
+            running, minimums = _running_and_minimums(alias)
+            actions = OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
+            events = Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
+            wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
+            return _Managed(
+                bounded_number(count, exact=exact),
+                running,
+                minimums,
+                [(action, stamp(action.at)) for action in actions],
+                [event_row(self, each) for each in events],
+                read_results(alias, now),
+                _charts(alias, wanted, period, now),
+            )
+        return _Managed()
 
 
 def _running_and_minimums(alias: str) -> tuple[int, dict[str, int]]:

@@ -50,7 +50,7 @@ from sqlqueue_app.status.instances import (
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
 from sqlqueue_app.status.samples import read_samples, resolution_for
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
 
@@ -119,15 +119,11 @@ class QueueAdmin(PageAdmin):
 
     def _charts(self, queue: KnownQueue, period: Period) -> list[Chart]:
         alias = managed_alias()
-        try:
-            with guarded_read(alias, "read the samples of a queue"):
-                now = database_now(alias)
-                samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            return []  # the tables of `migrate` are missing; the overview reports it
-        return queue_charts(samples, period, now) if samples else []
+        with optional_read(alias, "read the samples of a queue"):
+            now = database_now(alias)
+            samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
+            return queue_charts(samples, period, now) if samples else []
+        return []  # the tables of `migrate` are missing; the overview reports it
 
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """One message in full."""
@@ -284,14 +280,9 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
     Queues without samples are missing; empty if samples cannot be read.
     """
     alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the samples of the queues"):
-            now = database_now(alias)
-            samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return {}
+    samples: dict[str, list[QueueSample]] = {}
+    with optional_read(alias, "read the samples of the queues"):
+        samples = read_samples(alias, [each.name for each in status.queues], RECENT, database_now(alias))
     found = {}
     for name, taken in samples.items():
         known = [each for each in taken if each.written is not None]

@@ -22,6 +22,7 @@ from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNot
 from sqlqueue_app.models import Endpoint
 from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem
 from sqlqueue_app.status.subscriptions import SubscribedEvent, Subscriber, read_matrix, remove_subscriptions
+from sqlqueue_app.tables.connections import optional_read
 
 PAGE_SIZE: Final = 50
 COLUMNS: Final = ("event", "endpoint", "address", "queue_exists", "in_settings", "handled", "live_processes", "orphan")
@@ -122,17 +123,13 @@ class SubscriptionAdmin(PageAdmin):
         ).answer(self, request)
 
     def _find(self, request: HttpRequest, topic: str, endpoint: str) -> Subscriber:
-        try:
-            matrix = read_matrix(get_settings())
-        except ConnectionLost:
-            raise
-        except DatabaseError:
-            matrix = []
-        for event in matrix:
-            if name_of_path(topic, [event.topic]) is not None:
-                for each in event.subscribers:
-                    if name_of_path(endpoint, [each.subscription.endpoint]) is not None:
-                        return each
+        settings = get_settings()
+        with optional_read(settings.database, "look for a subscription"):
+            for event in read_matrix(settings):
+                if name_of_path(topic, [event.topic]) is not None:
+                    for each in event.subscribers:
+                        if name_of_path(endpoint, [each.subscription.endpoint]) is not None:
+                            return each
         raise not_found(request, Permission.SETTINGS, _("There is no such subscription."))
 
     def _row(self, request: HttpRequest, event: SubscribedEvent) -> SubscribedEventRow:

@@ -87,14 +87,13 @@ class CheckAdmin(PageAdmin):
     def mute_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Have a check not count for a while."""
         result = self._found(request, pk)
-        asked = request.POST.get("hours", "8")
-        hours = int(asked) if asked in _TIMES else None
+        choice = request.POST.get("hours", "8")
+        hours = int(choice) if choice in _TIMES else None
 
         def perform() -> ActionOutcome:
             until = database_now(managed_alias()) + timedelta(hours=hours or 0)
             self._mute(result, until, actor_of(request).name)
-            told = stamp(until)
-            return ActionOutcome(_("The check is muted until %(until)s.") % {"until": f"{told.date} {told.time}"}, self.url())
+            return ActionOutcome(_("The check is muted until %(until)s.") % {"until": stamp(until)}, self.url())
 
         return self._confirm(
             request,
@@ -107,7 +106,7 @@ class CheckAdmin(PageAdmin):
             ),
             submit=_("Mute"),
             perform=perform,
-            fields=(Field("hours", _("For how long"), asked, choices=[(key, str(label)) for key, label in _TIMES.items()]),),
+            fields=(Field("hours", _("For how long"), choice, choices=[(key, str(label)) for key, label in _TIMES.items()]),),
             errors=() if hours is not None or CONFIRMED not in request.POST else (_("Choose one of the times."),),
         )
 
@@ -152,11 +151,13 @@ class CheckAdmin(PageAdmin):
             blocked=blocked,
         )
 
-    def _confirm(self, request: HttpRequest, result: CheckResult, **asked: Any) -> HttpResponse:
-        """Ask, as every action on a result does."""
-        return Confirmation(
-            permission=Permission.SETTINGS, target=_target(result), back_url=self.url(), facts=_facts(result), **asked
-        ).answer(self, request)
+    def _confirm(self, request: HttpRequest, result: CheckResult, **more: Any) -> HttpResponse:
+        target = f"{result.name}: {result.subject}" if result.subject else result.name
+        facts = [(_("Of what"), result.subject)] if result.subject else []
+        if result.failing:
+            facts.append((_("What it says"), finding_in_words(result.name, result.subject, result.details)))
+        found = Confirmation(permission=Permission.SETTINGS, target=target, back_url=self.url(), facts=facts, **more)
+        return found.answer(self, request)
 
     def _found(self, request: HttpRequest, pk: int) -> CheckResult:
         # No column holds a greater number; SQLite and PostgreSQL refuse it each in its way.
@@ -168,17 +169,6 @@ class CheckAdmin(PageAdmin):
     def _mute(self, result: CheckResult, until: datetime | None, by: str) -> None:
         if not mute(managed_alias(), result.pk, until, by):
             raise ConfigurationError(_("There is no such result any more: the check has passed, or is gone."))
-
-
-def _target(result: CheckResult) -> str:
-    return f"{result.name}: {result.subject}" if result.subject else result.name
-
-
-def _facts(result: CheckResult) -> tuple[tuple[str, str], ...]:
-    facts = [(_("Of what"), result.subject)] if result.subject else []
-    if result.failing:
-        facts.append((_("What it says"), finding_in_words(result.name, result.subject, result.details)))
-    return tuple(facts)
 
 
 def _lines(results: Iterable[CheckResult], now: datetime) -> Iterator[tuple[object, ...]]:
@@ -221,13 +211,13 @@ class CheckRow:
 def check_row(result: CheckResult, now: datetime, buttons: tuple[Button, ...] = ()) -> CheckRow:
     """The row of a result, `now` by the clock of its database. Never raises, whatever stands in it."""
     details = result.details if isinstance(result.details, dict) else {}
-    told = (result.name, result.subject, details)
+    outcome = (result.name, result.subject, details)
     return CheckRow(
         result=result,
         label=label_of(result.name),
         state=check_state(result, now),
-        finding=finding_in_words(*told) if result.failing else "",
-        advice=advice_in_words(*told) if result.failing else "",
+        finding=finding_in_words(*outcome) if result.failing else "",
+        advice=advice_in_words(*outcome) if result.failing else "",
         sql=str(details.get("sql", "")) if result.failing else "",
         since=stamp_of(result.since),
         checked=stamp_of(result.checked_at),

@@ -24,7 +24,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failure_actions import SAMPLE, failure_action_pages, failure_buttons, note_page
-from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size, stamp
+from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
@@ -318,8 +318,8 @@ class FailureAdmin(PageAdmin):
             status_at=stamp(message.status_at),
             failed_at=stamp(message.failed_at),
             first_failed_at=stamp(message.first_failed_at),
-            sent_at=stamp(message.sent_at) if message.sent_at else None,
-            size=size_text(message.size),
+            sent_at=stamp_of(message.sent_at),
+            size=size_of(message.size),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
             kept_days=FAILURES_KEPT.days,
@@ -397,19 +397,10 @@ _LONGEST_BAR = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """One piece of a trend as a rectangle."""
-
-    x: int
-    y: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
 class Trend:
-    """The failures of the last 24 hours as bars and as text."""
+    """The failures of the last 24 hours as text and as bars, each with x, y and height."""
 
-    bars: tuple[Bar, ...]
+    bars: tuple[tuple[int, int, int], ...]
     text: str
 
 
@@ -467,14 +458,14 @@ def note_of(group: FailureGroup) -> Note | None:
     """The note of a group with author and time."""
     if not group.note:
         return None
-    return Note(group.note, group.noted_by, stamp(group.noted_at) if group.noted_at else None)
+    return Note(group.note, group.noted_by, stamp_of(group.noted_at))
 
 
 def trend_of(pieces: tuple[int, ...]) -> Trend:
     """Bars scaled to a height of 20, and a text."""
     most = max(pieces, default=0) or 1
     heights = [max(round(each * _LONGEST_BAR / most), 1) if each else 0 for each in pieces]
-    bars = tuple(Bar(place * 5, _LONGEST_BAR - height, height) for place, height in enumerate(heights) if height)
+    bars = tuple((place * 5, _LONGEST_BAR - height, height) for place, height in enumerate(heights) if height)
     failures, recent = sum(pieces), pieces[-1] if pieces else 0
     text = ngettext("%(count)s failure in 24 hours", "%(count)s failures in 24 hours", failures) % {"count": number(failures)}
     if failures:
@@ -557,11 +548,6 @@ def scope_in_words(count: int, scope: str, *, exact: bool) -> str:
     """A number of messages with a description of what it counts."""
     text = bounded_number(count, exact=exact).text
     return ngettext("%(count)s message: %(scope)s", "%(count)s messages: %(scope)s", count) % {"count": text, "scope": scope}
-
-
-def size_text(value: int | None) -> str:
-    """The size of a body."""
-    return _("NULL") if value is None else size(value)
 
 
 # --- List requests ----------------------------------------------------------------------------------------------------

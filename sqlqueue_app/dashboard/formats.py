@@ -33,6 +33,10 @@ class Stamp:
     time: str
     utc: str
 
+    def __str__(self) -> str:
+        """The date and the time in the current time zone."""
+        return f"{self.date} {self.time}"
+
 
 def number(value: int) -> str:
     """A number with thousands separators."""
@@ -77,6 +81,11 @@ def size(value: int) -> str:
         if value < factor * 1024:
             return f"{_rounded(value / factor, 1)} {unit}"
     return _rounded(value / 1024**3, 1) + " " + _("GiB")
+
+
+def size_of(value: int | None) -> str:
+    """Like `size`, for a column that may be NULL."""
+    return _("NULL") if value is None else size(value)
 
 
 def duration(value: timedelta) -> str:

@@ -29,7 +29,7 @@ from sqlqueue_app.browsing.messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text, require
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, stamp
+from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, size_of, stamp_of
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
@@ -100,9 +100,9 @@ def message_row(each: MessageSummary, url: str, failure_url: str = "") -> Messag
         summary=each,
         url=url,
         more_types=max(len(each.types) - 1, 0),
-        time_sent=stamp(each.time_sent) if each.time_sent else None,
-        expires=stamp(each.expires) if each.expires else None,
-        size=_("NULL") if each.size is None else size(each.size),
+        time_sent=stamp_of(each.time_sent),
+        expires=stamp_of(each.expires),
+        size=size_of(each.size),
         flags=flag_states(each),
         note=each.unreadable or each.failure or "",
         failure_url=failure_url,

@@ -197,8 +197,7 @@ class OperationAdmin(PageAdmin):
 
 
 def _name(row: OperationRow) -> str:
-    at = row.requested
-    return row.kind if at is None else f"{row.kind} {at.date} {at.time}"
+    return row.kind if row.requested is None else f"{row.kind} {row.requested}"
 
 
 def _permission_of(operation: Operation) -> Permission:

@@ -256,13 +256,12 @@ def _state(each: ScheduleStatus) -> State:
 def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
     stored = each.state
     if stored is not None and stored.changed_at is not None and stored.changed_by:
-        when = _when(stored.changed_at)
         text = _("enabled by %(who)s, %(when)s") if stored.enabled else _("disabled by %(who)s, %(when)s")
-        yield text % {"who": stored.changed_by, "when": when}
+        yield text % {"who": stored.changed_by, "when": stamp(stored.changed_at)}
     if each.error and stored is not None and stored.failed_at is not None:
-        yield _("It cannot be sent since %(when)s: %(error)s") % {"when": _when(stored.failed_at), "error": each.error}
+        yield _("It cannot be sent since %(when)s: %(error)s") % {"when": stamp(stored.failed_at), "error": each.error}
     if each.late_since is not None and each.is_enabled:
-        words = {"when": _when(each.late_since), "age": _ago(now - each.late_since)}
+        words = {"when": stamp(each.late_since), "age": _ago(now - each.late_since)}
         yield _("The message of %(when)s was not sent, %(age)s late.") % words
     if each.cron is None:
         yield _("No schedule of this name with this message is in the settings of this site; the database knows it.")
@@ -271,11 +270,6 @@ def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
     if stored is not None and stored.run_requested_at is not None:
         age = _ago(now - stored.run_requested_at)
         yield _("A run was asked for %(age)s ago; a worker sends it within 10 seconds.") % {"age": age}
-
-
-def _when(instant: datetime) -> str:
-    found = stamp(instant)
-    return f"{found.date} {found.time}"
 
 
 def _ago(age: timedelta) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.urls import URLPattern
 from django.utils.text import capfirst
@@ -44,33 +43,23 @@ PAGE_SIZE: Final = 100
 COLUMNS: Final = ("at", "severity", "kind", "subject", "text", "details")
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """The filters of the query string; `since` and `until` are inclusive days in the current time zone."""
+_Found = TypeVar("_Found", bound=Model)
 
-    severity: str = ""
-    kind: str = ""
-    subject: str = ""
-    since: date | None = None
-    until: date | None = None
 
-    @classmethod
-    def read(cls, request: HttpRequest) -> EventFilter:
-        """Parse a query string; invalid values are ignored."""
-        values = {name: request.GET.get(name, "").strip().replace("\x00", "") for name in ("severity", "kind", "subject")}
-        return cls(
-            values["severity"] if values["severity"] in Severity.values else "",
-            values["kind"] if values["kind"] in set(EventKind) else "",
-            values["subject"],
-            day_of(request.GET.get("since", "")),
-            day_of(request.GET.get("until", "")),
-        )
+def filtered(
+    request: HttpRequest, found: QuerySet[_Found], lookups: Mapping[str, str], choices: Mapping[str, Container[str]]
+) -> tuple[QuerySet[_Found], dict[str, Any]]:
+    """The rows that match a query string, newest first, and its filters; invalid values are ignored.
 
-    def queryset(self) -> QuerySet[Event]:
-        """The matching events, newest first."""
-        chosen = {"severity": self.severity, "kind": self.kind, "subject__icontains": self.subject}
-        found = Event.objects.using(managed_alias()).filter(**{name: value for name, value in chosen.items() if value})
-        return found.filter(within("at", self.since, self.until)).order_by("-at", "-pk")
+    `lookups` by parameter, of which `choices` take only these values. `since` and `until` are inclusive days in the current time
+    zone.
+    """
+    filters = {name: request.GET.get(name, "").strip().replace("\x00", "") for name in lookups}
+    filters.update((name, "") for name, known in choices.items() if filters[name] not in known)
+    since, until = (day_of(request.GET.get(name, "")) for name in ("since", "until"))
+    chosen = {lookups[name]: value for name, value in filters.items() if value}
+    found = found.filter(within("at", since, until), **chosen).order_by("-at", "-pk")
+    return found, {**filters, "since": since, "until": until}
 
 
 class EventAdmin(PageAdmin):
@@ -82,8 +71,9 @@ class EventAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The events, newest first, or all matching events as a file."""
-        filters = EventFilter.read(request)
-        found = filters.queryset()
+        lookups = {"severity": "severity", "kind": "kind", "subject": "subject__icontains"}
+        choices = {"severity": Severity.values, "kind": set(EventKind)}
+        found, filters = filtered(request, Event.objects.using(managed_alias()), lookups, choices)
         if wanted_format(request):
             return export(request, "events", COLUMNS, _lines(found))
         keyset = keyset_page(request, found, "at", size=PAGE_SIZE)
@@ -223,31 +213,6 @@ class ActionRow:
     operation_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class ActionFilter:
-    """The filters of the query string; `since` and `until` are inclusive days in the current time zone."""
-
-    user: str = ""
-    action: str = ""
-    result: str = ""
-    since: date | None = None
-    until: date | None = None
-
-    @classmethod
-    def read(cls, request: HttpRequest) -> ActionFilter:
-        """Parse a query string; invalid values are ignored."""
-        values = {name: request.GET.get(name, "").strip().replace("\x00", "") for name in ("user", "action", "result")}
-        if values["result"] not in ActionResult.values:
-            values["result"] = ""
-        return cls(**values, since=day_of(request.GET.get("since", "")), until=day_of(request.GET.get("until", "")))
-
-    def queryset(self) -> QuerySet[OperatorAction]:
-        """The matching actions, newest first."""
-        chosen = {"user_name": self.user, "action": self.action, "result": self.result}
-        found = OperatorAction.objects.using(managed_alias()).filter(**{name: value for name, value in chosen.items() if value})
-        return found.filter(within("at", self.since, self.until)).order_by("-at", "-pk")
-
-
 class ActionAdmin(PageAdmin):
     """The page of actions. It needs the permission `sqlqueue_app.view_queue`."""
 
@@ -257,8 +222,9 @@ class ActionAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The actions, newest first, or all matching actions as a file."""
-        filters = ActionFilter.read(request)
-        found = filters.queryset()
+        lookups = {"user": "user_name", "action": "action", "result": "result"}
+        everything = OperatorAction.objects.using(managed_alias())
+        found, filters = filtered(request, everything, lookups, {"result": ActionResult.values})
         if wanted_format(request):
             return export(request, "actions", ACTION_COLUMNS, found.values_list(*_ACTION_FIELDS).iterator(chunk_size=1_000))
         keyset = keyset_page(request, found, "at", size=PAGE_SIZE)

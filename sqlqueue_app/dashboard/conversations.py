@@ -122,8 +122,8 @@ class ConversationAdmin(PageAdmin):
 
 
 def _first_row(request: HttpRequest, count: int) -> int:
-    asked = request.GET.get("from", "")
-    return min(max(int(asked) - 1, 0), count - 1) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0
+    first = request.GET.get("from", "")
+    return min(max(int(first) - 1, 0), count - 1) if first.isascii() and first.isdigit() and len(first) < 7 else 0
 
 
 # --- Flow diagram, pure geometry --------------------------------------------------------------------------------------
@@ -354,63 +354,6 @@ class Shape:
     css: str
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A message in the flow diagram; coordinates are texts, which no language puts separators into."""
-
-    shape: Shape
-    x: str
-    y: str
-
-
-@dataclass(frozen=True, slots=True)
-class FlowText:
-    """The flow diagram."""
-
-    boxes: tuple[Box, ...]
-    lines: tuple[FlowLine, ...]
-    width: str
-    height: str
-    box_width: str = str(BOX_WIDTH)
-    box_height: str = str(BOX_HEIGHT)
-
-
-@dataclass(frozen=True, slots=True)
-class LaneText:
-    """A lane of the sequence diagram: its endpoint in full and cut, the left and the middle."""
-
-    name: str
-    shown: str
-    left: str
-    x: str
-
-
-@dataclass(frozen=True, slots=True)
-class ArrowText:
-    """A message in the sequence diagram."""
-
-    shape: Shape
-    arrow: SequenceArrow
-    x: str
-    y: str
-    bar_x: str
-    bar_y: str
-    bar_height: str
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceText:
-    """The sequence diagram."""
-
-    lanes: tuple[LaneText, ...]
-    arrows: tuple[ArrowText, ...]
-    width: str
-    height: str
-    lane_width: str = str(LANE_WIDTH - 20)
-    head_height: str = str(HEAD_HEIGHT)
-    bar_width: str = str(BAR_WIDTH)
-
-
 def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
     """The rows of the messages at these places, in the order of the tree."""
     causes: defaultdict[int, list[str]] = defaultdict(list)
@@ -420,7 +363,7 @@ def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
         TalkRow(
             number=str(place + 1),
             message=branch.message,
-            name=_name(branch.message),
+            name=branch.message.message_type or _("without a type"),
             url=url_of(branch.message),
             kind=str(KIND_WORDS[branch.message.kind]),
             state=_state(branch.message),
@@ -451,20 +394,21 @@ def _seconds(length: timedelta | None) -> float | None:
     return None if length is None else length.total_seconds()
 
 
-def flow_of(forest: Forest, url_of: UrlOf) -> FlowText:
-    """The flow diagram."""
+def flow_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
+    """Template variables for the flow diagram: `boxes` are shapes with their spots."""
     drawn = flow_diagram(forest)
-    boxes = []
-    for branch, spot in zip(forest.branches, drawn.spots, strict=True):
+    shapes = []
+    for branch in forest.branches:
         message = branch.message
         times = f"{_state(message).word} · {_length(message.processing)}" if message.processing else str(_state(message).word)
         lines = (message.short_type or _("without a type"), message.receiving or "–", times)
-        boxes.append(Box(_shape(message, url_of, lines, _BOX_LETTERS), str(spot.x), str(spot.y)))
-    return FlowText(tuple(boxes), drawn.lines, str(drawn.width), str(drawn.height))
+        shapes.append(_shape(message, url_of, lines, _BOX_LETTERS))
+    boxes = list(zip(shapes, drawn.spots, strict=True))
+    return {"drawn": drawn, "boxes": boxes, "box_width": BOX_WIDTH, "box_height": BOX_HEIGHT}
 
 
-def sequence_of(forest: Forest, url_of: UrlOf) -> SequenceText:
-    """The sequence diagram."""
+def sequence_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
+    """Template variables for the sequence diagram: `lanes` are an endpoint in full and cut, the left and the middle."""
     drawn = sequence_diagram(forest)
     arrows = []
     for branch, arrow in zip(forest.branches, drawn.arrows, strict=True):
@@ -473,15 +417,14 @@ def sequence_of(forest: Forest, url_of: UrlOf) -> SequenceText:
         shape = _shape(
             message, url_of, (message.short_type or _("without a type"),), int(arrow.label_width / _LETTER) - len(outcome)
         )
-        shape = replace(shape, lines=(shape.lines[0] + outcome,))
-        left, top, height = (str(each) for each in arrow.bar)
-        arrows.append(ArrowText(shape, arrow, str(arrow.label_x), str(arrow.label_y), left, top, height))
-    lanes = tuple(_lane(each.endpoint or _("not known"), each.x) for each in drawn.lanes)
-    return SequenceText(lanes, tuple(arrows), str(drawn.width), str(drawn.height))
-
-
-def _lane(name: str, x: int) -> LaneText:
-    return LaneText(name, _cut(name, int((LANE_WIDTH - 28) / _LETTER)), str(x - LANE_WIDTH // 2 + 10), str(x))
+        arrows.append((replace(shape, lines=(shape.lines[0] + outcome,)), arrow))
+    letters = int((LANE_WIDTH - 28) / _LETTER)
+    lanes = [
+        (name, _cut(name, letters), x - LANE_WIDTH // 2 + 10, x)
+        for name, x in ((each.endpoint or _("not known"), each.x) for each in drawn.lanes)
+    ]
+    sizes = {"lane_width": LANE_WIDTH - 20, "head_height": HEAD_HEIGHT, "bar_width": BAR_WIDTH}
+    return {"drawn": drawn, "lanes": lanes, "arrows": arrows, **sizes}
 
 
 def _shape(message: ConversationMessage, url_of: UrlOf, lines: tuple[str, ...], letters: int) -> Shape:
@@ -533,10 +476,6 @@ def extent_texts(extent: ScanExtent) -> list[str]:
         else:
             found.append(text % {"count": number(extent.lake.files)})
     return found
-
-
-def _name(message: ConversationMessage) -> str:
-    return message.message_type or _("without a type")
 
 
 def _found_in(message: ConversationMessage) -> str:

@@ -65,23 +65,15 @@ def set_made_at(response: HttpResponseBase, seconds: float) -> HttpResponseBase:
     return response
 
 
-def nothing_newer() -> HttpResponse:
-    """The answer to a page that is newer than the kept answer."""
-    return HttpResponse(status=204)
-
-
 def etag_of(content: bytes) -> str:
     """The entity tag of a page: equal for pages that look the same."""
     return f'"{hashlib.sha256(_VOLATILE.sub(b"", content)).hexdigest()[:32]}"'
 
 
-def has_already(request: HttpRequest, etag: str) -> bool:
-    """Whether our script has the page with this tag."""
-    return request.headers.get("If-None-Match") == etag
-
-
-def not_modified(etag: str) -> HttpResponse:
-    """The answer to a client that has the page with this tag."""
+def not_modified(request: HttpRequest, etag: str) -> HttpResponse | None:
+    """304 if our script has the page with this tag."""
+    if request.headers.get("If-None-Match") != etag:
+        return None
     same = HttpResponseNotModified()
     same["ETag"] = etag
     return same
@@ -92,8 +84,7 @@ def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase
     if not is_live(request) or response.status_code != 200 or not isinstance(response, HttpResponse):
         return response
     etag = response.get("ETag") or etag_of(response.content)
-    if has_already(request, etag):
-        same = not_modified(etag)
+    if (same := not_modified(request, etag)) is not None:
         if MADE_HEADER in response:
             same[MADE_HEADER] = response[MADE_HEADER]
         return same
@@ -187,12 +178,11 @@ class LiveAnswers:
 
     def _nothing_new(self, request: HttpRequest, known: _Answer) -> HttpResponse | None:
         if known.as_of < self._as_of_page(request):
-            return nothing_newer()
-        if has_already(request, known.etag):
-            same = not_modified(known.etag)
+            return HttpResponse(status=204)
+        same = not_modified(request, known.etag)
+        if same is not None:
             set_made_at(same, known.as_of)
-            return same
-        return None
+        return same
 
     def _remember(self, request: HttpRequest, known: _Answer) -> None:
         if settings.SESSION_COOKIE_NAME not in request.COOKIES:
@@ -245,18 +235,14 @@ def _reader(request: HttpRequest) -> tuple[str, str]:
 
 
 def _with_content(request: HttpRequest, known: _Answer) -> HttpResponse:
-    """A response with the kept content."""
-    response = HttpResponse(_with_token(request, known.content))
+    """A response with the kept content, with this user's CSRF token in its forms."""
+    content = known.content
+    if TOKEN.search(content):
+        field_of_user = f'<input type="hidden" name="csrfmiddlewaretoken" value="{get_token(request)}">'.encode()
+        content = TOKEN.sub(lambda _found: field_of_user, content)
+    response = HttpResponse(content)
     response["ETag"] = known.etag
     return response
-
-
-def _with_token(request: HttpRequest, content: bytes) -> bytes:
-    """The content with this user's CSRF token in its forms."""
-    if not TOKEN.search(content):
-        return content
-    field_of_user = f'<input type="hidden" name="csrfmiddlewaretoken" value="{get_token(request)}">'.encode()
-    return TOKEN.sub(lambda _found: field_of_user, content)
 
 
 live_answers = LiveAnswers()

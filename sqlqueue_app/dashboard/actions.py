@@ -153,6 +153,12 @@ class Field:
     is_private: bool = False
 
 
+def typed_text(request: HttpRequest, name: str) -> str:
+    """What was typed into a field, or before the form is sent, what the query string says for it."""
+    source = request.POST if request.method == "POST" else request.GET
+    return source.get(name, "").strip().replace("\x00", "")
+
+
 def _result_of(operation: Operation | None) -> ActionResult:
     """The recorded result of an action that started an operation."""
     if operation is None or operation.state == OperationState.COMPLETED:

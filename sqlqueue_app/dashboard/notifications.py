@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may, refusal
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, typed_text
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, Stamp, State, number, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -266,12 +267,12 @@ class NotificationAdmin(PageAdmin):
         return self._confirm(request, action, f"{rule.name}: {shown_target(rule.channel, rule.target)}", **named, **more)
 
     def _confirm(
-        self, request: HttpRequest, action: str, target: str, *, rule: NotificationRule | None = None, **asked: Any
+        self, request: HttpRequest, action: str, target: str, *, rule: NotificationRule | None = None, **more: Any
     ) -> HttpResponse:
         if rule is not None:
-            asked["back_url"] = self.url("rule", rule.pk)
-            asked["crumbs"] = (Crumb(rule.name, asked["back_url"]),)
-        return Confirmation(action=action, permission=Permission.SETTINGS, target=target, **asked).answer(self, request)
+            more["back_url"] = self.url("rule", rule.pk)
+            more["crumbs"] = (Crumb(rule.name, more["back_url"]),)
+        return Confirmation(action=action, permission=Permission.SETTINGS, target=target, **more).answer(self, request)
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
         return self.missing(request, _("Rule not found"), _("There is no such rule: it was deleted."))
@@ -282,9 +283,7 @@ def _rule(pk: int) -> NotificationRule | None:
 
 
 def _typed(request: HttpRequest) -> dict[str, str]:
-    """What was typed into the form, or stands in the query string by the names of its fields."""
-    source = request.POST if request.method == "POST" else request.GET
-    return {name: source.get(name, "").strip().replace("\x00", "") for name in _TEXTS}
+    return {name: typed_text(request, name) for name in _TEXTS}
 
 
 def _texts_of(rule: NotificationRule) -> dict[str, str]:
@@ -323,8 +322,8 @@ def _fields(texts: dict[str, str], help_of_secret: str) -> tuple[Field, ...]:
 def _lines(request: HttpRequest, found: QuerySet[NotificationRule]) -> Iterator[tuple[object, ...]]:
     for each in found.iterator(chunk_size=1_000):
         to = target_for(request, each.channel, each.target)
-        told = (each.pk, each.name, each.enabled, each.kind, each.subject, each.threshold, each.channel, to)
-        yield *told, each.throttle_seconds, sorted(each.raised), each.notified_at, each.changed_by, each.changed_at
+        columns = (each.pk, each.name, each.enabled, each.kind, each.subject, each.threshold, each.channel, to)
+        yield *columns, each.throttle_seconds, sorted(each.raised), each.notified_at, each.changed_by, each.changed_at
 
 
 # --- Log --------------------------------------------------------------------------------------------------------------
@@ -370,19 +369,15 @@ class LogFilter:
 
 def log_pages(pages: PageAdmin) -> list[URLPattern]:
     """The log, and sending one of it again."""
-
-    def log(request: HttpRequest) -> HttpResponseBase:
-        return _log(pages, request)
-
-    def again(request: HttpRequest, pk: UUID) -> HttpResponse:
-        return _again(pages, request, pk)
-
-    return [pages.readonly_view("deliveries/", log, "deliveries"), pages.action_view("deliveries/<uuid:pk>/again/", again, "again")]
+    return [
+        pages.readonly_view("deliveries/", partial(_log, pages), "deliveries"),
+        pages.action_view("deliveries/<uuid:pk>/again/", partial(_again, pages), "again"),
+    ]
 
 
 def _log(pages: PageAdmin, request: HttpRequest) -> HttpResponseBase:
-    asked = LogFilter.read(request)
-    found = asked.queryset()
+    filters = LogFilter.read(request)
+    found = filters.queryset()
     if wanted_format(request):
         return export(request, "notifications", LOG_COLUMNS, _log_lines(request, found))
     alias = managed_alias()
@@ -397,9 +392,9 @@ def _log(pages: PageAdmin, request: HttpRequest) -> HttpResponseBase:
         crumbs=(Crumb(title),),
         rows=[delivery_row(pages, request, each) for each in keyset.rows],
         refused=refusal(request, Permission.SETTINGS),
-        asked=asked,
+        filters=filters,
         rules=[("", _("all")), *((str(key), name) for key, name in rules)],
-        asked_rule="" if asked.rule is None else str(asked.rule),
+        chosen_rule="" if filters.rule is None else str(filters.rule),
         states=[("", _("any")), *((value, str(label)) for value, label in DeliveryState.choices)],
         kept_days=NOTIFICATIONS_KEPT.days,
         **keyset.links(),
@@ -447,8 +442,8 @@ def _again(pages: PageAdmin, request: HttpRequest, pk: UUID) -> HttpResponse:
 def _log_lines(request: HttpRequest, found: QuerySet[NotificationDelivery]) -> Iterator[tuple[object, ...]]:
     for each in found.iterator(chunk_size=1_000):
         to = target_for(request, each.channel, each.target)
-        told = (each.pk, each.created_at, each.rule_name, each.channel, to, each.is_test, news_of(each), each.state)
-        yield *told, each.attempts, each.next_attempt_at, each.finished_at, each.error
+        columns = (each.pk, each.created_at, each.rule_name, each.channel, to, each.is_test, news_of(each), each.state)
+        yield *columns, each.attempts, each.next_attempt_at, each.finished_at, each.error
 
 
 # --- Rows -------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
+from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, typed_text
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
 from sqlqueue_app.dashboard.page import PageAdmin
@@ -74,7 +74,7 @@ class RedirectAdmin(PageAdmin):
 
     def make_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for both queues and create the redirect."""
-        source, target = _typed(request, "from"), _typed(request, "to")
+        source, target = typed_text(request, "from"), typed_text(request, "to")
 
         def perform() -> ActionOutcome:
             made = make_redirect(get_settings(), source, target, by=actor_of(request).name)
@@ -99,7 +99,7 @@ class RedirectAdmin(PageAdmin):
         redirect = Redirect.objects.using(managed_alias()).filter(pk=pk).first()
         if redirect is None:
             return self._unknown(request)
-        target = _typed(request, "to") or redirect.to_address
+        target = typed_text(request, "to") or redirect.to_address
 
         def perform() -> ActionOutcome:
             change_redirect(get_settings(), redirect, target)
@@ -174,11 +174,6 @@ class RedirectAdmin(PageAdmin):
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
         return self.missing(request, _("Redirect not found"), _("There is no such redirect: it was removed."))
-
-
-def _typed(request: HttpRequest, name: str) -> str:
-    source = request.POST if request.method == "POST" else request.GET
-    return source.get(name, "").strip().replace("\x00", "")
 
 
 def _exists(address: str) -> bool:

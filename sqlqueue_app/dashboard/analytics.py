@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
@@ -40,12 +41,12 @@ from sqlqueue_app.browsing.analytics import (
 from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart
 from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
-from sqlqueue_app.dashboard.formats import Stamp, number, precise_duration, rate, size, stamp, stamp_of, whole
+from sqlqueue_app.dashboard.formats import number, precise_duration, rate, size, stamp, stamp_of, whole
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
 from sqlqueue_app.lake.search import INSTALL
 from sqlqueue_app.lake.sketches import from_json, quantile
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import Endpoint, FailedMessage, NotableKind, NotableMessage, PipelineRun
+from sqlqueue_app.models import Endpoint, FailedMessage, NotableKind, PipelineRun
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import guarded_read
 
@@ -157,7 +158,7 @@ class AnalyticsAdmin(PageAdmin):
             query.pop(name, None)
         return {
             "endpoints": known_endpoints() if fresh.committed_at and not wanted_format(request) else [],
-            "asked": filters,
+            "filters": filters,
             "longest": LONGEST,
             "part": part,
             "parts": [(str(label), f"{self.url(name)}?{query.urlencode()}", name == part) for name, label in _PARTS],
@@ -195,6 +196,7 @@ class AnalyticsAdmin(PageAdmin):
             rows = ((each.id, name, each.title, each.count, each.first_seen, each.last_seen) for each in found)
             return export(request, f"groups {filters.period.name}", GROUP_COLUMNS, rows)
         groups = read_groups(filters.query, name)
+        url_of_group = partial(self.url_of, FailedMessage, "group")
         return self._page(
             request,
             "analytics_groups",
@@ -203,8 +205,7 @@ class AnalyticsAdmin(PageAdmin):
             classifiers=[(each, str(word)) for each, word in CLASSIFIER_WORDS.items()],
             chart=group_chart(groups, filters.query, max(filters.query.seconds, HOUR)),
             rows=[
-                (each, number(each.count), stamp(each.first_seen), stamp(each.last_seen), self._group_url(each.id))
-                for each in groups
+                (each, number(each.count), stamp(each.first_seen), stamp(each.last_seen), url_of_group(each.id)) for each in groups
             ],
         )
 
@@ -250,36 +251,31 @@ class AnalyticsAdmin(PageAdmin):
         """The slowest and the largest messages."""
         found = {kind: read_top_messages(filters.query, kind) for kind in NotableKind.values}
         if wanted_format(request):
-            rows = (
+            lines = (
                 (kind, each.value, each.at, each.endpoint, each.message_type, each.message_id, each.conversation_id)
                 for kind, messages in found.items()
                 for each in messages
             )
-            return export(request, f"notable {filters.period.name}", NOTABLE_COLUMNS, rows)
+            return export(request, f"notable {filters.period.name}", NOTABLE_COLUMNS, lines)
         kinds = (
             (NotableKind.SLOWEST, _("The slowest messages"), _("Processing time"), _length),
-            (NotableKind.LARGEST, _("The largest messages"), _("Body"), _octets),
+            (NotableKind.LARGEST, _("The largest messages"), _("Body"), lambda value: size(int(value))),
         )
-        lists = [(title, label, [self._notable(each, text_of) for each in found[kind]]) for kind, title, label, text_of in kinds]
+        lists = []
+        for kind, title, label, text_of in kinds:
+            rows = [
+                (each, text_of(each.value), stamp_of(each.at), self.conversation_url(each.conversation_id)) for each in found[kind]
+            ]
+            lists.append((title, label, rows))
         return self._page(request, "analytics_notable", head, lists=lists)
-
-    def _notable(self, each: NotableMessage, text_of: Callable[[float], str]) -> tuple[NotableMessage, str, Stamp | None, str]:
-        return each, text_of(each.value), stamp_of(each.at), self.conversation_url(each.conversation_id)
 
     def endpoint_url(self, name: str) -> str:
         """The page of an endpoint; empty without a name."""
         return self.url_of(Endpoint, "endpoint", path_of(name)) if name else ""
 
-    def _group_url(self, group: object) -> str:
-        return self.url_of(FailedMessage, "group", group)
-
 
 def _length(seconds: float | None) -> str:
     return "–" if seconds is None else precise_duration(timedelta(seconds=seconds))
-
-
-def _octets(value: float) -> str:
-    return size(int(value))
 
 
 def _edge_line(each: Edge) -> tuple[Any, ...]:
@@ -306,12 +302,10 @@ class RollupRow:
     endpoint: str
     message_type: str
     url: str
-    processed: str
-    failed: str
+    rollup: Rollup
     failure_rate: str
     processing: tuple[str, ...]
     critical: tuple[str, ...]
-    negative: str
     bytes: str
 
 
@@ -321,12 +315,10 @@ def rollup_row(endpoint: str, message_type: str, each: Rollup, url: str = "") ->
         endpoint,
         message_type,
         url,
-        number(each.processed),
-        number(each.failed),
+        each,
         _percent(each.failure_rate),
         tuple(map(_length, (each.processing_mean, *(each.processing_of(fraction) for fraction, _name in QUANTILES)))),
         tuple(map(_length, (each.critical_mean, *(each.critical_of(fraction) for fraction, _name in QUANTILES)))),
-        number(each.critical_negative) if each.critical_negative else "",
         size(each.body_bytes),
     )
 

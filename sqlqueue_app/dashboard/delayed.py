@@ -33,7 +33,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button, may, not_found, refusal, require
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
 from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size, stamp_of
+from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_file, message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
@@ -69,7 +69,7 @@ class DelayedAdmin(PageAdmin):
             request,
             "delayed_tables",
             live_seconds=LIVE_SECONDS,
-            rows=[table_row(each, self.table_url(each.name), now) for each in found],
+            rows=[table_row(each, self.table_url(each.name) if each.exists is not False else "", now) for each in found],
             install_command=INSTALL_COMMAND if any(each.exists is False for each in found) else "",
             **(extra_context or {}),
         )
@@ -100,7 +100,7 @@ class DelayedAdmin(PageAdmin):
             rows=[delayed_row(each, self.message_url(known, each.key)) for each in found.messages],
             chosen=delayed_buttons(self, request, known) if found.messages else [],
             is_first=after is None,
-            next_query=_next_query(found),
+            next_query="" if found.next is None else urlencode({"due": found.next.due, "after": found.next.key}),
         )
 
     def message_view(self, request: HttpRequest, table: str, key: str) -> HttpResponse:
@@ -126,7 +126,7 @@ class DelayedAdmin(PageAdmin):
             crumbs=(Crumb(known.name, self.table_url(known.name)), Crumb(message.key)),
             known=known,
             row=delayed_row(message, request.path),
-            size=_("NULL") if detail.summary.size is None else size(detail.summary.size),
+            size=size_of(detail.summary.size),
             buttons=delayed_buttons(self, request, known, message.key),
             table_url=self.table_url(known.name),
             **message_context(self, request, detail),
@@ -187,10 +187,6 @@ def _named(path: str, tables: list[KnownDelayed]) -> KnownDelayed | None:
     return None
 
 
-def _next_query(found: DelayedPage) -> str:
-    return "" if found.next is None else urlencode({"due": found.next.due, "after": found.next.key})
-
-
 # --- Rows and exports -------------------------------------------------------------------------------------------------
 
 TABLE_COLUMNS: Final = ("table", "endpoint", "in_settings", "exists", "messages", "exact", "overdue", "next_due")
@@ -236,30 +232,29 @@ class DelayedMessageRow:
     kind: str
 
 
-def table_row(each: DelayedStatus, url: str, now: datetime) -> DelayedTableRow:
-    """The row of a table; `now` is the clock of the database."""
+def table_row(each: DelayedStatus, url: str, now: datetime | None = None) -> DelayedTableRow:
+    """The row of a table; `now` is the clock of the database, without which no time is left to a worker."""
     state = _state(each, now)
     return DelayedTableRow(
         status=each,
-        url=url if each.exists is not False else "",
+        url=url,
         state=state,
         note=_("no worker moves them") if state.level is Grade.WARNING else "",
         waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
         overdue=None if each.overdue is None else bounded_number(each.overdue, exact=each.exact),
         next_due=stamp_of(each.next_due),
-        left="" if each.next_due is None else time_left((each.next_due - now).total_seconds()),
+        left="" if each.next_due is None or now is None else time_left((each.next_due - now).total_seconds()),
     )
 
 
-def _state(each: DelayedStatus, now: datetime) -> State:
+def _state(each: DelayedStatus, now: datetime | None) -> State:
     if each.exists is False:
         return State(Grade.ERROR, _("Missing"))
     if each.waiting is None or each.overdue is None:
         return State(Grade.ERROR, _("Cannot be read"))
     if not each.overdue:
         return State(Grade.OK, _("OK"))
-    late = None if each.next_due is None else (now - each.next_due).total_seconds()
-    if late is not None and late <= OVERDUE_SECONDS:
+    if now is not None and each.next_due is not None and (now - each.next_due).total_seconds() <= OVERDUE_SECONDS:
         return State(Grade.OK, _("OK"))
     return State(Grade.WARNING, _("Overdue"))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
-from sqlqueue_app.dashboard.access import Button, Permission, may, refusal_text
+from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import endpoint_action_pages, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.exporting import export, wanted_format
@@ -27,18 +27,16 @@ from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
     Grade,
     Number,
-    Stamp,
     State,
     depth_number,
     duration,
     number,
     precise_duration,
     rate,
-    stamp,
     whole,
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.overview import instance_state, queue_row
+from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
@@ -149,17 +147,24 @@ class EndpointAdmin(PageAdmin):
     def _queue_url(self, name: str) -> str:
         return self.url_of(Queue, "messages", path_of(name)) if self.admin_site.is_registered(Queue) else ""
 
-    def _processes(self, request: HttpRequest, each: EndpointStatus) -> list[Any]:
+    def _processes(self, request: HttpRequest, each: EndpointStatus) -> list[InstanceRow]:
         depths = {
             status.queue.address.table: depth_number(status.depth)
             for status in each.queues
             if status.queue.kind is QueueKind.CALLBACK and status.depth is not None
         }
         return [
-            process_row(instance, depths, self._queue_url, instance_buttons(self, request, instance)) for instance in each.instances
+            instance_row(
+                instance,
+                self._queue_url(instance.callback_queue) if instance.callback_queue in depths else "",
+                depths.get(instance.callback_queue or ""),
+                _note(instance),
+                instance_buttons(self, request, instance),
+            )
+            for instance in each.instances
         ]
 
-    def _queue_rows(self, each: EndpointStatus) -> list[Any]:
+    def _queue_rows(self, each: EndpointStatus) -> list[QueueRow]:
         held = {instance.callback_queue for instance in each.instances}
         return [
             queue_row(look, self._queue_url, each.instances)
@@ -262,14 +267,9 @@ class MeasureRow:
     """Measurements of a period. Times are None if no message has one."""
 
     name: str
-    handled: str
+    measured: Measured
     throughput: str
-    failures: str
-    immediate: str
-    delayed: str
-    moved: str
     retries_rate: str
-    failures_rate: str
     processing: Time | None
     processing_max: Time | None
     critical: Time | None
@@ -291,21 +291,6 @@ class EndpointRow:
     versions: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """A process of an endpoint; `threads` are queue, busy and live threads; `note` is a pending request."""
-
-    instance: InstanceStatus
-    state: State
-    note: str
-    heartbeat: str
-    started: Stamp
-    threads: tuple[tuple[str, int, int], ...]
-    callback_url: str
-    callback_depth: Number | None
-    buttons: tuple[Button, ...]
-
-
 def time_of(seconds: float | None) -> Time | None:
     """A formatted time."""
     return None if seconds is None else Time(precise_duration(timedelta(seconds=seconds)), seconds < 0)
@@ -315,14 +300,9 @@ def measure_row(name: str, measured: Measured) -> MeasureRow:
     """A row of measurements."""
     return MeasureRow(
         name=name,
-        handled=number(measured.handled),
+        measured=measured,
         throughput=rate(measured.throughput),
-        failures=number(measured.failures),
-        immediate=number(measured.immediate_retries),
-        delayed=number(measured.delayed_retries),
-        moved=number(measured.moved_to_error),
         retries_rate=rate(measured.retries / measured.length),
-        failures_rate=rate(measured.failures / measured.length),
         processing=time_of(measured.processing_mean),
         processing_max=time_of(measured.processing_max) if measured.handled else None,
         critical=time_of(measured.critical_mean),
@@ -360,24 +340,6 @@ def _state(each: EndpointStatus) -> State:
     if each.dead:
         return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(each.dead)})
     return State(Grade.OK, _("Alive"))
-
-
-def process_row(
-    each: InstanceStatus, depths: Mapping[str, Number], url_of_queue: Callable[[str], str], buttons: tuple[Button, ...]
-) -> ProcessRow:
-    """The row of a process; `depths` by callback queue."""
-    queue = each.callback_queue or ""
-    return ProcessRow(
-        instance=each,
-        state=instance_state(each.state),
-        note=_note(each),
-        heartbeat=duration(each.heartbeat_age),
-        started=stamp(each.started_at),
-        threads=tuple((name, each.busy.get(name, 0), live) for name, live in each.threads.items()),
-        callback_url=url_of_queue(queue) if queue in depths else "",
-        callback_depth=depths.get(queue),
-        buttons=buttons,
-    )
 
 
 def _note(each: InstanceStatus) -> str:

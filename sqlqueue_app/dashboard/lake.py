@@ -71,7 +71,7 @@ class LakeSearchAdmin(PageAdmin):
         return self.page(
             request,
             "lake_search",
-            asked=form,
+            fields=form,
             longest=LONGEST,
             ranges=[(name, str(label)) for name, label, _length in RANGES],
             kinds=[(name, str(label)) for name, label in KINDS],
@@ -254,7 +254,6 @@ class LakeRow:
     state: State
     processing: str
     critical: str
-    is_negative: bool
     size: str
 
 
@@ -268,7 +267,6 @@ def lake_row(each: FoundMessage, url: str, conversation_url: str) -> LakeRow:
         state_of(each),
         _length(each.processing_seconds),
         _length(each.critical_seconds),
-        each.critical_seconds is not None and each.critical_seconds < 0,
         "NULL" if each.body_bytes is None else size(each.body_bytes),
     )
 
@@ -345,10 +343,6 @@ class RunRow:
     state: State
     started: Stamp | None
     took: str
-    batches: str
-    messages: str
-    failures: str
-    unreadable: str
     bytes: str
 
 
@@ -385,5 +379,4 @@ def _row(run: PipelineRun, now: datetime) -> RunRow:
     state = State(Grade.WARNING, _("nothing heard of it")) if is_silent else State(level, str(word))
     end = run.ended_at or (run.heartbeat_at if is_silent else now)
     took = duration(max(end - run.started_at, timedelta()))
-    batches, messages, failures, unreadable = (number(each) for each in (run.batches, run.messages, run.failures, run.unreadable))
-    return RunRow(run, state, stamp_of(run.started_at), took, batches, messages, failures, unreadable, size(run.bytes))
+    return RunRow(run, state, stamp_of(run.started_at), took, size(run.bytes))

@@ -15,7 +15,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Button
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
+from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
 from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
@@ -56,7 +58,6 @@ from sqlqueue_app.monitoring.checks import FAILURES, MINIMUMS, MOVER, SCHEDULES,
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.delayed import DelayedStatus
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, threads_on
 from sqlqueue_app.status.overview import Status, callback_queues, read_status, working_queues
 from sqlqueue_app.status.queues import HeadAge, KnownQueue, NoAge, ProblemKind, QueueKind, QueueProblem, QueueStatus
@@ -302,18 +303,15 @@ class AgeText:
 class QueueRow:
     """A row of the table of queues. Numbers are None if they could not be counted."""
 
-    name: str
+    status: QueueStatus
     url: str
-    table: str
     kind: str
-    endpoints: str
     state: State
     depth: Number | None
     expiring: Number | None
     expired: Number | None
     age: AgeText | None
     threads: int | None
-    problem: QueueProblem | None
     rates: tuple[float, float] | None = None
 
     @property
@@ -323,28 +321,18 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OverviewDelayedRow:
-    """A row of the tables of delayed messages. Numbers are None if they could not be counted."""
-
-    endpoint: str
-    table: str
-    state: State
-    waiting: Number | None
-    overdue: Number | None
-    url: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class InstanceRow:
-    """A row of the table of instances."""
+    """A process; `threads` are queue, busy and live threads; `note` is a pending request."""
 
     instance: InstanceStatus
     state: State
     heartbeat: str
     started: Stamp
-    threads: tuple[tuple[str, int], ...]
-    callback_url: str | None
+    threads: tuple[tuple[str, int, int], ...]
+    callback_url: str
     callback_depth: Number | None
+    note: str
+    buttons: tuple[Button, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +341,7 @@ class Overview:
 
     queues: tuple[QueueRow, ...]
     others: tuple[QueueRow, ...]
-    delayed: tuple[OverviewDelayedRow, ...]
+    delayed: tuple[DelayedTableRow, ...]
     callbacks: tuple[QueueRow, ...]
     callbacks_open: bool
     instances: tuple[InstanceRow, ...]
@@ -409,19 +397,24 @@ def overview_of(
     def row(each: QueueStatus) -> QueueRow:
         found = queue_row(each, url_of, status.instances)
         found = replace(found, rates=(rates or {}).get(each.name))
-        if each.queue.kind is QueueKind.ERROR and found.problem is None and status.error_queue_owner == "servicecontrol":
+        if each.queue.kind is QueueKind.ERROR and each.problem is None and status.error_queue_owner == "servicecontrol":
             return replace(found, state=State(Grade.INFO, _("Belongs to ServiceControl")))
         return found
+
+    def instance(each: InstanceStatus) -> InstanceRow:
+        queue = status.callback_of(each)
+        depth = None if queue is None or queue.depth is None else depth_number(queue.depth)
+        return instance_row(each, "" if queue is None else url_of(queue.name), depth)
 
     callbacks = tuple(map(row, callback_queues(status)))
     return Overview(
         queues=tuple(row(each) for each in working_queues(status) if each.queue.kind is not QueueKind.OTHER),
         others=tuple(row(each) for each in status.queues if each.queue.kind is QueueKind.OTHER),
-        delayed=tuple(_delayed_row(each, delayed_url) for each in status.delayed),
+        delayed=tuple(table_row(each, delayed_url(each.name) if each.exists else "") for each in status.delayed),
         callbacks=callbacks,
         # Opened if something is wrong: unfetched replies, missing tables.
         callbacks_open=any(each.state.level is not Grade.OK for each in callbacks),
-        instances=tuple(_instance_row(status, each, url_of) for each in status.instances),
+        instances=tuple(map(instance, status.instances)),
         instances_problem=status.instances_problem,
         taken_at=stamp(status.taken_at),
         database=status.database,
@@ -437,35 +430,15 @@ def queue_row(
     """The row of one queue, which these instances may receive from or lease."""
     depth = each.depth
     return QueueRow(
-        name=each.name,
+        status=each,
         url=url_of(each.name),
-        table=each.table,
         kind=str(KINDS[each.queue.kind]),
-        endpoints=", ".join(each.queue.endpoints),
         state=_state(each, instances),
         depth=None if depth is None else depth_number(depth),
         expiring=None if depth is None else bounded_number(depth.expiring, exact=each.expiry_exact),
         expired=None if depth is None else bounded_number(depth.expired, exact=each.expiry_exact),
         age=_age(each.head_age),
         threads=threads_on(each.queue.address.table, instances),
-        problem=each.problem,
-    )
-
-
-def _delayed_row(each: DelayedStatus, url_of: Callable[[str], str]) -> OverviewDelayedRow:
-    if each.exists is False:
-        state = State(Grade.ERROR, str(_PROBLEM_WORDS[ProblemKind.MISSING]))
-    elif each.waiting is None or each.overdue is None:
-        state = State(Grade.ERROR, str(_PROBLEM_WORDS[ProblemKind.UNREADABLE]))
-    else:
-        state = State(Grade.WARNING, _("Overdue")) if each.overdue else State(Grade.OK, _("OK"))
-    return OverviewDelayedRow(
-        endpoint=each.endpoint,
-        table=each.table,
-        state=state,
-        waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
-        overdue=None if each.overdue is None else bounded_number(each.overdue, exact=each.exact),
-        url=url_of(each.name) if each.exists else "",
     )
 
 
@@ -505,16 +478,20 @@ def _age(age: HeadAge | None) -> AgeText | None:
     return AgeText(duration(age.age), _("from the header %(header)s") % {"header": age.header})
 
 
-def _instance_row(status: Status, each: InstanceStatus, url_of: Callable[[str], str]) -> InstanceRow:
-    callback = status.callback_of(each)
+def instance_row(
+    each: InstanceStatus, callback_url: str, callback_depth: Number | None, note: str = "", buttons: tuple[Button, ...] = ()
+) -> InstanceRow:
+    """The row of a process, with the URL of its callback queue and the messages in it."""
     return InstanceRow(
         instance=each,
         state=instance_state(each.state),
         heartbeat=duration(each.heartbeat_age),
         started=stamp(each.started_at),
-        threads=tuple(each.threads.items()),
-        callback_url=url_of(callback.name) if callback is not None else None,
-        callback_depth=depth_number(callback.depth) if callback is not None and callback.depth is not None else None,
+        threads=tuple((name, each.busy.get(name, 0), live) for name, live in each.threads.items()),
+        callback_url=callback_url,
+        callback_depth=callback_depth,
+        note=note,
+        buttons=buttons,
     )
 
 

@@ -307,7 +307,7 @@ MESSAGE_COLUMNS: Final = ("row_version", "message_id", "types", "intent", "time_
 
 def exported_queues(status: Status, overview: Overview) -> Iterator[tuple[Any, ...]]:
     """One row per queue, in the order of the page."""
-    shown = {row.name: row for row in (*overview.queues, *overview.others, *overview.callbacks)}
+    shown = {row.status.name: row for row in (*overview.queues, *overview.others, *overview.callbacks)}
     for each in status.queues:
         row, depth = shown[each.name], each.depth
         age = each.head_age.age if each.head_age is not None else None

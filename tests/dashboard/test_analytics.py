@@ -117,6 +117,12 @@ def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
     assert "Nothing was counted in this time." in page("?endpoint=Nobody").text()
 
 
+def test_the_form_shows_what_is_filtered_by(computed: QueueDatabase) -> None:
+    found = page("?endpoint=Sales&type=Shop.*&period=7d")
+    shown = {name: found.find("input", name=name)[0].get("value") for name in ("endpoint", "type", "period")}
+    assert shown == {"endpoint": "Sales", "type": "Shop.*", "period": "7d"}
+
+
 def test_quantiles_are_those_of_the_merged_sketches(computed: QueueDatabase) -> None:
     (order, bill) = sorted(rows("?period=1d"), key=lambda each: str(each["message_type"]), reverse=True)
     assert (order["processed"], order["failed"], order["critical_negative"]) == (3, 1, 0)

@@ -286,7 +286,6 @@ class EndpointRow:
     depth: Number | None
     measured: MeasureRow | None
     failed: Number | None
-    alive: int
     busy: str
     versions: str
 
@@ -319,7 +318,6 @@ def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
         depth=None if each.depth is None else depth_number(each.depth),
         measured=None if each.measured is None else measure_row(each.name, each.measured),
         failed=None if each.failed is None else Number(each.failed, number(each.failed)),
-        alive=len(each.alive),
         busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
         versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
     )

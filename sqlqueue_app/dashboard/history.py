@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, stamp_of
+from sqlqueue_app.dashboard.formats import Grade, Stamp, State, stamp_of
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, day_of, keyset_page, path_of, within
 from sqlqueue_app.messages.failure_groups import guid_of
@@ -209,7 +209,6 @@ class ActionRow:
     action: OperatorAction
     at: Stamp | None
     result: State
-    count: str
     operation_url: str
 
 
@@ -241,4 +240,4 @@ class ActionAdmin(PageAdmin):
     def _row(self, action: OperatorAction) -> ActionRow:
         level, word = _RESULTS.get(ActionResult(action.result), (Grade.INFO, action.result))
         url = "" if action.operation_id is None else self.url_of(Operation, "operation", action.operation_id)
-        return ActionRow(action, stamp_of(action.at), State(level, str(word)), number(action.count), url)
+        return ActionRow(action, stamp_of(action.at), State(level, str(word)), url)

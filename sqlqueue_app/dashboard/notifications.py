@@ -67,8 +67,8 @@ class NotificationAdmin(PageAdmin):
             self.action_view("<int:pk>/edit/", hiding(self.edit_view), "edit"),
             self.action_view("<int:pk>/secret/", hiding(self.secret_view), "secret"),
             self.action_view("<int:pk>/test/", self.test_view, "test"),
-            self.action_view("<int:pk>/enable/", self.enable_view, "enable"),
-            self.action_view("<int:pk>/disable/", self.disable_view, "disable"),
+            self.action_view("<int:pk>/enable/", partial(self.enable_view, enabled=True), "enable"),
+            self.action_view("<int:pk>/disable/", partial(self.enable_view, enabled=False), "disable"),
             self.action_view("<int:pk>/delete/", self.remove_view, "delete"),
         ]
 
@@ -213,25 +213,19 @@ class NotificationAdmin(PageAdmin):
         words = (_("Send a test"), text, _("Send the test"))
         return self._act(request, pk, "test notification rule", words, perform)
 
-    def enable_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Asks, then has the rule looked at."""
+    def enable_view(self, request: HttpRequest, pk: int, *, enabled: bool) -> HttpResponse:
+        """Asks, then enables or disables the rule."""
 
         def perform() -> ActionOutcome:
-            set_enabled(pk, True, by=actor_of(request).name)
-            return ActionOutcome(_("The rule is enabled."), self.url("rule", pk))
+            set_enabled(pk, enabled, by=actor_of(request).name)
+            return ActionOutcome(_("The rule is enabled.") if enabled else _("The rule is disabled."), self.url("rule", pk))
 
-        text = _("It begins anew: what is over its threshold now is told.")
-        return self._act(request, pk, "enable notification rule", (_("Enable a rule"), text, _("Enable the rule")), perform)
-
-    def disable_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Asks, then has the rule left alone."""
-
-        def perform() -> ActionOutcome:
-            set_enabled(pk, False, by=actor_of(request).name)
-            return ActionOutcome(_("The rule is disabled."), self.url("rule", pk))
-
-        text = _("Nobody is told of anything by it until it is enabled again.")
-        return self._act(request, pk, "disable notification rule", (_("Disable a rule"), text, _("Disable the rule")), perform)
+        words = (_("Enable a rule"), _("It begins anew: what is over its threshold now is told."), _("Enable the rule"))
+        if not enabled:
+            text = _("Nobody is told of anything by it until it is enabled again.")
+            words = (_("Disable a rule"), text, _("Disable the rule"))
+        action = "enable notification rule" if enabled else "disable notification rule"
+        return self._act(request, pk, action, words, perform)
 
     def remove_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Asks, then deletes the rule."""

@@ -14,7 +14,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
 from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, typed_text
 from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import Stamp, number, stamp_of
+from sqlqueue_app.dashboard.formats import Stamp, stamp_of
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.retrying import change_redirect, make_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
@@ -33,7 +33,6 @@ class RedirectRow:
 
     redirect: Redirect
     made: Stamp | None
-    used: str
     is_missing: bool
     messages_url: str
     buttons: list[Button]
@@ -170,7 +169,7 @@ class RedirectAdmin(PageAdmin):
         listed = self.url_of(FailedMessage, "messages")
         query = FailureSelection(queue=redirect.from_address).to_query()
         messages_url = f"{listed}?{query}" if listed else ""
-        return RedirectRow(redirect, stamp_of(redirect.created_at), number(redirect.used), is_missing, messages_url, buttons)
+        return RedirectRow(redirect, stamp_of(redirect.created_at), is_missing, messages_url, buttons)
 
     def _unknown(self, request: HttpRequest) -> HttpResponse:
         return self.missing(request, _("Redirect not found"), _("There is no such redirect: it was removed."))

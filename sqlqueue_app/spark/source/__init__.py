@@ -35,7 +35,6 @@ class SqlQueueDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
         return "sqlqueue"
 
     def schema(self) -> StructType:
@@ -43,24 +42,20 @@ class SqlQueueDataSource(DataSource):
         return schema_of(parsed_headers=stream_options(self.options).read.parsed_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A reader of those columns."""
         options = read_options(self.options)
         check_schema(schema, parsed_headers=options.parsed_headers)
         return FilteringQueueReader(options, schema) if _filters_are_handed_down() else QueueReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """A streaming reader of those columns."""
         options = stream_options(self.options)
         check_schema(schema, parsed_headers=options.read.parsed_headers)
         return QueueFollower(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A writer of messages."""
         self._refuse(overwrite)
         return QueueWriter(write_options(self.options), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> QueueStreamWriter:  # noqa: N802
-        """A streaming writer of messages."""
         self._refuse(overwrite)
         return QueueStreamWriter(write_options(self.options), schema)
 

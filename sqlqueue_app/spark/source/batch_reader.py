@@ -63,7 +63,6 @@ class QueueReader(DataSourceReader):
             return [RowsOfTable(table, rows) for rows in plan_ranges(connection, self._options, table, self._rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as Arrow batches."""
         if not isinstance(partition, RowsOfTable):
             # Spark's substitute for an empty list of partitions
             return iter(())
@@ -112,8 +111,6 @@ def _default_partitions(rows: float) -> int:
     return max(1, min(os.cpu_count() or 1, int(rows // _ROWS_OF_A_PARTITION)))
 
 
-# --- Columns ----------------------------------------------------------------------------------------------------------
-
 _COLUMNS: Mapping[str, DataType] = {
     "RowVersion": LongType(),
     "Id": StringType(),
@@ -148,9 +145,6 @@ def check_schema(schema: StructType, *, parsed_headers: bool) -> None:
 
 def _known(parsed_headers: bool) -> dict[str, DataType]:
     return {**_COLUMNS, **(_PARSED if parsed_headers else {})}
-
-
-# --- Conversion of batches --------------------------------------------------------------------------------------------
 
 
 def wanted_columns(schema: pa.Schema, there: Iterable[str]) -> list[str]:
@@ -188,11 +182,8 @@ def _pairs(text: str | None) -> list[tuple[str, str | None]] | None:
         return None
 
 
-# --- Pushed-down filters ----------------------------------------------------------------------------------------------
-
 # Without filters. Excludes the lowest bigint, whose absolute value is no bigint.
 EVERYTHING = RowRange(-(2**63) + 1, 2**63 - 1)
-NOTHING = RowRange(1, 0)
 _SECOND = timedelta(seconds=1)
 # Outside of these years the column may hold substitute values.
 _FIRST_YEAR, _LAST_YEAR = 1000, 9998
@@ -273,8 +264,6 @@ def _second_of(value: datetime) -> datetime | None:
     return value.astimezone(UTC).replace(tzinfo=None, microsecond=0)
 
 
-# --- Ranges -----------------------------------------------------------------------------------------------------------
-
 ROWS_PER_PROBE = 100
 _SLICES = 64
 _FINER = 8
@@ -284,9 +273,6 @@ _ROUNDS = 16
 
 RangeProbe = Callable[[int, int], tuple[int, int]]
 """Counts the rows between two RowVersions, at most ROWS_PER_PROBE; also returns the last one counted."""
-
-Default = Callable[[float], int]
-"""The number of ranges for an estimated number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +288,12 @@ class _Slice:
         return self.highest - self.lowest + 1
 
 
-def even_ranges(lowest: int, highest: int, partitions: int | None, probe: RangeProbe, default: Default) -> list[tuple[int, int]]:
+def even_ranges(
+    lowest: int, highest: int, partitions: int | None, probe: RangeProbe, default: Callable[[float], int]
+) -> list[tuple[int, int]]:
     """Cut `lowest` to `highest` into at most `partitions` ascending ranges, with inclusive ends.
 
-    `default` gives the number of ranges if `partitions` is None.
+    `default` gives the number of ranges for an estimated number of rows if `partitions` is None.
     """
     if partitions == 1:
         return [(lowest, highest)]

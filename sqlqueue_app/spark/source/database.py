@@ -15,8 +15,10 @@ import pyarrow as pa
 from sqlqueue_app.dialects.dialect import Dialect, DialectName, Rendered, RowRange, TableShape, dialect, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, DatabaseError, QueueNotFound
-from sqlqueue_app.spark.source import on_postgresql, on_sqlite, on_sqlserver
 from sqlqueue_app.spark.source.database_url import Database
+from sqlqueue_app.spark.source.on_postgresql import OnPostgresql
+from sqlqueue_app.spark.source.on_sqlite import OnSqlite
+from sqlqueue_app.spark.source.on_sqlserver import OnSqlServer
 
 
 class Connection(Protocol):
@@ -24,36 +26,28 @@ class Connection(Protocol):
 
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
         """Run a query with a small result."""
-        ...
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
         """Read a range in batches of about `batch_size` rows, fewer if rows are large."""
-        ...
 
     def execute(self, sql: str) -> None:
         """Run a statement without a result."""
-        ...
 
     def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
         """Insert rows into a staging table, committing each chunk; return their number."""
-        ...
 
     def transaction(self) -> AbstractContextManager[None]:
         """A context that commits at its end, and rolls back on an error."""
-        ...
 
     def close(self) -> None:
         """Close the connection and any open cursor."""
-        ...
 
 
-class _Driver(Protocol):
-    def connect(self, database: Database, known: Dialect, *, writes: bool) -> Connection: ...
-
-    def errors(self) -> tuple[type[Exception], ...]: ...
-
-
-_DRIVERS: Mapping[DialectName, _Driver] = {"postgresql": on_postgresql, "sqlite": on_sqlite, "sqlserver": on_sqlserver}
+_DRIVERS: Mapping[DialectName, type[OnPostgresql | OnSqlite | OnSqlServer]] = {
+    "postgresql": OnPostgresql,
+    "sqlite": OnSqlite,
+    "sqlserver": OnSqlServer,
+}
 
 
 @contextmanager
@@ -67,7 +61,7 @@ def connected(database: Database, doing: str, *, writes: bool = False) -> Iterat
     # first, because it checks that the driver is installed
     errors = (*driver.errors(), OSError, pa.ArrowException)
     try:
-        connection = driver.connect(database, known, writes=writes)
+        connection: Connection = driver(database, known, writes=writes)
         try:
             yield connection
         finally:
@@ -77,9 +71,6 @@ def connected(database: Database, doing: str, *, writes: bool = False) -> Iterat
         text = " ".join(line.strip() for line in database.without_password(str(error)).splitlines()[:3])
         # Without the driver's error, which may contain the password.
         raise kind(f"failed to {doing} ({database.shown}): {text or type(error).__name__}") from None
-
-
-# --- Tables -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,16 +24,6 @@ _STAGED = pa.schema(
 )
 
 
-def connect(database: Database, known: Dialect, *, writes: bool) -> OnPostgresql:
-    """Open a connection."""
-    return OnPostgresql(database, known, writes=writes)
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """The exceptions of the driver."""
-    return (_driver().Error,)
-
-
 def _driver() -> Any:
     try:
         from adbc_driver_postgresql import dbapi  # noqa: PLC0415 -- only workers that read PostgreSQL need it
@@ -57,15 +47,18 @@ class OnPostgresql:
         if not writes:
             self.execute("SET default_transaction_read_only = on")
 
+    @staticmethod
+    def errors() -> tuple[type[Exception], ...]:
+        """The exceptions of the driver. Raises ConfigurationError if it is not installed."""
+        return (_driver().Error,)
+
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query with a small result."""
         sql, parameters = (statement, ()) if isinstance(statement, str) else (_numbered(statement.sql), statement.bind(values))
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql, parameters or None)
             return [tuple(row) for row in cursor.fetchall()]
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Stream the rows of a range."""
         with closing(self._connection.cursor()) as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BATCH_BYTES)})
             cursor.execute(self._dialect.read_statement(table, columns, rows))
@@ -78,7 +71,6 @@ class OnPostgresql:
                 reader.close()
 
     def execute(self, sql: str) -> None:
-        """Run a statement without a result."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql)
 
@@ -94,7 +86,6 @@ class OnPostgresql:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A context that commits at its end."""
         self._connection.adbc_connection.set_autocommit(False)
         try:
             yield
@@ -106,7 +97,6 @@ class OnPostgresql:
             self._connection.adbc_connection.set_autocommit(True)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 

@@ -17,7 +17,7 @@ from sqlqueue_app.dialects.dialect import Dialect, Rendered, RowRange
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.spark.source.database_url import Database
-from sqlqueue_app.spark.source.staging import chunks
+from sqlqueue_app.spark.source.staging import chunks, question_marks
 
 _BATCH_BYTES = 4 * 1024 * 1024
 _ROWS_OF_A_FETCH = 256
@@ -27,16 +27,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # As on PostgreSQL: one day at both ends of the calendar is left for time zones.
 _EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-
-
-def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlite:
-    """Open a connection."""
-    return OnSqlite(database, known, writes=writes)
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """The exceptions of the driver."""
-    return (sqlite3.Error,)
 
 
 class OnSqlite:
@@ -56,9 +46,13 @@ class OnSqlite:
         if not writes:
             self._connection.execute("PRAGMA query_only=ON").close()
 
+    @staticmethod
+    def errors() -> tuple[type[Exception], ...]:
+        """The exceptions of the driver."""
+        return (sqlite3.Error,)
+
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query with a small result."""
-        sql, parameters = (statement, ()) if isinstance(statement, str) else (_marked(statement.sql), statement.bind(values))
+        sql, parameters = (statement, ()) if isinstance(statement, str) else (question_marks(statement.sql), statement.bind(values))
         with closing(self._connection.execute(sql, parameters)) as cursor:
             return cursor.fetchall()
 
@@ -87,13 +81,12 @@ class OnSqlite:
         return found, len(found) < limit
 
     def execute(self, sql: str) -> None:
-        """Run a statement without a result."""
         self._connection.execute(sql).close()
 
     def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
         """Insert staging rows; others may write between the chunks."""
         statement = self._dialect.statement("stage_row", table=qualified)
-        sql = _marked(statement.sql)
+        sql = question_marks(statement.sql)
         count = 0
         for chunk in chunks(rows):
             with self.transaction():
@@ -114,12 +107,7 @@ class OnSqlite:
             raise
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
-
-
-def _marked(sql: str) -> str:
-    return sql.replace("%s", "?").replace("%%", "%")
 
 
 def _batch(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:

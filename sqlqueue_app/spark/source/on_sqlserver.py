@@ -12,19 +12,9 @@ from sqlqueue_app.dialects.dialect import Dialect, Rendered, RowRange
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.spark.source.database_url import Database
-from sqlqueue_app.spark.source.staging import chunks
+from sqlqueue_app.spark.source.staging import chunks, question_marks
 
 _DEFAULT_PORT = 1433
-
-
-def connect(database: Database, known: Dialect, *, writes: bool) -> OnSqlServer:  # noqa: ARG001 -- it has no read-only mode
-    """Open a connection."""
-    return OnSqlServer(database, known)
-
-
-def errors() -> tuple[type[Exception], ...]:
-    """The exceptions of the driver."""
-    return (_driver().Error,)
 
 
 def _driver() -> Any:
@@ -52,35 +42,36 @@ def _braced(value: str) -> str:
 
 
 class OnSqlServer:
-    """A connection in autocommit mode, at READ COMMITTED."""
+    """A connection in autocommit mode, at READ COMMITTED. SQL Server has no read-only sessions, so `writes` is ignored."""
 
-    def __init__(self, database: Database, known: Dialect) -> None:
+    def __init__(self, database: Database, known: Dialect, *, writes: bool) -> None:
         self._dialect = known
         self._connection = _driver().connect(connection_string(database), autocommit=True)
 
+    @staticmethod
+    def errors() -> tuple[type[Exception], ...]:
+        """The exceptions of the driver. Raises ConfigurationError if it is not installed."""
+        return (_driver().Error,)
+
     def fetch(self, statement: Rendered | str, **values: object) -> list[tuple[Any, ...]]:
-        """Run a query with a small result."""
-        sql, parameters = (statement, ()) if isinstance(statement, str) else (_marked(statement.sql), statement.bind(values))
+        sql, parameters = (statement, ()) if isinstance(statement, str) else (question_marks(statement.sql), statement.bind(values))
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql, *([list(parameters)] if parameters else []))
             return [tuple(row) for row in cursor.fetchall()]
 
     def batches(self, table: str, columns: Iterable[str], rows: RowRange, batch_size: int) -> Iterator[pa.RecordBatch]:
-        """Stream the rows of a range."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(self._dialect.read_statement(table, columns, rows))
             with cursor.arrow_reader(batch_size) as reader:
                 yield from reader
 
     def execute(self, sql: str) -> None:
-        """Run a statement without a result."""
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(sql)
 
     def stage(self, address: QueueAddress, qualified: str, rows: Iterable[dict[str, Any]]) -> int:
-        """Insert staging rows."""
         statement = self._dialect.statement("stage_row", table=qualified)
-        sql = _marked(statement.sql)
+        sql = question_marks(statement.sql)
         count = 0
         for chunk in chunks(rows):
             with self.transaction(), closing(self._connection.cursor()) as cursor:
@@ -90,7 +81,6 @@ class OnSqlServer:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A context that commits at its end."""
         self._connection.setautocommit(False)
         try:
             yield
@@ -102,9 +92,4 @@ class OnSqlServer:
             self._connection.setautocommit(True)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
-
-
-def _marked(sql: str) -> str:
-    return sql.replace("%s", "?").replace("%%", "%")

@@ -33,7 +33,7 @@ class ReadOptions:
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read. ConfigurationError names a missing, unknown or invalid option."""
+    """Parse the options of a read. Raises ConfigurationError, which names the option."""
     given = {key.lower(): value for key, value in options.items()}
     check_names(given, _KNOWN)
     headers = given.get("headers", "raw")
@@ -58,7 +58,7 @@ class StreamOptions:
 
 
 def stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """Parse the options of a streaming read. ConfigurationError names a missing, unknown or invalid option."""
+    """Parse the options of a streaming read. Raises ConfigurationError, which names the option."""
     given = {key.lower(): value for key, value in options.items()}
     check_names(given, (*_KNOWN, *_STREAM))
     return StreamOptions(
@@ -79,7 +79,7 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Parse the options of a write. ConfigurationError names a missing, unknown or invalid option."""
+    """Parse the options of a write. Raises ConfigurationError, which names the option."""
     # Spark passes its own options of a streaming query to the source.
     given = {key.lower(): value for key, value in options.items() if key.lower() not in _OF_SPARK}
     check_names(given, ("url", "queue", *_WRITE))
@@ -106,7 +106,6 @@ def check_names(given: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def needed(given: Mapping[str, str], name: str, example: str) -> str:
-    """A required option."""
     value = given.get(name, "").strip()
     if not value:
         raise ConfigurationError(f"the option {name} is missing: expected {example}")

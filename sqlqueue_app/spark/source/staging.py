@@ -81,7 +81,9 @@ def staged_rows(rows: Iterable[Mapping[str, Any]], sending: Sending, destination
 
 
 def _staged(row: Mapping[str, Any], sending: Sending, destination: QueueAddress, host_id: uuid.UUID) -> dict[str, Any]:
-    custom = _headers(row.get("headers"))
+    # Arrow returns a map as pairs
+    custom = dict(row.get("headers") or ())
+    check_custom_headers(custom)
     message_id = _message_id(row.get("id"))
     lifetime, delay = _seconds(row, "time_to_be_received"), _seconds(row, "delay")
     check_delay(delay, None, lifetime)
@@ -113,13 +115,6 @@ def _staged(row: Mapping[str, Any], sending: Sending, destination: QueueAddress,
         "time_to_be_received_ms": None if lifetime is None else min(int(lifetime.total_seconds() * 1000), _LONGEST_LIFE_MS),
         "delay_ms": None if delay is None else delay_milliseconds(delay),
     }
-
-
-def _headers(value: Any) -> dict[str, str | None]:
-    # Arrow returns a map as pairs
-    found = dict(value or ())
-    check_custom_headers(found)
-    return found
 
 
 def _message_id(value: Any) -> str:
@@ -178,3 +173,8 @@ def chunks(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         held += size
     if chunk:
         yield chunk
+
+
+def question_marks(sql: str) -> str:
+    """Replace `%s` by the placeholders of SQLite and SQL Server."""
+    return sql.replace("%s", "?").replace("%%", "%")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -78,7 +78,9 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if time.monotonic() < self._poll_again_at and self._last_row is None:
             return start
         with self._connected("look for new rows") as (connection, table):
-            settled = self._settled(connection, table)
+            settled = self._last_row
+            if settled is None:
+                settled = self._watermark.advance(self._probe(connection, table))
             if settled is None or settled <= before:
                 self._poll_again_at = time.monotonic() + self._poll_seconds
                 self._poll_seconds = min(self._poll_seconds * 2, _MAX_POLL_SECONDS)
@@ -95,15 +97,9 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return [RowsOfTable(table, each) for each in plan_ranges(connection, self._options.read, table, rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range, as Arrow batches."""
         if not isinstance(partition, RowsOfTable):
             return iter(())
         return read_rows(self._options.read, self._schema, partition)
-
-    def _settled(self, connection: Connection, table: SourceTable) -> int | None:
-        if self._last_row is not None:
-            return self._last_row
-        return self._watermark.advance(self._probe(connection, table))
 
     def _probe(self, connection: Connection, table: SourceTable) -> TableProbe:
         return TableProbe(connection.fetch, dialect(self._options.read.database.dialect), table.qualified)
@@ -114,28 +110,12 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = connection.fetch(known.script("row_version_after", table=table.qualified, **texts))
         return int(found[0][0]) if found else highest
 
-    def _connected(self, doing: str) -> _Connected:
-        return _Connected(self._options, doing)
-
-
-class _Connected:
-    """A context with a connection and the queue's table, whose columns are read each time because they may change."""
-
-    def __init__(self, options: StreamOptions, doing: str) -> None:
-        self._options = options
-        self._doing = f"{doing} of the queue {options.read.queue!r}"
-        self._stack = ExitStack()
-
-    def __enter__(self) -> tuple[Connection, SourceTable]:
-        with ExitStack() as stack:
-            database = self._options.read.database
-            connection = stack.enter_context(connected(database, self._doing))
-            table = find_table(connection, database, self._options.read.queue)
-            self._stack = stack.pop_all()
-        return connection, table
-
-    def __exit__(self, *error: Any) -> bool | None:
-        return self._stack.__exit__(*error)
+    @contextmanager
+    def _connected(self, doing: str) -> Iterator[tuple[Connection, SourceTable]]:
+        """A context with a connection and the queue's table, whose columns are read each time because they may change."""
+        database, queue = self._options.read.database, self._options.read.queue
+        with connected(database, f"{doing} of the queue {queue!r}") as connection:
+            yield connection, find_table(connection, database, queue)
 
 
 def _offset(row_version: int) -> Offset:
@@ -145,8 +125,6 @@ def _offset(row_version: int) -> Offset:
 def _row_version(offset: Offset) -> int:
     return int(offset["RowVersion"])
 
-
-# --- Watermark --------------------------------------------------------------------------------------------------------
 
 _MOST_CANDIDATES = 100
 
@@ -163,11 +141,9 @@ class WatermarkProbe(Protocol):
 
     def newest(self) -> int | None:
         """The highest visible RowVersion."""
-        ...
 
     def writers(self) -> frozenset[WritingTransaction]:
         """The transactions that hold a write lock on the table."""
-        ...
 
 
 @dataclass(slots=True)
@@ -214,15 +190,10 @@ def _still_waited_for(before: frozenset[WritingTransaction], now: frozenset[Writ
     return left
 
 
-# --- Probe of a table -------------------------------------------------------------------------------------------------
-
-
 class Fetch(Protocol):
     """Runs a statement outside of any transaction and returns all rows."""
 
-    def __call__(self, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
-        """Run the statement."""
-        ...
+    def __call__(self, statement: Rendered, **values: object) -> list[tuple[Any, ...]]: ...
 
 
 class TableProbe:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -46,13 +45,13 @@ class _StagingWriter:
         """Stage the rows of one task; on an error the staging table is dropped."""
         query = TaskContext.get()
         query_id = query.getLocalProperty("sql.streaming.queryId") if query is not None else None
-        rows = (_lower(row) for batch in iterator for row in batch.to_pylist())
+        rows = ({name.lower(): value for name, value in row.items()} for batch in iterator for row in batch.to_pylist())
         first = next(rows, None)
         if first is None:
             return Staged(None, 0, query_id)
         with connected(self._options.database, self._doing("stage messages for"), writes=True) as connection:
             destination = find_table(connection, self._options.database, self._options.queue).address
-            staging = self._staging(destination)
+            staging = replace(destination, table=STAGING_PREFIX + uuid.uuid4().hex)
             qualified = self._dialect.qualified(staging)
             connection.execute(self._dialect.script("create_staging", table=qualified))
             try:
@@ -62,9 +61,6 @@ class _StagingWriter:
                 connection.execute(self._dialect.script("drop_table", table=qualified))
                 raise
         return Staged(qualified, count, query_id)
-
-    def _staging(self, queue: QueueAddress) -> QueueAddress:
-        return QueueAddress(STAGING_PREFIX + uuid.uuid4().hex, queue.schema, queue.catalog, queue.form)
 
     def _doing(self, doing: str) -> str:
         return f"{doing} the queue {self._options.queue!r}"
@@ -98,7 +94,7 @@ class _StagingWriter:
         return qualified
 
     def _written(self, connection: Connection, queue: QueueAddress) -> str:
-        table = self._dialect.qualified(QueueAddress(WRITTEN_TABLE, queue.schema, queue.catalog, queue.form))
+        table = self._dialect.qualified(replace(queue, table=WRITTEN_TABLE))
         connection.execute(create_written_statement(self._dialect, table))
         return table
 
@@ -109,6 +105,7 @@ class _StagingWriter:
         )
 
     def _drop(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+        """Drop the staging tables."""
         filled = [message.table for message in messages if isinstance(message, Staged) and message.table is not None]
         if filled:
             with connected(self._options.database, self._doing("give up messages for"), writes=True) as connection:
@@ -129,7 +126,6 @@ class QueueWriter(_StagingWriter, DataSourceArrowWriter):
         self._move(messages, None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop the staging tables."""
         self._drop(messages)
 
 
@@ -143,9 +139,4 @@ class QueueStreamWriter(_StagingWriter, DataSourceStreamArrowWriter):
         self._move(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Drop the staging tables."""
         self._drop(messages)
-
-
-def _lower(row: dict[str, Any]) -> dict[str, Any]:
-    return {name.lower(): value for name, value in row.items()}

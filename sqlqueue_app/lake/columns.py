@@ -76,8 +76,6 @@ _SHORT: Final = {"SKETCH": _SKETCH, "GROUPS": _GROUPS}
 _QUEUE: Final = Column("queue", "STRING")
 _DAY: Final = Column("day", "DATE")
 
-# --- Messages -----------------------------------------------------------------------------------------------------------------
-
 _ROW: Final = _columns(
     """
     BIGINT: row_version
@@ -128,8 +126,7 @@ FAILURES: Final = LakeTable("failures", _ROW + _MESSAGE + _FAILURE + _TAKING, (_
 UNREADABLE: Final = LakeTable("unreadable", _ROW + _PROBLEM + _TAKING, (_QUEUE, _DAY))
 """Rows of either kind of queue whose headers cannot be parsed, unchanged."""
 
-# --- Rollups: additive rows that each batch contributes ---------------------------------------------------------------
-
+# Rollups: additive rows that each batch contributes.
 MINUTES: Final = LakeTable(
     "minutes",
     _columns(

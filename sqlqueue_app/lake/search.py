@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -220,7 +221,6 @@ class _Scan:
         self._end = clock() + seconds
 
     def left(self) -> float:
-        """Seconds until the deadline."""
         return self._end - self._clock()
 
     def rows(self, files: Sequence[DataFile], sql: str, values: Sequence[object], limit_seconds: float) -> list[tuple[Any, ...]]:
@@ -258,8 +258,6 @@ class _Scan:
         self.problems.append(f"{file.path}: {why}")
 
 
-# --- Walking back in time ---------------------------------------------------------------------------------------------
-
 _DAY: Final = timedelta(days=1)
 _MICRO: Final = timedelta(microseconds=1)
 # The first span of a text search. Spans grow while each takes less than _SPAN_SECONDS.
@@ -280,10 +278,11 @@ def _fill(scan: _Scan, query: Asked, results: Results) -> None:
             _walk(scan, query, results)
     except OutOfTime:
         results.is_partial = True
-    results.messages.sort(key=_order, reverse=True)
+    results.messages.sort(key=attrgetter("counted_at", "row_version", "path_queue"), reverse=True)
     if len(results.messages) > query.size:
         results.messages = results.messages[: query.size]
-        results.next = _cursor(results.messages[-1])
+        last = results.messages[-1]
+        results.next = Cursor(last.counted_at, last.row_version, last.path_queue)
         results.is_partial = False
     elif results.is_partial and results.searched_from is not None:
         results.next = Cursor(results.searched_from, 0, "")
@@ -330,8 +329,6 @@ def _is_in_range(file: DataFile, query: Asked) -> bool:
     last = min((each for each in (query.until, query.after and query.after.counted_at) if each), default=None)
     return last is None or file.day <= last.astimezone(UTC).date()
 
-
-# --- Statements -------------------------------------------------------------------------------------------------------
 
 _FROM: Final = "FROM read_parquet(?, filename = true, hive_partitioning = false)"
 
@@ -393,14 +390,6 @@ def _message(table: str, names: Sequence[str], row: Sequence[Any]) -> FoundMessa
     return FoundMessage(table=table, path_queue=row[-1], **times, **values)
 
 
-def _order(message: FoundMessage) -> tuple[datetime, int, str]:
-    return message.counted_at, message.row_version, message.path_queue
-
-
-def _cursor(message: FoundMessage) -> Cursor:
-    return Cursor(message.counted_at, message.row_version, message.path_queue)
-
-
 def _count(scan: _Scan, query: Asked, results: Results) -> int | None:
     """The number of matches, on the first page only and within the remaining time."""
     if query.after is not None or query.text or results.is_partial:
@@ -424,7 +413,6 @@ class Conditions:
     values: list[object]
 
     def add(self, sql: str, *values: object) -> None:
-        """Add a condition."""
         self.sql.append(sql)
         self.values += values
 
@@ -475,8 +463,6 @@ def _pattern(text: str) -> str:
     return "(?i)" + "|".join(re.escape(each) for each in sorted(found))
 
 
-# --- Engine -----------------------------------------------------------------------------------------------------------
-
 INSTALL: Final = "pip install 'django-sqlqueue[spark]'"
 # Per search. DuckDB needs about 125 MB per thread; a search that needs more fails.
 MEMORY: Final = "512MB"
@@ -492,15 +478,6 @@ class OutOfTime(LakeError):
 
 class FileProblem(LakeError):
     """The engine could not read a file: it is probably broken or gone."""
-
-
-def _duckdb() -> Any:
-    """Import DuckDB. Raises LakeEngineMissing if it is not installed."""
-    try:
-        import duckdb  # noqa: PLC0415 - an extra: only who searches a lake needs it
-    except ImportError as error:
-        raise LakeEngineMissing(f"Searching a lake needs DuckDB, which is not installed. Install it with: {INSTALL}") from error
-    return duckdb
 
 
 class Engine:
@@ -537,7 +514,10 @@ def engine(root: str, *, wait: float) -> Iterator[Engine]:
 
     For a local lake it can only read files below the root and loads no extension.
     """
-    duckdb = _duckdb()
+    try:
+        import duckdb  # noqa: PLC0415 - an extra: only who searches a lake needs it
+    except ImportError as error:
+        raise LakeEngineMissing(f"Searching a lake needs DuckDB, which is not installed. Install it with: {INSTALL}") from error
     if not _turns.acquire(timeout=max(wait, 0)):
         raise OutOfTime("Other searches are running: try again in a moment.")
     try:
@@ -556,7 +536,8 @@ def _prepare(connection: Any, duckdb: Any, root: str) -> None:
     connection.execute("SET parquet_metadata_cache = true")
     if Path(root).is_absolute():
         connection.execute("SET autoinstall_known_extensions = false")
-        connection.execute(f"SET allowed_directories = [{_quoted(root)}]")
+        quoted = root.replace("'", "''")
+        connection.execute(f"SET allowed_directories = ['{quoted}']")
         connection.execute("SET enable_external_access = false")
         return
     # Credentials come from the machine: environment, profile or role.
@@ -566,7 +547,3 @@ def _prepare(connection: Any, duckdb: Any, root: str) -> None:
         connection.execute(f"CREATE SECRET (TYPE {kinds[scheme]}, PROVIDER credential_chain)")
     except duckdb.Error as error:
         raise LakeError(f"The store of {root!r} cannot be reached: {error}") from error
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -11,7 +11,6 @@ Sums of seconds are added as whole microseconds, so the result does not depend o
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -91,18 +90,6 @@ def from_json(value: Mapping[str, int] | None) -> Sketch:
     return {int(bucket): count for bucket, count in (value or {}).items()}
 
 
-def to_text(sketch: Mapping[int, int]) -> str:
-    """JSON text."""
-    return json.dumps(to_json(sketch), separators=(",", ":"))
-
-
-def from_text(text: str | None) -> Sketch:
-    """Parse JSON text; None and empty text are the empty sketch. Raises ValueError for invalid text."""
-    return from_json(json.loads(text)) if text else {}
-
-
-# --- Rollup rows ------------------------------------------------------------------------------------------------------
-
 Row = dict[str, Any]
 Key = tuple[Any, ...]
 
@@ -136,23 +123,17 @@ def _adding(column: str) -> Callable[[Any, Any], Any]:
     return lambda one, other: one + other
 
 
-def add(row: Row, more: Mapping[str, Any], columns: Iterable[str]) -> None:
-    """Add these columns of `more` to `row`, in place; a column that only one of them has is taken as it is."""
-    for column in columns:
-        if column in more:
-            row[column] = _adding(column)(row[column], more[column]) if column in row else more[column]
-
-
 def add_up_rows(rows: Iterable[Mapping[str, Any]], keys: tuple[str, ...]) -> list[Row]:
-    """New rows, one per key, in order of first appearance."""
+    """New rows, one per key, in order of first appearance. A column that only one row of a key has is taken as it is."""
     found: dict[Key, Row] = {}
     for more in rows:
         key = tuple(more[name] for name in keys)
-        row = found.get(key)
-        if row is None:
-            found[key] = dict(more)
-        else:
-            add(row, more, [name for name in more if name not in keys and name != "day"])
+        row = found.setdefault(key, {})
+        for name, value in more.items():
+            if name not in row:
+                row[name] = value
+            elif name not in keys and name != "day":
+                row[name] = _adding(name)(row[name], value)
     return list(found.values())
 
 

@@ -18,13 +18,13 @@ from sqlqueue_app.pipeline.storage import BatchLost, NewFile, PipelineError, inf
 from sqlqueue_app.pipeline.tools import Tools
 from sqlqueue_app.spark.lake_files import rows_by_file, write_together
 from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.row_selection import statement_chunks
 
 SMALL: Final = 64 * 2**20
 """Files below this size in bytes are compacted."""
 LARGE: Final = 256 * 2**20
 """The approximate maximum size of a compacted file in bytes."""
 
-_AT_ONCE: Final = 500
 _COPIES_KEPT_DAYS: Final = 30
 
 
@@ -33,17 +33,11 @@ def compact(tools: Tools) -> int:
 
     Raises BatchLost if another pipeline retired one of the files.
     """
-    fewer = 0
-    for files in _groups(tools):
-        fewer += _compact_group(tools, files)
-    return fewer
+    return sum(_compact_group(tools, files) for files in _groups(tools))
 
 
 def _groups(tools: Tools) -> Iterator[list[LakeFile]]:
-    found = LakeFile.objects.using(tools.alias).filter(
-        batch__lake_id=tools.manifest.lake_id, batch__published_at__isnull=False, retired_at=None, bytes__lt=SMALL
-    )
-    in_order = sorted(found, key=lambda file: (_folder(file), file.pk))
+    in_order = sorted(tools.manifest.files().filter(bytes__lt=SMALL), key=lambda file: (_folder(file), file.pk))
     for _, of_folder in groupby(in_order, _folder):
         group: list[LakeFile] = []
         size = 0
@@ -88,8 +82,7 @@ def _compact_group(tools: Tools, old: Sequence[LakeFile]) -> int:
 
 def _retire(tools: Tools, batch: LakeBatch, files: Sequence[LakeFile]) -> None:
     retired = 0
-    for start in range(0, len(files), _AT_ONCE):
-        chosen = [each.pk for each in files[start : start + _AT_ONCE]]
+    for chosen in statement_chunks(each.pk for each in files):
         alive = LakeFile.objects.using(tools.alias).filter(pk__in=chosen, retired_at=None)
         retired += alive.update(retired_at=batch.committed_at)
     if retired != len(files):
@@ -102,15 +95,7 @@ def retire_old(tools: Tools, keep_days: int) -> int:
     """Delete message files older than `keep_days`; rollups stay. Returns the number of deleted files."""
     now = database_now(tools.alias)
     before = now.date() - timedelta(days=keep_days)
-    old = list(
-        LakeFile.objects.using(tools.alias).filter(
-            batch__lake_id=tools.manifest.lake_id,
-            batch__published_at__isnull=False,
-            retired_at=None,
-            table__in=list(MESSAGE_TABLES),
-            day__lt=before,
-        )
-    )
+    old = list(tools.manifest.files().filter(table__in=list(MESSAGE_TABLES), day__lt=before))
     if old:
         commit = Commit(uuid.uuid4(), BatchKind.RETENTION, rows=sum(each.rows for each in old))
         tools.manifest.publish(tools.committed(commit, lambda batch: _retire(tools, batch, old)))

@@ -25,14 +25,14 @@ from sqlqueue_app.spark.lake_files import CopiedRow, copied_rows, only_rows, wit
 from sqlqueue_app.spark.transforms import parse_failures
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable
-from sqlqueue_app.tables.row_selection import row_ids
+from sqlqueue_app.tables.row_selection import row_ids, statement_chunks
 from sqlqueue_app.tables.rows import row_id_of, without_nul
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_WRITTEN_AT_ONCE: Final = 500
+_AT_ONCE: Final = 500
 Key = tuple[int, str]
 """RowVersion and id of a row. A recreated table reuses row versions, but with other ids."""
 
@@ -74,9 +74,7 @@ class ErrorQueueCopier:
 
     def _mark_left(self, keys: set[Key]) -> None:
         now = database_now(self._tools.alias)
-        gone = sorted(keys)
-        for start in range(0, len(gone), _WRITTEN_AT_ONCE):
-            chunk = gone[start : start + _WRITTEN_AT_ONCE]
+        for chunk in statement_chunks(sorted(keys)):
             found = self._in_queue().filter(row_version__in=[number for number, _ in chunk])
             left = [each.pk for each in found if (each.row_version, each.native_id) in keys]
             self._in_queue().filter(pk__in=left).update(left_at=now)
@@ -120,14 +118,11 @@ class ErrorQueueCopier:
             )
             for each in copied
         ]
-        LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_WRITTEN_AT_ONCE)
+        LakeCopy.objects.using(tools.alias).bulk_create(copies, batch_size=_AT_ONCE)
         tools.step("copied")
         count_batch(tools, prepared, "failures")
 
 
-# --- Outcomes of copied messages --------------------------------------------------------------------------------------
-
-_AT_ONCE: Final = 500
 # The index of failures forgets finished messages after this time.
 _TRACKED_FOR: Final = timedelta(days=30)
 # The index and the copies are written in different transactions.

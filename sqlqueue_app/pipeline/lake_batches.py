@@ -18,10 +18,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES, ROLLUPS, UNREADABLE, LakeTable
-from sqlqueue_app.models import (
-    BatchKind,
-    LakeBatch,
-)
+from sqlqueue_app.models import BatchKind, LakeBatch
 from sqlqueue_app.pipeline.manifest import Commit, count_in_run
 from sqlqueue_app.pipeline.rollup_tables import add_rollups
 from sqlqueue_app.pipeline.storage import NewFile, inflight, queue_folder
@@ -44,11 +41,11 @@ class WrittenBatch:
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch that is ready to be committed."""
+    """A batch that is ready to be committed, with its rollup rows by table name."""
 
     commit: Commit
-    written: WrittenBatch
-    rollups: BatchRollups
+    row_versions: Sequence[int]
+    rollups: Mapping[str, list[dict[str, Any]]]
 
 
 def make_batch(
@@ -65,50 +62,39 @@ def make_batch(
     """
     batch = uuid.uuid4()
     try:
-        return _make(tools, batch, kind, queue, write, work)
+        written = write(batch)
+        if not written.row_versions:
+            tools.storage.delete(inflight(batch))
+            return None
+        rollups, rollup_files = write_rollups(tools, batch, written.files)
+        tools.step("computed")
+        commit = Commit(
+            batch,
+            kind,
+            queue,
+            rows=len(written.row_versions),
+            unreadable=written.unreadable,
+            lowest=min(written.row_versions),
+            highest=max(written.row_versions),
+            files=(*written.files, *rollup_files),
+        )
+        prepared = PreparedBatch(commit, written.row_versions, rollups)
+        tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in commit.files])
+        tools.step("synced")
+        tools.manifest.publish(tools.committed(commit, lambda recorded: work(recorded, prepared)))
     except BaseException:
         # If the database is unavailable, the next run cleans up.
         with contextlib.suppress(Exception):
             if not LakeBatch.objects.using(tools.alias).filter(pk=batch).exists():
                 tools.storage.delete(inflight(batch))
         raise
-
-
-def _make(
-    tools: Tools,
-    batch: uuid.UUID,
-    kind: BatchKind,
-    queue: str,
-    write: Callable[[uuid.UUID], WrittenBatch],
-    work: Callable[[LakeBatch, PreparedBatch], None],
-) -> Commit | None:
-    written = write(batch)
-    if not written.row_versions:
-        tools.storage.delete(inflight(batch))
-        return None
-    rollups = write_rollups(tools, batch, written.files)
-    tools.step("computed")
-    commit = Commit(
-        batch,
-        kind,
-        queue,
-        rows=len(written.row_versions),
-        unreadable=written.unreadable,
-        lowest=min(written.row_versions),
-        highest=max(written.row_versions),
-        files=(*written.files, *rollups.files),
-    )
-    prepared = PreparedBatch(commit, written, rollups)
-    tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in commit.files])
-    tools.step("synced")
-    tools.manifest.publish(tools.committed(commit, lambda recorded: work(recorded, prepared)))
     return commit
 
 
 def count_batch(tools: Tools, prepared: PreparedBatch, readable: Literal["messages", "failures"]) -> None:
     """Add a batch to the rollup tables and to the counters of the run, inside the transaction of its commit."""
     commit = prepared.commit
-    add_rollups(tools.alias, prepared.rollups.collected)
+    add_rollups(tools.alias, prepared.rollups)
     counts = {readable: commit.rows - commit.unreadable, "unreadable": commit.unreadable, "bytes": commit.bytes}
     count_in_run(tools.alias, tools.run, batches=1, **counts)
 
@@ -133,8 +119,6 @@ def write_parsed(
     return WrittenBatch([*files, *bad_files], [*row_versions, *bad_versions], len(bad_versions))
 
 
-# --- Rollup files -----------------------------------------------------------------------------------------------------
-
 _ARROW: Final = {
     "STRING": pyarrow.string(),
     "BINARY": pyarrow.binary(),
@@ -148,16 +132,13 @@ _ARROW: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRollups:
-    """The rollup rows of a batch by table name, and the files that contain them."""
+def write_rollups(
+    tools: Tools, batch: uuid.UUID, files: Sequence[NewFile]
+) -> tuple[Mapping[str, list[dict[str, Any]]], list[NewFile]]:
+    """Compute the rollups of a batch from its unpublished message files, and write them next to those.
 
-    collected: Mapping[str, list[dict[str, Any]]]
-    files: Sequence[NewFile]
-
-
-def write_rollups(tools: Tools, batch: uuid.UUID, files: Sequence[NewFile]) -> BatchRollups:
-    """Compute the rollups of a batch from its unpublished message files, and write them next to those."""
+    Returns the rows by table name, and the files that contain them.
+    """
     tables = {each.table for each in files}
     frames = [
         read_files(tools.session, table, tools.inflight_url(batch, table.name)) if table.name in tables else None
@@ -165,25 +146,22 @@ def write_rollups(tools: Tools, batch: uuid.UUID, files: Sequence[NewFile]) -> B
     ]
     collected = rollup_rows(*frames)
     written = [file for name, rows in collected.items() if rows for file in write_rows(tools, batch, ROLLUPS[name], rows)]
-    return BatchRollups(collected, written)
+    return collected, written
 
 
 def write_rows(tools: Tools, batch: uuid.UUID, table: LakeTable, rows: Sequence[Mapping[str, Any]]) -> list[NewFile]:
-    """Write the rows of a computed table into the private folder of a batch, one file per `day`."""
+    """Write the rows of a computed table into the private folder of a batch, one file per `day`.
+
+    Each is written via a local temporary file, since Arrow cannot write to every store.
+    """
     schema = pyarrow.schema([(each.name, _ARROW[each.type]) for each in table.columns])
     files: list[NewFile] = []
     for day in sorted({row["day"] for row in rows}):
         of_day = [{name: row[name] for name in table.names} for row in rows if row["day"] == day]
         path = f"{table.name}/day={day.isoformat()}/rows.parquet"
-        size = _put(tools, f"{inflight(batch)}/{path}", pyarrow.Table.from_pylist(of_day, schema=schema))
-        files.append(NewFile(table.name, path, day, len(of_day), size))
+        with tempfile.TemporaryDirectory(prefix="sqlqueue-") as folder:
+            file = Path(folder, "rows.parquet")
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(of_day, schema=schema), file, compression="zstd")
+            tools.storage.put(file, f"{inflight(batch)}/{path}")
+            files.append(NewFile(table.name, path, day, len(of_day), file.stat().st_size))
     return files
-
-
-def _put(tools: Tools, path: str, table: pyarrow.Table) -> int:
-    """Write a Parquet file via a local temporary file, since Arrow cannot write to every store; return its size."""
-    with tempfile.TemporaryDirectory(prefix="sqlqueue-") as folder:
-        file = Path(folder, "rows.parquet")
-        pyarrow.parquet.write_table(table, file, compression="zstd")
-        tools.storage.put(file, path)
-        return file.stat().st_size

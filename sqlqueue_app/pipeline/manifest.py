@@ -17,12 +17,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import connections, transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeFile, PipelineRun, RunState
 from sqlqueue_app.pipeline.storage import INFLIGHT, BatchLost, LakeStorage, NewFile, PipelineBusy, inflight
 from sqlqueue_app.receiving.instances import one_at_a_time
 from sqlqueue_app.tables.connections import database_now
+from sqlqueue_app.tables.row_selection import statement_chunks
 
 logger = logging.getLogger("sqlqueue.pipeline")
 
@@ -66,15 +67,15 @@ class Manifest:
 
     def __init__(self, alias: str, lake_id: uuid.UUID, storage: LakeStorage, run: PipelineRun | None, step: Step = no_step) -> None:
         self._alias = alias
-        self._lake_id = lake_id
+        self.lake_id = lake_id
         self._storage = storage
         self._run = run
         self._step = step
 
-    @property
-    def lake_id(self) -> uuid.UUID:
-        """The id of the lake."""
-        return self._lake_id
+    def files(self) -> QuerySet[LakeFile]:
+        """The files of published batches that are not retired."""
+        files = LakeFile.objects.using(self._alias)
+        return files.filter(batch__lake_id=self.lake_id, batch__published_at__isnull=False, retired_at=None)
 
     def check_files(self, commit: Commit) -> None:
         """Raise BatchLost unless every file of the batch is still in the private folder. Call it with the lock held.
@@ -92,7 +93,7 @@ class Manifest:
             pk=commit.id,
             run=self._run,
             kind=commit.kind,
-            lake_id=self._lake_id,
+            lake_id=self.lake_id,
             queue=commit.queue,
             rows=commit.rows,
             unreadable=commit.unreadable,
@@ -133,7 +134,7 @@ class Manifest:
         Safe while another pipeline runs: if its uncommitted files are deleted, `check_files` rejects its commit.
         """
         unfinished = list(
-            LakeBatch.objects.using(self._alias).filter(lake_id=self._lake_id, published_at=None).order_by("committed_at")
+            LakeBatch.objects.using(self._alias).filter(lake_id=self.lake_id, published_at=None).order_by("committed_at")
         )
         for batch in unfinished:
             self.publish(batch)
@@ -152,18 +153,16 @@ class Manifest:
                 if name not in unpublished:
                     self._storage.delete(f"{INFLIGHT}/{name}")
 
-    def delete_retired(self) -> int:
-        """Delete retired files, then their manifest rows; return their number."""
+    def delete_retired(self) -> None:
+        """Delete retired files, then their manifest rows."""
         retired = list(
-            LakeFile.objects.using(self._alias).filter(batch__lake_id=self._lake_id, retired_at__isnull=False).order_by("pk")
+            LakeFile.objects.using(self._alias).filter(batch__lake_id=self.lake_id, retired_at__isnull=False).order_by("pk")
         )
         for each in retired:
             self._storage.delete(each.path)
             self._step("deleted one file")
-        for start in range(0, len(retired), _WRITTEN_AT_ONCE):
-            chosen = [each.pk for each in retired[start : start + _WRITTEN_AT_ONCE]]
+        for chosen in statement_chunks(each.pk for each in retired):
             LakeFile.objects.using(self._alias).filter(pk__in=chosen).delete()
-        return len(retired)
 
 
 HEARTBEAT_SECONDS: Final = 10.0
@@ -180,7 +179,7 @@ def begin_run(alias: str, *, master: str, lake: str, options: Mapping[str, Any])
             if _is_alive(other, now):
                 raise PipelineBusy(
                     f"a pipeline runs already: process {other.pid} on {other.host}, since {other.started_at:%Y-%m-%d %H:%M} UTC, "
-                    f"heard of {_seconds_since(other.heartbeat_at, now)} s ago; stop it, or wait for its end"
+                    f"heard of {int((now - other.heartbeat_at).total_seconds())} s ago; stop it, or wait for its end"
                 )
             other.state, other.ended_at, other.error = RunState.FAILED, now, _KILLED
             other.save(using=alias, update_fields=["state", "ended_at", "error"])
@@ -217,19 +216,13 @@ def _is_alive(run: PipelineRun, now: datetime) -> bool:
 def _is_process(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
 def _host() -> str:
     return platform.node()[:255]
-
-
-def _seconds_since(at: datetime | None, now: datetime) -> int:
-    return 0 if at is None else int((now - at).total_seconds())
 
 
 class Heartbeats:

@@ -12,15 +12,7 @@ from django.db import connections, models
 
 from sqlqueue_app.lake.columns import TOP_N
 from sqlqueue_app.lake.sketches import Row, add_up_rows, begin_of, from_json, to_json, top_rows
-from sqlqueue_app.models import (
-    ConversationEdge,
-    EndpointSeen,
-    GroupFigures,
-    MessageFigures,
-    NotableMessage,
-    QueueFigures,
-    UsageDay,
-)
+from sqlqueue_app.models import ConversationEdge, EndpointSeen, GroupFigures, MessageFigures, NotableMessage, QueueFigures, UsageDay
 
 _PARAMETERS: Final = 2_000
 """Parameters per statement: SQL Server accepts 2,100."""
@@ -65,13 +57,11 @@ def add_rollups(alias: str, collected: Mapping[str, Sequence[Mapping[str, Any]]]
     for name, table in _TABLES.items():
         rows = [_fitted(table.model, row) for row in collected.get(name, ())]
         for length in table.lengths or (0,):
-            rows = _add_up([_with_step(row, length) for row in rows], table.keys, same)
+            if length:
+                rows = [{**row, "seconds": length, "at": begin_of(row["at"], length)} for row in rows]
+            rows = _add_up(rows, table.keys, same)
             _add(alias, table, rows, length, same)
     _add_top_messages(alias, collected.get("notable", ()))
-
-
-def _with_step(row: Row, length: int) -> Row:
-    return {**row, "seconds": length, "at": begin_of(row["at"], length)} if length else row
 
 
 def _add(alias: str, table: _Table, rows: list[Row], length: int, same: Callable[[Any], Any]) -> None:
@@ -137,7 +127,6 @@ def _existing(alias: str, table: _Table, rows: list[Row], length: int) -> Iterat
 
 
 def _replace(alias: str, model: type[models.Model], old: list[int], rows: list[Row]) -> None:
-    """Replace stored rows."""
     manager = model._default_manager.using(alias)
     for part in _chunks(old, _PARAMETERS // 2):
         manager.filter(pk__in=part).delete()

@@ -18,9 +18,9 @@ from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQ
 from sqlqueue_app.models import PipelineRun, RunState
 from sqlqueue_app.pipeline.compacting import compact, retire_old
 from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker
-from sqlqueue_app.pipeline.manifest import Heartbeats, Manifest, Step, begin_run, end_run, no_step
+from sqlqueue_app.pipeline.manifest import Commit, Heartbeats, Manifest, Step, begin_run, end_run, no_step
 from sqlqueue_app.pipeline.storage import BatchLost, PipelineError, check_local_lake, open_lake, open_storage
-from sqlqueue_app.pipeline.taking import AuditQueueCopier, AuditQueueTaker, delete_copied
+from sqlqueue_app.pipeline.taking import AuditQueueCopier, AuditQueueTaker, BatchResult, delete_copied
 from sqlqueue_app.pipeline.tools import Tools, reader_of
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.receiving.waiting import StopSignal
@@ -99,18 +99,11 @@ class PipelineQueue:
     table: QueueTable
 
 
-def audit_queues(settings: Settings) -> list[PipelineQueue]:
-    """The audit queues of the pipeline settings, else of all endpoints; each table once."""
-    return _queues(settings, (settings.pipeline or PipelineSettings()).audit_queues, QueueKind.AUDIT)
-
-
-def error_queues(settings: Settings) -> list[PipelineQueue]:
-    """The error queues, chosen like `audit_queues`."""
-    return _queues(settings, (settings.pipeline or PipelineSettings()).error_queues, QueueKind.ERROR)
-
-
-def _queues(settings: Settings, addresses: tuple[str, ...] | None, kind: QueueKind) -> list[PipelineQueue]:
+def queues_of(settings: Settings, kind: QueueKind) -> list[PipelineQueue]:
+    """The audit or error queues of the pipeline settings, else of all endpoints; each table once."""
     book = address_book_of(settings)
+    pipeline = settings.pipeline or PipelineSettings()
+    addresses = pipeline.audit_queues if kind is QueueKind.AUDIT else pipeline.error_queues
     if addresses is None:
         found = [each.address for each in known_queues(settings) if each.kind is kind]
     else:
@@ -226,10 +219,10 @@ class _Run:
 
     def _round(self) -> None:
         self._done.problems.clear()
-        for queue in audit_queues(self._settings):
+        for queue in queues_of(self._settings, QueueKind.AUDIT):
             self._process(queue, self._take_all)
         read_all_failures(self._settings)
-        for queue in error_queues(self._settings):
+        for queue in queues_of(self._settings, QueueKind.ERROR):
             self._process(queue, self._copy)
         if not self._stop.is_set():
             self._done.fates += self._outcomes.update()
@@ -269,11 +262,8 @@ class _Run:
             self._lost_batches = 0
             if taken is None:
                 break
-            self._done.batches += 1
             self._done.messages += taken.rows - taken.unreadable
-            self._done.unreadable += taken.unreadable
-            self._done.bytes += taken.bytes
-            self._progress(self._done)
+            self._count(taken)
             logger.info(
                 "%s %s messages of %s into the lake",
                 "copied" if self._options.peek_only else "took",
@@ -304,17 +294,20 @@ class _Run:
                 "receive from a queue that the pipeline takes from, so stop that receiver"
             ) from error
 
+    def _count(self, batch: BatchResult | Commit) -> None:
+        self._done.batches += 1
+        self._done.unreadable += batch.unreadable
+        self._done.bytes += batch.bytes
+        self._progress(self._done)
+
     def _copy(self, queue: PipelineQueue) -> None:
         errors = ErrorQueueCopier(self._tools, queue.table, queue.name)
         while not self._stop.is_set():
             copied = errors.copy(self._options.batch_size)
             if copied is None:
                 return
-            self._done.batches += 1
             self._done.failures += copied.rows - copied.unreadable
-            self._done.unreadable += copied.unreadable
-            self._done.bytes += copied.bytes
-            self._progress(self._done)
+            self._count(copied)
             logger.info(
                 "copied %s messages of %s into the lake",
                 copied.rows,

@@ -72,9 +72,6 @@ class NewFile:
         return f"{folder}/{batch}-{number}.parquet"
 
 
-# --- Opening a lake ---------------------------------------------------------------------------------------------------
-
-
 def open_storage(lake: str, session: SparkSession) -> LakeStorage:
     """The store of a lake: local for a path or `file:` URL, else Hadoop."""
     folder = local_folder(lake)
@@ -123,15 +120,11 @@ def local_folder(lake: str) -> Path | None:
     return Path(lake).expanduser() if len(parts.scheme) < 2 else None
 
 
-# --- Stores -----------------------------------------------------------------------------------------------------------
-
-
 class LakeStorage(Protocol):
     """The store of a lake. Every method raises PipelineError if the store refuses."""
 
-    @property
-    def name(self) -> str:
-        """The lake as the user named it."""
+    name: str
+    """The lake as the user named it."""
 
     def url(self, path: str) -> str:
         """The URL of a path for Spark."""
@@ -149,7 +142,7 @@ class LakeStorage(Protocol):
         """The sorted names in a folder; empty if it does not exist."""
 
     def sizes(self, path: str) -> dict[str, int]:
-        """The sizes in bytes of all files below a folder, except names that start with a dot or an underscore."""
+        """The sizes in bytes of all files below a folder, by path below the lake, without names that start with a dot or `_`."""
 
     def sync(self, paths: list[str]) -> None:
         """Make these files and their names survive a power failure."""
@@ -166,18 +159,13 @@ class LocalStorage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-
-    @property
-    def name(self) -> str:
-        """The folder."""
-        return str(self.folder)
+        self.name = str(self.folder)
 
     def url(self, path: str) -> str:
         """A `file:` URL; without the scheme a cluster uses its default file system. Unescaped, because Hadoop does not unescape."""
         return f"file://{(self.folder / path).as_posix()}"
 
     def read(self, path: str) -> str | None:
-        """The text."""
         with self._refused("read", path):
             try:
                 return (self.folder / path).read_text(encoding="utf-8")
@@ -212,7 +200,6 @@ class LocalStorage:
             shutil.copyfile(source, target)
 
     def names(self, path: str) -> list[str]:
-        """The names."""
         with self._refused("list", path):
             try:
                 return sorted(os.listdir(self.folder / path))
@@ -220,7 +207,6 @@ class LocalStorage:
                 return []
 
     def sizes(self, path: str) -> dict[str, int]:
-        """By path below the lake."""
         found: dict[str, int] = {}
         with self._refused("list", path):
             for folder, _, files in os.walk(self.folder / path):
@@ -292,24 +278,17 @@ class HadoopStorage:
     """A lake below a Hadoop URL. Spark settings (`spark.hadoop.…`) configure the store; a closed file is durable there."""
 
     def __init__(self, session: SparkSession, url: str) -> None:
-        self._url = url.rstrip("/")
+        self.name = url.rstrip("/")
         jvm: Any = session._jvm
         self._path_of = jvm.org.apache.hadoop.fs.Path
         configuration = session._jsc.hadoopConfiguration()  # type: ignore[attr-defined,unused-ignore]
-        self._files: Any = self._call("open", "", lambda: self._path_of(self._url).getFileSystem(configuration))
-        self._root: str = self._files.makeQualified(self._path_of(self._url)).toUri().getPath().rstrip("/")
-
-    @property
-    def name(self) -> str:
-        """The URL."""
-        return self._url
+        self._files: Any = self._call("open", "", lambda: self._path_of(self.name).getFileSystem(configuration))
+        self._root: str = self._files.makeQualified(self._path_of(self.name)).toUri().getPath().rstrip("/")
 
     def url(self, path: str) -> str:
-        """Below the URL of the lake."""
-        return f"{self._url}/{path}"
+        return f"{self.name}/{path}"
 
     def read(self, path: str) -> str | None:
-        """The text."""
 
         def read() -> str:
             stream = self._files.open(self._path(path))
@@ -333,24 +312,21 @@ class HadoopStorage:
 
         def was_there() -> bool:
             if not self._files.exists(self._path(path)):
-                raise PipelineError(f"failed to write {path!r} in the lake {self._url}: a file is where a folder should be")
+                raise PipelineError(f"failed to write {path!r} in the lake {self.name}: a file is where a folder should be")
             return False
 
         return self._call("write", path, write, there=was_there)
 
     def put(self, source: Path, path: str) -> None:
-        """Upload."""
         self._call(
             "write", path, lambda: self._files.copyFromLocalFile(False, True, self._path_of(source.as_uri()), self._path(path))
         )
 
     def names(self, path: str) -> list[str]:
-        """The names."""
         found = self._call("list", path, lambda: list(self._files.listStatus(self._path(path))), missing=list)
         return sorted(each.getPath().getName() for each in found)
 
     def sizes(self, path: str) -> dict[str, int]:
-        """By path below the lake."""
 
         def sizes() -> dict[str, int]:
             found: dict[str, int] = {}
@@ -373,22 +349,21 @@ class HadoopStorage:
             old, new = self._path(source), self._path(target)
             if not self._files.exists(old):
                 if not self._files.exists(new):
-                    raise PipelineError(lost_file_message(self._url, source, target))
+                    raise PipelineError(lost_file_message(self.name, source, target))
             elif self._files.exists(new):
                 self._files.delete(old, False)
             else:
                 self._files.mkdirs(new.getParent())
                 if not self._files.rename(old, new) and self._files.exists(old):
-                    raise PipelineError(f"the store refused to move {source!r} to {target!r} in the lake {self._url}")
+                    raise PipelineError(f"the store refused to move {source!r} to {target!r} in the lake {self.name}")
 
         self._call("write", target, move)
 
     def delete(self, path: str) -> None:
-        """Recursive."""
         self._call("delete", path, lambda: self._files.delete(self._path(path), True), missing=lambda: False)
 
     def _path(self, path: str) -> Any:
-        return self._path_of(f"{self._url}/{path}")
+        return self._path_of(f"{self.name}/{path}")
 
     def _call(
         self,
@@ -408,7 +383,7 @@ class HadoopStorage:
             if there is not None and kind == _THERE:
                 return there()
             text = str(error.java_exception.getMessage() or kind).strip().splitlines()[0]
-            raise PipelineError(f"failed to {doing} {path!r} in the lake {self._url}: {kind}: {text}. Nothing is lost") from None
+            raise PipelineError(f"failed to {doing} {path!r} in the lake {self.name}: {kind}: {text}. Nothing is lost") from None
 
 
 def lost_file_message(lake: str, source: str, target: str) -> str:

@@ -20,7 +20,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from sqlqueue_app.lake.columns import MESSAGES, UNREADABLE, LakeTable
-from sqlqueue_app.models import BatchKind, LakeBatch, LakeFile, LakePosition
+from sqlqueue_app.models import BatchKind, LakeBatch, LakePosition
 from sqlqueue_app.pipeline.lake_batches import PreparedBatch, WrittenBatch, count_batch, make_batch, write_parsed
 from sqlqueue_app.pipeline.manifest import Commit
 from sqlqueue_app.pipeline.storage import BatchLost, queue_folder
@@ -74,7 +74,7 @@ class AuditQueueTaker:
 
     def _remove(self, _: LakeBatch, prepared: PreparedBatch) -> None:
         commit = prepared.commit
-        removed = remove_ranges(self._table, ranges_of(prepared.written.row_versions))
+        removed = remove_ranges(self._table, ranges_of(prepared.row_versions))
         if removed != commit.rows:
             raise BatchLost(
                 f"{commit.rows - removed:,} of {commit.rows:,} rows of {self._table.qualified} were taken by somebody else: "
@@ -109,8 +109,6 @@ def batch_boundary(table: QueueTable, most: int) -> tuple[int | None, bool]:
     return (last[0].row_version, False) if last else (None, False)
 
 
-# --- Copying without taking -------------------------------------------------------------------------------------------
-
 SETTLE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 
@@ -130,12 +128,8 @@ class AuditQueueCopier:
         self._stop = stop
         self._settle_seconds = settle_seconds
         self._watermark = Watermark()
-        self._left: str | None = None
-
-    @property
-    def left(self) -> str | None:
+        self.left: str | None = None
         """Why rows were left for the next run; None if none were."""
-        return self._left
 
     def take(self, most: int) -> BatchResult | None:
         """Copy the next settled rows, at most `most`; None if there are none.
@@ -187,7 +181,7 @@ class AuditQueueCopier:
 
     def _settled(self, after: int, most: int) -> int | None:
         """Wait until a full batch or all present rows are settled, or time is up; return the settled RowVersion."""
-        self._left = None
+        self.left = None
         with self._table.errors(f"look for rows of {self._table.qualified}"):
             probe = TableProbe(partial(fetch_all, self._table.connection()), self._table.dialect, self._table.qualified)
             newest = probe.newest()
@@ -201,7 +195,7 @@ class AuditQueueCopier:
                     return settled
             settled = self._watermark.advance(probe)
             if settled is None or settled < newest:
-                self._left = (
+                self.left = (
                     f"{len(probe.writers())} transaction(s) have been writing to {self._table.qualified} for more than "
                     f"{self._settle_seconds:g} seconds, and may commit rows below those that are there: they are left for the "
                     "next run"
@@ -226,9 +220,6 @@ class AuditQueueCopier:
 def positions(tools: Tools, queue: str) -> QuerySet[LakePosition]:
     """The position of a copied queue: at most one row, none if the queue is taken from."""
     return LakePosition.objects.using(tools.alias).filter(lake_id=tools.manifest.lake_id, queue=queue)
-
-
-# --- Switching from copying to taking ---------------------------------------------------------------------------------
 
 
 def delete_copied(tools: Tools, table: QueueTable, queue: str, most: int, stop: StopSignal) -> int:
@@ -267,10 +258,8 @@ def delete_copied(tools: Tools, table: QueueTable, queue: str, most: int, stop: 
 def _files(tools: Tools, table: LakeTable, queue: str) -> Iterator[DataFrame]:
     """The rows of a queue in a table of the lake, according to the manifest."""
     folder = f"{queue_folder(table.name, queue)}/"
-    files = LakeFile.objects.using(tools.alias).filter(
-        batch__lake_id=tools.manifest.lake_id, batch__published_at__isnull=False, retired_at=None, table=table.name
-    )
+    files = tools.manifest.files().filter(table=table.name, path__startswith=folder)
     # the database may compare without regard to case
-    paths = [path for path in files.filter(path__startswith=folder).values_list("path", flat=True) if path.startswith(folder)]
+    paths = [path for path in files.values_list("path", flat=True) if path.startswith(folder)]
     if paths:
         yield read_files(tools.session, table, tools.storage.url(table.name), [tools.storage.url(path) for path in paths])

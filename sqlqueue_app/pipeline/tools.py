@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import LakeBatch, PipelineRun
 from sqlqueue_app.pipeline.manifest import Commit, Manifest, Step, hold_lock, no_step
 from sqlqueue_app.pipeline.storage import LakeStorage, NewFile, PipelineError, inflight
-from sqlqueue_app.spark.lake_files import WrittenFile, read_files, written_files
+from sqlqueue_app.spark.lake_files import read_files, written_files
 from sqlqueue_app.spark.source import source_url
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
 from sqlqueue_app.tables.queue import QueueTable
@@ -79,11 +79,7 @@ class Tools:
     def files_of(self, batch: uuid.UUID, table: LakeTable, folder: str) -> tuple[list[NewFile], list[int]]:
         """Read back what Spark wrote into a folder of a batch: the files, and their row versions."""
         rows = read_files(self.session, table, self.inflight_url(batch, table.name), [self.inflight_url(batch, folder)])
-        return self._new_files(batch, table, folder, written_files(rows))
-
-    def _new_files(
-        self, batch: uuid.UUID, table: LakeTable, folder: str, written: Sequence[WrittenFile]
-    ) -> tuple[list[NewFile], list[int]]:
+        written = written_files(rows)
         sizes = self.storage.sizes(f"{inflight(batch)}/{folder}")
         files: list[NewFile] = []
         for each in sorted(written, key=lambda file: (file.day, file.name)):

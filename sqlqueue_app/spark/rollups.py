@@ -54,20 +54,19 @@ def _collected(frame: DataFrame) -> Iterator[Row]:
     yield from frame.toArrow().to_pylist()
 
 
-# --- Rollup rows, built in the driver ---------------------------------------------------------------------------------
-
-
 def _at(micros: int) -> Any:
     return EPOCH + timedelta(microseconds=micros)
+
+
+def _minute_key(row: Row) -> Row:
+    at = _at(row["minute"] * _MINUTE * 1_000_000)
+    return {"endpoint": row["endpoint"], "message_type": row["message_type"], "at": at, "day": row["day"]}
 
 
 def _minute(row: Row) -> Row:
     is_failure = row["is_failure"]
     return {
-        "endpoint": row["endpoint"],
-        "message_type": row["message_type"],
-        "at": _at(row["minute"] * _MINUTE * 1_000_000),
-        "day": row["day"],
+        **_minute_key(row),
         "processed": 0 if is_failure else row["count"],
         "failed": row["count"] if is_failure else 0,
         "retried": row["retried"],
@@ -80,9 +79,7 @@ def _minute(row: Row) -> Row:
 
 
 def _minute_times(row: Row) -> Row:
-    at = _at(row["minute"] * _MINUTE * 1_000_000)
-    key = {"endpoint": row["endpoint"], "message_type": row["message_type"], "at": at, "day": row["day"]}
-    return {**key, f"{row['kind']}_sketch": dict(row["sketch"])}
+    return {**_minute_key(row), f"{row['kind']}_sketch": dict(row["sketch"])}
 
 
 def _edge_key(row: Row) -> Row:
@@ -167,9 +164,6 @@ def _rank_top_messages(found: Iterable[Row]) -> Iterator[Row]:
         yield {**shown, "rank": ranks[place], "at": _at(row["seen"])}
 
 
-# --- Input of the counts ----------------------------------------------------------------------------------------------
-
-
 def _count_messages(frames: Mapping[bool, DataFrame | None]) -> dict[str, list[Row]]:
     """Count messages (False) and failures (True) in one pass over a few columns."""
     narrow = [_narrow(frame, is_failure=is_failure) for is_failure, frame in frames.items() if frame is not None]
@@ -204,8 +198,6 @@ def _groups(failures: DataFrame) -> DataFrame:
     )
 
 
-# --- Counts, run in Spark's Python workers ----------------------------------------------------------------------------
-
 COUNT_KEYS: Final = ("queue", "day", "endpoint", "message_type", "sender", "machine", "host_id", "host", "minute", "is_failure")
 SKETCH_KEYS: Final = ("day", "endpoint", "message_type", "sender", "minute")
 TOP_COLUMNS: Final = ("endpoint", "message_type", "message_id", "conversation_id")
@@ -234,7 +226,7 @@ FOUND_DDL: Final = "name STRING, found BINARY"
 
 
 class Counts:
-    """Counts of messages: `add` counts messages, `add_found` merges the counts of other tasks."""
+    """Counts of messages: `add` counts messages in Spark's Python workers, `add_found` merges their counts in the driver."""
 
     def __init__(self) -> None:
         self._waiting: list[pa.RecordBatch] = []
@@ -300,9 +292,6 @@ def _aggregate(table: pa.Table, keys: tuple[str, ...], how: dict[str, str]) -> p
     return found.select([*keys, *(f"{name}_{each}" for name, each in how.items())]).rename_columns([*keys, *how])
 
 
-# --- Counts and sums --------------------------------------------------------------------------------------------------
-
-
 def _counts(messages: pa.Table) -> pa.Table:
     processing, critical = messages["processing_seconds"], messages["critical_seconds"]
     one = pa.repeat(pa.scalar(1, pa.int64()), messages.num_rows)
@@ -338,9 +327,6 @@ def _micros(seconds: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.fill_null(pc.round(pc.multiply(seconds, 1e6)), 0.0)
 
 
-# --- Sketches of processing and critical time -------------------------------------------------------------------------
-
-
 def _times(messages: pa.Table, kind: str) -> pa.Table:
     measured = messages.filter(pc.is_valid(messages[f"{kind}_seconds"]))
     columns = {
@@ -368,9 +354,6 @@ def _sketches(times: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in times:
         found.setdefault(tuple(row[name] for name in (*SKETCH_KEYS, "kind")), {})[row["bucket"]] = row["count"]
     return [{**dict(zip((*SKETCH_KEYS, "kind"), key, strict=True)), "sketch": sketch} for key, sketch in found.items()]
-
-
-# --- Top N messages ---------------------------------------------------------------------------------------------------
 
 
 def _top_rows(messages: pa.Table, kind: str) -> pa.Table:

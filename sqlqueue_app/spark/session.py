@@ -159,7 +159,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _settings(master: str, scratch: Path, wanted: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a new session."""
     # the last option keeps Java from writing files of its own to the temporary folder
     java_options = [f"-Djava.io.tmpdir={scratch}", JAVA_OPTION, "-XX:-UsePerfData"]
     if "GC" not in wanted.get(_JAVA_OPTIONS, ""):
@@ -210,15 +209,6 @@ def _python_path() -> str:
     return os.pathsep.join(dict.fromkeys(filter(None, [str(package_root()), *given])))
 
 
-def _python_of_workers(master: str, wanted: Mapping[str, str]) -> str | None:
-    """The Python for executors and local workers; None for Spark's default, the python3 on PATH of each machine.
-
-    pyspark reads the environment only, not its own setting.
-    """
-    given = os.environ.get("PYSPARK_PYTHON") or wanted.get("spark.pyspark.python")
-    return given or (sys.executable if _is_this_machine(master) else None)
-
-
 @contextmanager
 def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, str]) -> Iterator[None]:
     """Set the environment in which Java starts; pyspark has no parameter for it."""
@@ -228,7 +218,9 @@ def _environment(master: str, home: Path, scratch: Path, wanted: Mapping[str, st
         changes["SPARK_LOCAL_DIRS"] = str(scratch)
     if _is_this_machine(master):
         changes["SPARK_LOCAL_IP"] = "127.0.0.1"
-    if (python := _python_of_workers(master, wanted)) is not None:
+        changes["PYSPARK_PYTHON"] = sys.executable
+    # pyspark does not read its own setting. Without either, a cluster uses the python3 on PATH of each machine.
+    if python := os.environ.get("PYSPARK_PYTHON") or wanted.get("spark.pyspark.python"):
         changes["PYSPARK_PYTHON"] = python
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
@@ -308,8 +300,6 @@ def summarize(text: str) -> str:
     return lines[0] if lines else "Java has ended; see its output above"
 
 
-# --- Scratch folder ---------------------------------------------------------------------------------------------------
-
 if sys.platform == "win32":  # no way to detect folders of dead processes there
     HAS_LOCKS = False
 else:
@@ -326,10 +316,10 @@ class Scratch:
 
     def __init__(self) -> None:
         root = _root()
-        with _exclusive(root):
+        with _lock(root / "starting"):
             _remove_stale(root)
             self.folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
-            self._lock_file = _lock_file_of(self.folder)
+            self._lock_file = root / f"{self.folder.name}.lock"
             self._held: IO[str] | None = _lock(self._lock_file)
 
     def remove(self) -> None:
@@ -358,47 +348,28 @@ def _root() -> Path:
     return root
 
 
-def _lock_file_of(folder: Path) -> Path:
-    return folder.with_name(folder.name + ".lock")
-
-
-def _lock(path: Path, *, wait: bool = True) -> IO[str] | None:
-    """Open and lock the file until it is closed or the process ends; None if another process holds the lock."""
+def _lock(path: Path, *, wait: bool = True) -> IO[str]:
+    """Open and lock the file until it is closed or the process ends. Raises BlockingIOError if it is locked, without `wait`."""
     file = path.open("w", encoding="utf-8")
     if sys.platform != "win32":
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             file.close()
-            return None
+            raise
     return file
-
-
-@contextmanager
-def _exclusive(root: Path) -> Iterator[None]:
-    file = _lock(root / "starting")
-    try:
-        yield
-    finally:
-        if file is not None:
-            file.close()
 
 
 def _remove_stale(root: Path) -> None:
     if not HAS_LOCKS:
         return
     for lock_file in root.glob("*.lock"):
-        held = _lock(lock_file, wait=False)
-        if held is None:
-            continue
-        folder = lock_file.with_suffix("")
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            lock_file.unlink(missing_ok=True)
-        held.close()
+        with contextlib.suppress(BlockingIOError), _lock(lock_file, wait=False):
+            folder = lock_file.with_suffix("")
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                lock_file.unlink(missing_ok=True)
 
-
-# --- Package archive for remote executors -----------------------------------------------------------------------------
 
 PARTS = ("messages", "policies", "dialects", "lake", "spark")
 _KINDS = (".py", ".sql")

@@ -87,23 +87,24 @@ def message_columns(
     which is kept; its `problem` replaces the check made here.
     """
     taken = sf.lit(taken_at)
-    read = _with_headers(rows, parsed)
-    timed = _with_times(read)
-    return timed.withColumns(
-        {
-            "counted_at": _believable(sf.coalesce(counted, "sent_at"), taken),
-            "processing_seconds": seconds_between(sf.col("started_at"), sf.col("ended_at")),
-            "critical_seconds": seconds_between(sf.coalesce("due_at", "sent_at"), sf.col("ended_at")),
-            "is_expired": sf.coalesce(sf.col("expires") <= taken, sf.lit(False)),
-            "taken_at": taken,
-            "batch": sf.lit(batch),
-            "queue": sf.lit(queue),
-        }
-    ).withColumn("day", sf.to_date("counted_at"))
+    return (
+        _with_times(_with_headers(rows, parsed))
+        .withColumns(
+            {
+                "counted_at": _believable(sf.coalesce(counted, "sent_at"), taken),
+                "processing_seconds": seconds_between(sf.col("started_at"), sf.col("ended_at")),
+                "critical_seconds": seconds_between(sf.coalesce("due_at", "sent_at"), sf.col("ended_at")),
+                "is_expired": sf.coalesce(sf.col("expires") <= taken, sf.lit(False)),
+                "taken_at": taken,
+                "batch": sf.lit(batch),
+                "queue": sf.lit(queue),
+            }
+        )
+        .withColumn("day", sf.to_date("counted_at"))
+    )
 
 
 def _with_headers(rows: DataFrame, parsed: str | None) -> DataFrame:
-    """The row with each header in a column."""
     text = sf.col("Headers")
     read = rows.select(
         sf.col("RowVersion").alias("row_version"),
@@ -136,7 +137,6 @@ def _problem(text: Column, corrupt: Column) -> Column:
 
 
 def _with_times(read: DataFrame) -> DataFrame:
-    """Columns with the meaning of the headers."""
     address = sf.coalesce(_filled("failed_queue"), _filled("reply_to"), sf.lit(""))
     queue_part = sf.substring_index(address, "@", 1)
     is_count = sf.col("retries").rlike(r"\A[0-9]{1,9}\z")
@@ -181,8 +181,6 @@ def _believable(instant: Column, taken: Column) -> Column:
     return sf.when(instant.between(oldest, newest), instant).otherwise(taken)
 
 
-# --- Times ------------------------------------------------------------------------------------------------------------
-
 _USUAL: Final = r"(?s)\A(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}:[0-9]{6} Z\z"
 # Digits are read by position, separators are ignored. There is no year 0.
 _DIGITS: Final = r"(?s)\A(?!0000)([0-9]{4}).([0-9]{2}).([0-9]{2}).([0-9]{2}).([0-9]{2}).([0-9]{2}).([0-9]{6})..\z"
@@ -202,8 +200,6 @@ def seconds_between(begin: Column, end: Column) -> Column:
     """Seconds between two times, negative if the end comes first; NULL if one is NULL."""
     return (sf.unix_micros(end) - sf.unix_micros(begin)) / sf.lit(1e6)
 
-
-# --- Failures ---------------------------------------------------------------------------------------------------------
 
 _GROUPS: Final = next(column.type for column in FAILURES.columns if column.name == "groups")
 _PARSED_DDL: Final = f"STRUCT<problem: STRING, unique_message_id: STRING, groups: {_GROUPS}>"

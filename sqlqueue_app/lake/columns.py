@@ -13,15 +13,6 @@ from typing import Final
 _GROUPS: Final = "ARRAY<STRUCT<classifier: STRING, title: STRING, id: STRING>>"
 _SKETCH: Final = "MAP<INT, BIGINT>"
 
-_DUCKDB: Final[Mapping[str, str]] = {
-    "STRING": "VARCHAR",
-    "BINARY": "BLOB",
-    "INT": "INTEGER",
-    "TIMESTAMP": "TIMESTAMP WITH TIME ZONE",
-    _GROUPS: "STRUCT(classifier VARCHAR, title VARCHAR, id VARCHAR)[]",
-    _SKETCH: "MAP(INTEGER, BIGINT)",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -29,11 +20,6 @@ class Column:
 
     name: str
     type: str
-
-    @property
-    def duckdb(self) -> str:
-        """Its DuckDB type."""
-        return _DUCKDB.get(self.type, self.type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,14 +44,10 @@ def rollup_rows(
         "endpoints": map(_endpoint, counts),
         "queues": [*map(_queue, counts), *_unreadable(unreadable)],
         "usage": map(_usage, counts),
-        "groups": [] if failures is None else map(_group, _collected(_groups(failures))),
+        "groups": [] if failures is None else map(_group, _groups(failures).toArrow().to_pylist()),
     }
     rows = {name: add_up_rows(parts, KEYS[name]) for name, parts in found.items()}
     return {**rows, "notable": list(_rank_top_messages(seen["notable"]))}
-
-
-def _collected(frame: DataFrame) -> Iterator[Row]:
-    yield from frame.toArrow().to_pylist()
 
 
 def _at(micros: int) -> Any:
@@ -127,7 +123,7 @@ def _unreadable(frame: DataFrame | None) -> Iterator[Row]:
     if frame is not None:
         size = sf.col("body_bytes").cast("bigint") + sf.col("header_bytes")
         counts = frame.groupBy("queue", "day").agg(sf.count("*").alias("unreadable"), sf.sum(size).alias("bytes"))
-        yield from ({**row, "taken": 0, "copied": 0, "expired": 0} for row in _collected(counts))
+        yield from ({**row, "taken": 0, "copied": 0, "expired": 0} for row in counts.toArrow().to_pylist())
 
 
 def _usage(row: Row) -> Row:
@@ -170,7 +166,7 @@ def _count_messages(frames: Mapping[bool, DataFrame | None]) -> dict[str, list[R
     if not narrow:
         return collect_counts([])
     found = reduce(DataFrame.unionByName, narrow).mapInArrow(count_batches, FOUND_DDL)
-    return collect_counts((row["name"], row["found"]) for row in _collected(found))
+    return collect_counts((row["name"], row["found"]) for row in found.toArrow().to_pylist())
 
 
 def _narrow(frame: DataFrame, *, is_failure: bool) -> DataFrame:

@@ -23,15 +23,6 @@ def test_tables_of_messages_are_by_queue_and_day_and_figures_by_day() -> None:
     assert {tuple(column.name for column in table.partitions) for table in ROLLUPS.values()} == {("day",)}
 
 
-def test_each_type_is_one_that_duckdb_has() -> None:
-    types = {column.duckdb for table in TABLES.values() for column in table.columns}
-
-    assert types == {
-        *("VARCHAR", "BLOB", "INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP WITH TIME ZONE"),
-        *("STRUCT(classifier VARCHAR, title VARCHAR, id VARCHAR)[]", "MAP(INTEGER, BIGINT)"),
-    }
-
-
 def test_the_ddl_names_all_columns() -> None:
     assert UNREADABLE.ddl.startswith("row_version BIGINT, native_id STRING, expires TIMESTAMP, headers STRING, body BINARY, ")
     assert UNREADABLE.whole_ddl.endswith(", batch STRING, queue STRING, day DATE")

@@ -63,7 +63,6 @@ def test_an_empty_table_has_none(table: Table) -> None:
     assert watermark.advance(table) is None
     committed(table)
     assert watermark.advance(table) == 1
-    assert not watermark.is_waiting
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -76,7 +75,6 @@ def test_a_number_counts_when_those_who_might_have_drawn_a_lower_one_have_ended(
     committed(table)
 
     assert watermark.advance(table) == 1
-    assert watermark.is_waiting
     table.end(late, commit=commit)
     assert watermark.advance(table) == 3
 

@@ -176,11 +176,6 @@ class Watermark:
                 break
         return self.settled
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether rows were seen that are not settled."""
-        return bool(self._candidates)
-
 
 def _still_waited_for(before: frozenset[WritingTransaction], now: frozenset[WritingTransaction]) -> frozenset[WritingTransaction]:
     left = before & now

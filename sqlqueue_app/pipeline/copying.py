@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -136,13 +135,6 @@ _OUTCOME_OF_STATUS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _OutcomeChange:
-    copy: LakeCopy
-    outcome: CopyFate
-    at: datetime
-
-
 class OutcomeTracker:
     """Tracks the outcomes of the copies of one lake. Kept for a whole run; used by one thread."""
 
@@ -153,9 +145,11 @@ class OutcomeTracker:
     def update(self) -> int:
         """Record the outcomes that changed since the last call (the first call checks all open copies); return their number."""
         now = database_now(self._tools.alias)
-        changed = 0
-        for chunk in _chunks(self._candidates(now)):
+        candidates = self._candidates(now)
+        changed = after = 0
+        while chunk := list(candidates.filter(pk__gt=after)[:_AT_ONCE]):
             changed += self._write(list(self._changes(chunk, now)))
+            after = chunk[-1].pk
         self._since = now
         return changed
 
@@ -172,7 +166,8 @@ class OutcomeTracker:
         recent = Q(left_at__gte=since) | Q(left_at__isnull=False, fate=CopyFate.WAITING)
         return copies.filter(recent | Q(unique_message_id__in=ids)).order_by("pk")
 
-    def _changes(self, copies: Sequence[LakeCopy], now: datetime) -> Iterator[_OutcomeChange]:
+    def _changes(self, copies: Sequence[LakeCopy], now: datetime) -> Iterator[LakeCopy]:
+        """Set the new outcome of each copy that has one, without saving."""
         ids = {each.pk: _uuid(each.unique_message_id) for each in copies}
         failures = FailedMessage.objects.using(self._tools.alias).in_bulk([each for each in ids.values() if each is not None])
         for each in copies:
@@ -180,38 +175,37 @@ class OutcomeTracker:
             failure = None if key is None else failures.get(key)
             outcome = outcome_of(each, failure)
             if outcome != each.fate:
-                yield _OutcomeChange(each, outcome, now if failure is None or failure.status_at is None else failure.status_at)
+                each.fate = outcome
+                each.fate_at = now if failure is None or failure.status_at is None else failure.status_at
+                yield each
 
-    def _write(self, changes: Sequence[_OutcomeChange]) -> int:
+    def _write(self, changes: Sequence[LakeCopy]) -> int:
         if not changes:
             return 0
         tools, batch = self._tools, uuid.uuid4()
         rows = [
             {
-                "queue": each.copy.queue,
-                "row_version": each.copy.row_version,
-                "native_id": each.copy.native_id,
-                "message_id": each.copy.message_id,
-                "unique_message_id": each.copy.unique_message_id,
-                "fate": str(each.outcome),
-                "fate_at": each.at,
-                "copied_at": each.copy.copied_at,
+                "queue": each.queue,
+                "row_version": each.row_version,
+                "native_id": each.native_id,
+                "message_id": each.message_id,
+                "unique_message_id": each.unique_message_id,
+                "fate": str(each.fate),
+                "fate_at": each.fate_at,
+                "copied_at": each.copied_at,
                 "batch": str(batch),
-                "day": each.at.date(),
+                "day": each.fate_at.date(),
             }
             for each in changes
+            if each.fate_at is not None  # which `_changes` has set
         ]
         commit = Commit(batch, BatchKind.FATES, rows=len(rows), files=write_rows(tools, batch, FATES, rows))
         tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in commit.files])
         tools.manifest.publish(tools.committed(commit, lambda _: self._record(commit, changes)))
         return len(changes)
 
-    def _record(self, commit: Commit, changes: Sequence[_OutcomeChange]) -> None:
-        for each in changes:
-            each.copy.fate, each.copy.fate_at = each.outcome, each.at
-        LakeCopy.objects.using(self._tools.alias).bulk_update(
-            [each.copy for each in changes], ["fate", "fate_at"], batch_size=_AT_ONCE // 5
-        )
+    def _record(self, commit: Commit, changes: Sequence[LakeCopy]) -> None:
+        LakeCopy.objects.using(self._tools.alias).bulk_update(changes, ["fate", "fate_at"], batch_size=_AT_ONCE // 5)
         self._tools.step("fates recorded")
         count_in_run(self._tools.alias, self._tools.run, batches=1, bytes=commit.bytes)
 
@@ -230,13 +224,6 @@ def outcome_of(copy: LakeCopy, failure: FailedMessage | None) -> CopyFate:
     is_same_row = (failure.queue, failure.row_version) == (copy.queue, copy.row_version)
     # The message waits in another row: it was retried and failed again.
     return before if failure.row_version is None or is_same_row else CopyFate.RETRIED
-
-
-def _chunks(copies: QuerySet[LakeCopy]) -> Iterator[list[LakeCopy]]:
-    after = 0
-    while chunk := list(copies.filter(pk__gt=after)[:_AT_ONCE]):
-        yield chunk
-        after = chunk[-1].pk
 
 
 def _uuid(text: str) -> uuid.UUID | None:

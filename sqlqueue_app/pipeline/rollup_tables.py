@@ -106,14 +106,12 @@ def _fitted(model: type[models.Model], row: Mapping[str, Any]) -> Row:
         elif isinstance(field, models.UUIDField):
             value = uuid.UUID(str(value))
         elif isinstance(value, str):
-            value = _cut(value.replace("\0", "\ufffd"), field.max_length)
+            value = value.replace("\0", "\ufffd")
+            if field.max_length is not None:
+                # A name is cut to its column and index; a text without a maximum length stays whole.
+                value = value[: field.max_length].encode()[:_BYTES].decode(errors="ignore")
         fitted[field.name] = value
     return fitted
-
-
-def _cut(text: str, length: int | None) -> str:
-    """Cut a name to its column and index; a text without a maximum length stays whole."""
-    return text if length is None else text[:length].encode()[:_BYTES].decode(errors="ignore")
 
 
 def _existing(alias: str, table: _Table, rows: list[Row], length: int) -> Iterator[Row]:

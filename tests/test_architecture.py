@@ -291,7 +291,6 @@ def test_the_package_has_few_files() -> None:
     assert len(modules(ROOT)) <= MOST_FILES
 
 
-@pytest.mark.xfail(strict=True, reason="step 1: the merged files still repeat themselves")
 def test_the_package_has_few_lines() -> None:
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MOST_LINES
 

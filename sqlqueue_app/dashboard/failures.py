@@ -184,7 +184,7 @@ class FailureAdmin(PageAdmin):
             text=_("Group by %(classifier)s") % {"classifier": group.classifier},
             crumbs=(Crumb(group.title),),
             group=group,
-            note=note_of(group),
+            noted_at=stamp_of(group.noted_at),
             note_buttons=[note],
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),
@@ -414,16 +414,7 @@ class GroupText:
     first: Stamp
     last: Stamp
     trend: Trend
-    note: Note | None
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """The note of a group."""
-
-    text: str
-    by: str
-    at: Stamp | None
+    noted_at: Stamp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,15 +441,8 @@ def group_text(row: GroupRow, url: str) -> GroupText:
         first=stamp(row.first),
         last=stamp(row.last),
         trend=trend_of(row.trend),
-        note=note_of(row.group),
+        noted_at=stamp_of(row.group.noted_at),
     )
-
-
-def note_of(group: FailureGroup) -> Note | None:
-    """The note of a group with author and time."""
-    if not group.note:
-        return None
-    return Note(group.note, group.noted_by, stamp_of(group.noted_at))
 
 
 def trend_of(pieces: tuple[int, ...]) -> Trend:

@@ -168,19 +168,13 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LakeSearchForm:
-    """The fields of the form as they are shown again; `query` is what they mean. `is_search`: the form was submitted."""
+    """The fields of the form as they are shown again; `query` is what they mean, with their texts."""
 
-    conversation: str
-    message_id: str
-    message_type: str
-    endpoint: str
-    text: str
     kind: str
     period: str
     since: date | None
     until: date | None
     query: Asked
-    is_search: bool
 
     @classmethod
     def read(cls, request: HttpRequest, now: datetime, size: int) -> LakeSearchForm:
@@ -211,19 +205,7 @@ class LakeSearchForm:
             after=Cursor.read(fields.get("after", "")),
             size=size,
         )
-        return cls(
-            conversation,
-            message_id,
-            message_type,
-            endpoint,
-            text,
-            kind,
-            period,
-            since,
-            until,
-            query,
-            bool(fields.keys() - {"format"}),
-        )
+        return cls(kind, period, since, until, query)
 
 
 def _midnight(day: date) -> datetime:

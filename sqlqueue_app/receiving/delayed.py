@@ -64,7 +64,8 @@ class DueMessage:
 
     def row(self, table: QueueTable) -> NewRow:
         """The row in the destination."""
-        return NewRow(str(table.id_of_copy(self.row_id)), write_headers(self.headers), self.body, *columns_of(self.headers))
+        row_id = uuid.uuid4() if table.has_unique_ids else self.row_id
+        return NewRow(str(row_id), write_headers(self.headers), self.body, *columns_of(self.headers))
 
 
 class DueMessages:

@@ -190,9 +190,14 @@ class QueueTable(Table):
         """Whether a row that was received is in the table still, or again."""
         return any(found.row_version == row.row_version for found in self.peek(1, after=row.row_version - 1, body_limit=0))
 
+    @property
+    def has_unique_ids(self) -> bool:
+        """Whether the row id is a primary key, so that a copy of a row needs a new one."""
+        return self.dialect.name == "postgresql"
+
     def id_of_copy(self, row_id: uuid.UUID) -> uuid.UUID:
-        """The id for a copy of a row: on PostgreSQL, where it is a primary key and rows may have been copied, a new one."""
-        return uuid.uuid4() if self.dialect.name == "postgresql" else row_id
+        """The id for a copy of a row, which may have been copied before."""
+        return uuid.uuid4() if self.has_unique_ids else row_id
 
     def receive_statement(self, limit: int) -> Rendered:
         """The statement that deletes and returns the next rows, at most `limit`."""

@@ -131,7 +131,7 @@ class AnalyticsAdmin(PageAdmin):
             self.readonly_view("groups/", self._rollup_page("groups", self.groups_view), "groups"),
             self.readonly_view("map/", self._rollup_page("map", self.map_view), "map"),
             self.readonly_view("usage/", self._rollup_page("usage", self.usage_view), "usage"),
-            self.readonly_view("notable/", self._rollup_page("notable", self.notable_view), "notable"),
+            self.readonly_view("notable/", self._rollup_page("notable", self.top_view), "notable"),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -247,7 +247,7 @@ class AnalyticsAdmin(PageAdmin):
             ],
         )  # fmt: skip
 
-    def notable_view(self, request: HttpRequest, filters: AnalyticsFilter, head: dict[str, Any]) -> HttpResponseBase:
+    def top_view(self, request: HttpRequest, filters: AnalyticsFilter, head: dict[str, Any]) -> HttpResponseBase:
         """The slowest and the largest messages."""
         found = {kind: read_top_messages(filters.query, kind) for kind in NotableKind.values}
         if wanted_format(request):

@@ -326,7 +326,7 @@ UrlOf = Callable[[ConversationMessage], str]
 
 
 @dataclass(frozen=True, slots=True)
-class TalkRow:
+class ConversationRow:
     """A message in the table; `numbers` are those of the messages that caused it, `level` how far it is moved in."""
 
     number: str
@@ -354,13 +354,13 @@ class Shape:
     css: str
 
 
-def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[TalkRow]:
+def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[ConversationRow]:
     """The rows of the messages at these places, in the order of the tree."""
     causes: defaultdict[int, list[str]] = defaultdict(list)
     for cause, effect in forest.links:
         causes[effect].append(str(cause + 1))
     return [
-        TalkRow(
+        ConversationRow(
             number=str(place + 1),
             message=branch.message,
             name=branch.message.message_type or _("without a type"),

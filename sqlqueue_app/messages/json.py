@@ -38,7 +38,7 @@ from sqlqueue_app.messages.type_hints import (
 )
 
 
-class Misfit(Exception):
+class ConversionError(Exception):
     """A value does not fit; ``path`` grows from the inside to the outside. Never leaves the serializers."""
 
     def __init__(self, reason: str) -> None:
@@ -52,7 +52,7 @@ class Misfit(Exception):
 
 
 Reader = Callable[[Any], Any]
-"""Makes the typed value of a decoded JSON value; raises Misfit where it does not fit."""
+"""Makes the typed value of a decoded JSON value; raises ConversionError where it does not fit."""
 
 # A whole number written as 1e999999999 would fill the memory once it is an int.
 _LONGEST_INTEGER: Final = 40
@@ -143,11 +143,11 @@ def _object_reader(kind: Any, names: str) -> Reader:
             if key is not None:
                 arguments[member.name] = _at(f".{member.name}", read_member, value[key])
             elif member.required:
-                raise Misfit(f"{cls.__qualname__} needs the member {member.name!r}, which has no default; {_has(value)}")
+                raise ConversionError(f"{cls.__qualname__} needs the member {member.name!r}, which has no default; {_has(value)}")
         try:
             return construct(cls, arguments)
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise Misfit(f"{cls.__qualname__} refused its members: {error}") from error
+            raise ConversionError(f"{cls.__qualname__} refused its members: {error}") from error
 
     return read
 
@@ -171,8 +171,8 @@ def _member_reader(cls: type, member: Member, names: str) -> Reader:
 def _at(step: str, read: Reader, value: Any) -> Any:
     try:
         return read(value)
-    except Misfit as misfit:
-        misfit.path.append(step)
+    except ConversionError as mismatch:
+        mismatch.path.append(step)
         raise
 
 
@@ -235,8 +235,8 @@ def _union(args: tuple[Any, ...], names: str) -> Reader:
         for reader in readers:
             try:
                 return reader(value)
-            except Misfit:
-                count_failed_try()
+            except ConversionError:
+                spend_budget()
         raise _expected(" or ".join(_named(arg) for arg in args), value)
 
     return read
@@ -358,8 +358,8 @@ _SCALARS: Final[dict[Any, Reader]] = {
 }
 
 
-def _expected(what: str, value: Any) -> Misfit:
-    return Misfit(f"expected {what}, got {_shown(value)}")
+def _expected(what: str, value: Any) -> ConversionError:
+    return ConversionError(f"expected {what}, got {_shown(value)}")
 
 
 def _shown(value: Any) -> str:
@@ -389,28 +389,28 @@ def _unknown(hint: Any) -> MessageTypeError:
     )
 
 
-LEAST_TRIES: Final = 10_000
-_LEFT: Final[ContextVar[list[int] | None]] = ContextVar("tries_left", default=None)
+LEAST_BUDGET: Final = 10_000
+_LEFT: Final[ContextVar[list[int] | None]] = ContextVar("backtracking_budget", default=None)
 
 
 @contextmanager
-def limited_tries(size: int) -> Iterator[None]:
-    """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_TRIES at least.
+def backtracking_budget(size: int) -> Iterator[None]:
+    """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_BUDGET at least.
 
     Where the alternatives of a union such as `Node | Leaf` hold unions themselves, a short body that fits none could be tried twice
-    as often with each level. Inside of another one, that one counts: several messages of one body share its tries.
+    as often with each level. Inside of another one, that one counts: several messages of one body share its budget.
     """
     if _LEFT.get() is not None:
         yield
         return
-    token = _LEFT.set([max(LEAST_TRIES, size)])
+    token = _LEFT.set([max(LEAST_BUDGET, size)])
     try:
         yield
     finally:
         _LEFT.reset(token)
 
 
-def count_failed_try() -> None:
+def spend_budget() -> None:
     """One alternative did not fit. MessageBodyError if that were too many."""
     left = _LEFT.get()
     if left is None:
@@ -423,7 +423,7 @@ def count_failed_try() -> None:
         )
 
 
-# The texts of single values that JSON and XML of .NET share; all raise Misfit for what .NET could not hold.
+# The texts of single values that JSON and XML of .NET share; all raise ConversionError for what .NET could not hold.
 
 # Beyond this size a Decimal keeps its exponent; written out, it could fill the memory.
 _PLAIN_DECIMAL: Final = 64
@@ -437,7 +437,7 @@ def bool_text(value: bool) -> str:
 def float_text(value: float) -> str:
     """The shortest digits that give the same number."""
     if not math.isfinite(value):
-        raise Misfit(f"no body has a number for {value!r}")
+        raise ConversionError(f"no body has a number for {value!r}")
     return float.__repr__(value)
 
 
@@ -446,13 +446,13 @@ def integer_text(value: int) -> str:
     try:
         return int.__repr__(value)
     except ValueError:
-        raise Misfit(f"the number has more digits than Python converts ({value.bit_length()} bits)") from None
+        raise ConversionError(f"the number has more digits than Python converts ({value.bit_length()} bits)") from None
 
 
 def decimal_text(value: Decimal) -> str:
     """All digits, also zeros at the end."""
     if not value.is_finite():
-        raise Misfit(f"no body has a number for {value!r}")
+        raise ConversionError(f"no body has a number for {value!r}")
     exponent = value.as_tuple().exponent
     plain = isinstance(exponent, int) and -_PLAIN_DECIMAL <= exponent <= _PLAIN_DECIMAL
     return format(value, "f") if plain else str(value)
@@ -482,7 +482,7 @@ def date_text(value: date) -> str:
 def time_text(value: time) -> str:
     """``10:11:12``."""
     if value.tzinfo is not None:
-        raise Misfit(f"the time {value!r} has a time zone, which no receiver would understand; use a datetime")
+        raise ConversionError(f"the time {value!r} has a time zone, which no receiver would understand; use a datetime")
     return value.isoformat()
 
 
@@ -502,7 +502,7 @@ _text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def write_json(value: Any, names: str) -> str:
-    """The compact JSON text of a value; raises :class:`Misfit` for what JSON or .NET could not hold.
+    """The compact JSON text of a value; raises :class:`ConversionError` for what JSON or .NET could not hold.
 
     The standard encoder cannot write a Decimal as a number without losing digits, and libraries that can (msgspec, pydantic) write
     durations as ISO text, which .NET refuses; hence a writer of our own (docs/internals/wire.md#bodies).
@@ -564,14 +564,14 @@ def _write_object(pairs: Iterable[tuple[str, str, Any]], out: list[str], as_pasc
     before = "{"
     for name, step, value in pairs:
         if name in seen:
-            raise Misfit(f"two members would both be written as {name!r}; rename one of them")
+            raise ConversionError(f"two members would both be written as {name!r}; rename one of them")
         seen.add(name)
         out.append(f"{before}{_text(name)}:")
         before = ","
         try:
             _write(value, out, as_pascal)
-        except Misfit as misfit:
-            misfit.path.append(step)
+        except ConversionError as mismatch:
+            mismatch.path.append(step)
             raise
     out.append("}" if seen else "{}")
 
@@ -582,8 +582,8 @@ def _write_array(values: Iterable[Any], out: list[str], as_pascal: bool) -> None
         out.append("," if index else "[")
         try:
             _write(value, out, as_pascal)
-        except Misfit as misfit:
-            misfit.path.append(f"[{index}]")
+        except ConversionError as mismatch:
+            mismatch.path.append(f"[{index}]")
             raise
     out.append("]" if index >= 0 else "[]")
 
@@ -595,7 +595,7 @@ def _key(key: Any) -> str:
         return key
     if isinstance(key, (int, UUID)) and not isinstance(key, bool):
         return str(key)
-    raise Misfit(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID")
+    raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID")
 
 
 def _scalar_of(value: Any) -> _Write:
@@ -603,14 +603,14 @@ def _scalar_of(value: Any) -> _Write:
     for kind, write in _WRITTEN_SCALARS.items():
         if isinstance(value, kind):
             return write
-    raise Misfit(f"{type(value).__name__} cannot be written as JSON ({value!r}); make it a dataclass, a dict or text")
+    raise ConversionError(f"{type(value).__name__} cannot be written as JSON ({value!r}); make it a dataclass, a dict or text")
 
 
 def _timespan(value: timedelta) -> str:
     try:
         return f'"{format_timespan(value)}"'
     except ValueError as error:
-        raise Misfit(str(error)) from None
+        raise ConversionError(str(error)) from None
 
 
 def _quoted(text: Callable[[Any], str]) -> _Write:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 from sqlqueue_app.messages.errors import MessageBodyError
-from sqlqueue_app.messages.json import Misfit, Reader, limited_tries, reader_for, write_json
+from sqlqueue_app.messages.json import ConversionError, Reader, backtracking_budget, reader_for, write_json
 from sqlqueue_app.messages.type_hints import AS_IS, NAMES, bare, is_mappable, mapped_class
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml import Element, decode_xml, messages_in, plain_of, write_xml
@@ -59,8 +59,8 @@ def writer_for(names: str = AS_IS, content_type: str | None = None, types: Seque
             raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
         try:
             return (write_xml(message, names, types) if as_xml else write_json(message, names)).encode("utf-8")
-        except Misfit as misfit:
-            raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {misfit}") from misfit.__cause__
+        except ConversionError as mismatch:
+            raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {mismatch}") from mismatch.__cause__
         except RecursionError:
             raise MessageBodyError(f"the body of {kind.__qualname__} is nested too deeply, or contains itself") from None
         except UnicodeEncodeError as error:
@@ -97,17 +97,17 @@ def body_reader(content_type: str | None, target: Any = None, names: str = AS_IS
 
 
 def _read_xml(hint: Any, names: str, body: bytes) -> Any:
-    with limited_tries(len(body)):
+    with backtracking_budget(len(body)):
         try:
             found = decode_xml(body, hint)
-        except Misfit as misfit:
-            raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
+        except ConversionError as mismatch:
+            raise MessageBodyError(f"the body does not fit {_named(hint)}: {mismatch}") from None
         return _fitted(found, hint, names)
 
 
 def _read_json(hint: Any, names: str, body: bytes) -> Any:
     found = _decode(body)
-    with limited_tries(len(body)):
+    with backtracking_budget(len(body)):
         return _fitted(found, hint, names)
 
 
@@ -120,11 +120,11 @@ def _read_json_object(body: bytes) -> dict[str, Any]:
 def deserialize_element(element: Element, target: Any = None, names: str = AS_IS) -> Any:
     """The message in one of the elements of :func:`messages_in`; otherwise as :func:`deserialize`."""
     hint = dict if target is None else target
-    with limited_tries(0):
+    with backtracking_budget(0):
         try:
             found = plain_of(element, hint)
-        except Misfit as misfit:
-            raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from None
+        except ConversionError as mismatch:
+            raise MessageBodyError(f"the body does not fit {_named(hint)}: {mismatch}") from None
         return _fitted(found, hint, names)
 
 
@@ -135,8 +135,8 @@ def _fitted(found: Any, hint: Any, names: str) -> Any:
         found = _only_object(found)
     try:
         return _reader_for(hint, names)(found)
-    except Misfit as misfit:
-        raise MessageBodyError(f"the body does not fit {_named(hint)}: {misfit}") from misfit.__cause__
+    except ConversionError as mismatch:
+        raise MessageBodyError(f"the body does not fit {_named(hint)}: {mismatch}") from mismatch.__cause__
     except RecursionError:
         raise MessageBodyError("the body is nested too deeply") from None
 

@@ -16,16 +16,16 @@ from xml.parsers import expat
 
 from sqlqueue_app.messages.errors import MessageBodyError, SeveralMessages
 from sqlqueue_app.messages.json import (
-    Misfit,
+    ConversionError,
     bool_text,
     bytes_text,
-    count_failed_try,
     date_text,
     datetime_text,
     decimal_text,
     float_text,
     integer_text,
     reader_for,
+    spend_budget,
     time_text,
 )
 from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration
@@ -243,8 +243,8 @@ def _first_that_fits(element: Element, kinds: tuple[Any, ...]) -> Any:
         found = _value(element, kind)
         try:
             reader_for(kind, PASCAL)(found)
-        except Misfit:
-            count_failed_try()
+        except ConversionError:
+            spend_budget()
             continue
         return found
     return _untyped(element)
@@ -293,7 +293,7 @@ def _mapping(element: Element, key_hint: Any, item_hint: Any) -> dict[Any, Any]:
     for entry in element.children:
         parts = {folded(part.name): part for part in entry.children}
         if "key" not in parts:
-            raise Misfit(f"expected an entry with Key and Value, got the element {entry.name!r}")
+            raise ConversionError(f"expected an entry with Key and Value, got the element {entry.name!r}")
         key = _scalar(parts["key"].text, str if key_hint is int else bare(key_hint))
         found[key] = plain_of(parts["value"], item_hint) if "value" in parts else None
     return found
@@ -371,10 +371,12 @@ def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
     """The document of a message, as the XML serializer of NServiceBus 6 and later writes it (docs/internals/wire.md#bodies).
 
     `types` are the full names of its type and its base types, `names` spells members of classes: "pascal" for a reader of .NET.
-    Raises Misfit for what XML or .NET could not hold. May raise RecursionError of values nested without end.
+    Raises ConversionError for what XML or .NET could not hold. May raise RecursionError of values nested without end.
     """
     if not types:
-        raise Misfit("XML names the type of the message, and there is none: send a registered class, or a type name and a body")
+        raise ConversionError(
+            "XML names the type of the message, and there is none: send a registered class, or a type name and a body"
+        )
     space, _, full = types[0].rpartition(".")
     root = full.rpartition("+")[2]
     _check_name(root)
@@ -397,7 +399,7 @@ class _Writer:
         if isinstance(value, Mapping):
             return self._all((_key(name), f"[{name!r}]", item, Any) for name, item in value.items())
         if not is_mappable(kind):
-            raise Misfit(f"{kind.__name__} cannot be written as XML ({value!r:.200}); make it a dataclass, a dict or text")
+            raise ConversionError(f"{kind.__name__} cannot be written as XML ({value!r:.200}); make it a dataclass, a dict or text")
         members = members_of(alias or kind)
         return self._all(
             (pascal(member.name) if self._as_pascal else member.name, f".{member.name}", getattr(value, member.name), member.hint)
@@ -410,12 +412,12 @@ class _Writer:
         before = len(self._out)
         for name, step, item, hint in entries:
             if name in seen:
-                raise Misfit(f"two members would both be written as {name!r}; rename one of them")
+                raise ConversionError(f"two members would both be written as {name!r}; rename one of them")
             seen.add(name)
             try:
                 self._entry(name, item, hint)
-            except Misfit as misfit:
-                misfit.path.append(step)
+            except ConversionError as mismatch:
+                mismatch.path.append(step)
                 raise
         return len(self._out) > before
 
@@ -460,8 +462,8 @@ class _Writer:
                     self._out.append(f"<{name}>{'null' if all(map(is_value_type, alternatives(hint))) else _NOTHING}</{name}>")
                 else:
                     self._element(name, item, hint)
-            except Misfit as misfit:
-                misfit.path.append(f"[{index}]")
+            except ConversionError as mismatch:
+                mismatch.path.append(f"[{index}]")
                 raise
         return index >= 0
 
@@ -472,8 +474,8 @@ class _Writer:
             try:
                 self._element("Key", key, key_hint)
                 self._entry("Value", item, item_hint)
-            except Misfit as misfit:
-                misfit.path.append(f"[{key!r}]")
+            except ConversionError as mismatch:
+                mismatch.path.append(f"[{key!r}]")
                 raise
             self._out.append(f"</{entry}>")
         return bool(values)
@@ -492,7 +494,7 @@ def _text_of(value: Any) -> str | None:
 
 def _escaped(text: str) -> str:
     if (found := _NO_CHARACTER.search(text)) is not None:
-        raise Misfit(f"XML cannot hold the character {found.group()!r}; send it as bytes, or as JSON")
+        raise ConversionError(f"XML cannot hold the character {found.group()!r}; send it as bytes, or as JSON")
     return str(text).translate(_ESCAPES)
 
 
@@ -504,18 +506,18 @@ def _duration_text(value: timedelta) -> str:
     try:
         return format_iso_duration(value)
     except ValueError as error:
-        raise Misfit(str(error)) from None
+        raise ConversionError(str(error)) from None
 
 
 def _key(key: Any) -> str:
     if not isinstance(key, str):
-        raise Misfit(f"the key {key!r} is {type(key).__name__}; expected str: it becomes the name of an element")
+        raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str: it becomes the name of an element")
     return key
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise Misfit(f"{name!r} cannot be the name of an XML element; expected letters, digits, '_', '.' and '-'")
+        raise ConversionError(f"{name!r} cannot be the name of an XML element; expected letters, digits, '_', '.' and '-'")
 
 
 def _type_name(found: Any) -> str:

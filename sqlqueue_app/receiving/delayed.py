@@ -222,7 +222,7 @@ class DelayedWakeUp:
 
 
 # NServiceBus looks every second (3.1 to 6.2), or after 1 to 60 s (8.1); a short delay that a web process stores shall not wait.
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 # A clock of the database and a timer of ours never agree to the last digit.
 SHORTEST_WAIT_SECONDS = 0.001
 # See docs/internals/endpoints.md#circuit-breakers.
@@ -235,7 +235,7 @@ MISSING_SECONDS = 60.0
 class DelayedMover:
     """Moves due messages until the stop signal. Run by one thread; `stored` and `anything_due` may be called from any.
 
-    It sleeps until the earliest message that it knows of is due, at most LOOK_SECONDS. The commit of an earlier one wakes it if
+    It sleeps until the earliest message that it knows of is due, at most POLL_SECONDS. The commit of an earlier one wakes it if
     this process stores it, or if the table has the wake-up trigger; such a table is left alone for longer. A look is one statement
     for each table, which reads the first entry of the index on the due times. The database's clock decides what is due.
     """
@@ -282,10 +282,10 @@ class DelayedMover:
 
     def stored(self, seconds: float) -> None:
         """This process has committed a message that is due in so many seconds: look earlier, if need be."""
-        if seconds < LOOK_SECONDS:
-            self._look_at_all()
+        if seconds < POLL_SECONDS:
+            self._wake_all()
 
-    def _look_at_all(self) -> None:
+    def _wake_all(self) -> None:
         for table in self._tables:
             table.wake_up.wake()
 
@@ -293,7 +293,7 @@ class DelayedMover:
         """Whether a message waits to be moved, by the calling thread's connection; then it is moved. Raises TransientError."""
         found = any(table.anything_due() for table in self._tables)
         if found:
-            self._look_at_all()
+            self._wake_all()
         return found
 
     def _run(self) -> None:
@@ -302,20 +302,20 @@ class DelayedMover:
             with self._stop.failing_with(background_logger, "the mover of delayed messages died"):
                 while not self._stop.is_set():
                     self._wake.clear()
-                    seconds = self.look()
+                    seconds = self.move_due()
                     if not self._stop.is_set():
                         self._wait(seconds)
         finally:
             connections.close_all()
 
-    def look(self) -> float:
+    def move_due(self) -> float:
         """Move what is due in every table, a batch from each in turn; how long to wait until the next look. Never raises."""
         waits: dict[_WatchedTable, float] = {}
         while len(waits) < len(self._tables) and not self._stop.is_set():
             for table in self._tables:
-                if table not in waits and (seconds := table.look(self._empty)) is not None:
+                if table not in waits and (seconds := table.move_due(self._empty)) is not None:
                     waits[table] = seconds
-        return max(SHORTEST_WAIT_SECONDS, min(waits.values(), default=LOOK_SECONDS))
+        return max(SHORTEST_WAIT_SECONDS, min(waits.values(), default=POLL_SECONDS))
 
 
 class _WatchedTable:
@@ -339,7 +339,7 @@ class _WatchedTable:
             return False  # what cannot be looked at cannot be moved either
         return seconds is not None and seconds <= 0
 
-    def look(self, empty: EmptyQueues | None) -> float | None:
+    def move_due(self, empty: EmptyQueues | None) -> float | None:
         """Move a batch if one is due; the seconds until the next look, None: at once, there may be more."""
         if self._retry_at is not None and (wait := self._retry_at - self._clock()) > 0:
             return wait
@@ -349,7 +349,7 @@ class _WatchedTable:
         if not announced and self._alone_until is not None and (wait := self._alone_until - self._clock()) > 0:
             return wait
         self._alone_until = None
-        longest = IDLE_WAIT_SECONDS if self.wake_up.push_enabled else LOOK_SECONDS
+        longest = IDLE_WAIT_SECONDS if self.wake_up.push_enabled else POLL_SECONDS
         try:
             seconds = self.due.delayed.seconds_until_due()
             moved = self._move(empty) if seconds is not None and seconds <= 0 else -1
@@ -357,7 +357,7 @@ class _WatchedTable:
             # SQLite: a handler holds the write lock for long. Nothing is wrong, and nothing is lost.
             extra = self._extra("delayed_locked")
             background_logger.debug("due messages of %s wait for a lock: %s", self.due.delayed.qualified, error, extra=extra)
-            return LOOK_SECONDS
+            return POLL_SECONDS
         except Exception as error:  # noqa: BLE001 - the thread must outlive whatever a table or a row does to it
             return self._back_off(error)
         self._failure.reset()
@@ -365,7 +365,7 @@ class _WatchedTable:
         if moved > 0:
             return None
         # Nothing could be taken of what is due: another process is at it.
-        wait = LOOK_SECONDS if moved == 0 else longest if seconds is None else min(seconds, longest)
+        wait = POLL_SECONDS if moved == 0 else longest if seconds is None else min(seconds, longest)
         if self.wake_up.push_enabled:
             self._alone_until = self._clock() + wait
         return wait

@@ -30,7 +30,7 @@ from sqlqueue_app.messages.errors import (
     Unrecoverable,
 )
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
-from sqlqueue_app.messages.json import limited_tries
+from sqlqueue_app.messages.json import backtracking_budget
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
 from sqlqueue_app.messages.types import plain_name, resolve_enclosed
 from sqlqueue_app.messages.types import registry as message_types
@@ -278,7 +278,7 @@ class HandlerTable:
         """
         found: list[tuple[Handler, Any]] = []
         enclosed = incoming.message_types
-        with limited_tries(len(incoming.body)):
+        with backtracking_budget(len(incoming.body)):
             for element in messages_in(incoming.body):
                 bodies: dict[type | None, Any] = {}
                 types = types_of(element, enclosed)

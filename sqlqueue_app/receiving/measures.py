@@ -222,7 +222,7 @@ class SlowHandlers:
         if not self._after:
             return []
         every = max(LEAST_SECONDS_BETWEEN_LOOKS, min(MOST_SECONDS_BETWEEN_LOOKS, self._after / 2))
-        return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.look, uses_database=False)]
+        return [BackgroundJob(f"slow handlers of {self._endpoint}", every, self.probe, uses_database=False)]
 
     def slot(self, queue: str) -> CallSlot | None:
         """A slot for one thread that handles messages of the queue; None if nobody watches."""
@@ -233,7 +233,7 @@ class SlowHandlers:
             self._slots.add(slot)
         return slot
 
-    def look(self) -> None:
+    def probe(self) -> None:
         """Log each call that runs for longer than it should, once."""
         with self._lock:
             slots = list(self._slots)

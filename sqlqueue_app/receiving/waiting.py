@@ -214,7 +214,7 @@ class PauseGate:
 RECONNECT_FIRST_SECONDS = 1.0
 RECONNECT_CAP_SECONDS = 10.0
 # How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
-LOOK_SECONDS = 60.0
+FIND_TRIGGERS_SECONDS = 60.0
 
 
 class Woken(Protocol):
@@ -348,12 +348,12 @@ class WakeUpListener:
         wake_ups: Iterable[Woken],
         stop: StopSignal,
         *,
-        look_seconds: float = LOOK_SECONDS,
+        find_seconds: float = FIND_TRIGGERS_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wake_ups = {each.channel: each for each in wake_ups}
         self._stop = stop
-        self._look_seconds = look_seconds
+        self._find_seconds = find_seconds
         self._clock = clock
         self._line = ListeningConnection(alias)
         self._without_push: frozenset[str] | None = None
@@ -382,7 +382,7 @@ class WakeUpListener:
         while not self._stop.is_set():
             try:
                 self._line.open(self._wake_ups)
-                self._look()
+                self._find_triggers()
                 self._log_on()
                 back_off.reset()
                 self._listen()
@@ -393,16 +393,16 @@ class WakeUpListener:
                 self._stop.wait(back_off.next_wait())
 
     def _listen(self) -> None:
-        look_at = self._clock() + self._look_seconds
+        find_at = self._clock() + self._find_seconds
         while True:
-            for channel in self._line.wait(look_at - self._clock()):
+            for channel in self._line.wait(find_at - self._clock()):
                 if (wake_up := self._wake_ups.get(channel)) is not None:
                     wake_up.wake()
-            if self._clock() >= look_at:
-                self._look()
-                look_at = self._clock() + self._look_seconds
+            if self._clock() >= find_at:
+                self._find_triggers()
+                find_at = self._clock() + self._find_seconds
 
-    def _look(self) -> None:
+    def _find_triggers(self) -> None:
         """Find out which tables have the trigger: only for those push is enabled."""
         covered = self._line.channels_with_trigger({each.qualified: channel for channel, each in self._wake_ups.items()})
         self._enable_push(covered)

@@ -102,24 +102,24 @@ def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -
             text_of(head, "replace"),
             None if written is None else int(written),
         )
-        for waiting, expiring, expired, span, head, written in _look(alias, "look", addresses, limit)
+        for waiting, expiring, expired, span, head, written in _count_each(alias, "look", addresses, limit)
     ]
 
 
 def count_expiries(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[int, int]]:
     """The rows with an expiry and the expired ones of each queue, each up to the limit, by the index on Expires."""
-    return [(int(expiring), int(expired)) for expiring, expired in _look(alias, "look_expiring", addresses, limit)]
+    return [(int(expiring), int(expired)) for expiring, expired in _count_each(alias, "look_expiring", addresses, limit)]
 
 
 def snapshot_delayed(alias: str, addresses: Sequence[QueueAddress], limit: int) -> list[DelayedSnapshot]:
     """One look for each table of delayed messages, in their order."""
     return [
         DelayedSnapshot(int(waiting), int(overdue), None if due is None else float(due))
-        for waiting, overdue, due in _look(alias, "look_delayed", addresses, limit)
+        for waiting, overdue, due in _count_each(alias, "look_delayed", addresses, limit)
     ]
 
 
-def _look(alias: str, name: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[Any, ...]]:
+def _count_each(alias: str, name: str, addresses: Sequence[QueueAddress], limit: int) -> list[tuple[Any, ...]]:
     parts = [_Part(name, address, {"limit": limit}) for address in addresses]
     found = {int(number): tuple(row) for number, *row in _read_each(alias, f"look at {len(addresses)} tables", parts)}
     return [found[number] for number in range(len(addresses))]

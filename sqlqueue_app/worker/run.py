@@ -372,7 +372,7 @@ def _is_claimed(stack: contextlib.ExitStack, name: str) -> bool:
     return True
 
 
-LOOK_SECONDS: Final = 10.0
+PIPELINE_POLL_SECONDS: Final = 10.0
 _CLAIM: Final = "pipeline starts"
 
 
@@ -382,7 +382,7 @@ def pipeline_jobs(settings: Settings, stop: StopSignal) -> list[BackgroundJob]:
         return []
     schedule = PipelineSchedule(settings.pipeline.cron)
     stop.subscribe(schedule.end)
-    return [BackgroundJob("pipeline", LOOK_SECONDS, schedule.look)]
+    return [BackgroundJob("pipeline", PIPELINE_POLL_SECONDS, schedule.poll)]
 
 
 class PipelineSchedule:
@@ -406,7 +406,7 @@ class PipelineSchedule:
         self._done = now()
         self._child: subprocess.Popen[bytes] | None = None
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Start a run if it is time; whether one was started."""
         now = self._now()
         self._notice_end()

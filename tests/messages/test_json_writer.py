@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqlqueue_app.messages import json
-from sqlqueue_app.messages.json import Misfit
+from sqlqueue_app.messages.json import ConversionError
 from tests.support.play import OrderAccepted, RejectOrder
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=3) | st.decimals(places=2)
@@ -17,20 +17,20 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(K
 
 
 def slowly(value: Any, as_pascal: bool) -> str | list[str]:
-    """What our own writer makes of it, or the path of the misfit that it finds."""
+    """What our own writer makes of it, or the path of the mismatch that it finds."""
     out: list[str] = []
     try:
         json._write(value, out, as_pascal)
-    except Misfit as misfit:
-        return [str(misfit)]
+    except ConversionError as mismatch:
+        return [str(mismatch)]
     return "".join(out)
 
 
 def as_sent(value: Any, names: str) -> str | list[str]:
     try:
         return json.write_json(value, names)
-    except Misfit as misfit:
-        return [str(misfit)]
+    except ConversionError as mismatch:
+        return [str(mismatch)]
 
 
 @given(st.dictionaries(KEYS, VALUES) | st.lists(VALUES))

@@ -66,16 +66,16 @@ def test_it_starts_at_each_tick(queue_database: QueueDatabase, clock: Clock, mar
     worker = schedule(clock, WRITE, mark)
     leave.append(worker)
 
-    assert not worker.look()
+    assert not worker.poll()
     clock.go(minutes=4, seconds=29)
-    assert not worker.look()
+    assert not worker.poll()
     clock.go(seconds=1)
-    assert worker.look()
-    assert not worker.look()
+    assert worker.poll()
+    assert not worker.poll()
     poll_until(lambda: mark.exists() and mark.read_text() == "x", what="the first run")
     poll_until(lambda: worker._child is None or worker._child.poll() is not None, what="its end")
     clock.go(minutes=11)
-    assert worker.look()
+    assert worker.poll()
     poll_until(lambda: mark.read_text() == "xx", what="the second run, once for two ticks")
 
 
@@ -87,7 +87,7 @@ def test_one_worker_of_all_starts_it(
     leave.extend(workers)
     clock.go(minutes=5)
 
-    assert sorted(worker.look() for worker in workers) == [False, False, True]
+    assert sorted(worker.poll() for worker in workers) == [False, False, True]
 
 
 def test_a_run_that_is_not_over_is_left_to_its_end(
@@ -98,13 +98,13 @@ def test_a_run_that_is_not_over_is_left_to_its_end(
     worker = schedule(clock, "import signal; signal.pause()", mark)
     leave.append(worker)
     clock.go(minutes=5)
-    assert worker.look()
+    assert worker.poll()
     clock.go(minutes=5)
-    assert not worker.look()
+    assert not worker.poll()
     worker.end()
     poll_until(lambda: worker._child is not None and worker._child.poll() is not None, what="the end of the child")
     clock.go(minutes=1)
-    assert not worker.look()
+    assert not worker.poll()
 
     events = [record.event for record in caplog.records if hasattr(record, "event")]
     assert events == ["pipeline_started", "pipeline_late", "pipeline_failed"]

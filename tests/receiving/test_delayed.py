@@ -11,7 +11,7 @@ import pytest
 
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.messages.errors import QueueNotFound
-from sqlqueue_app.receiving.delayed import LOOK_SECONDS
+from sqlqueue_app.receiving.delayed import POLL_SECONDS
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.delayed_tables import DAY, FORWARD, MESSAGE, PAST, ROUTES, Looks, delayed, office_of, put, waiting, working
 from tests.support.golden import rows as golden_rows
@@ -129,7 +129,7 @@ def test_the_recorded_rows_of_a_real_endpoint_are_moved_as_it_moves_them(postgre
     stored = [row for row in recorded if row["table"].endswith(".Delayed")]
     for row in stored:
         delayed(bench, row["table"].removesuffix(".Delayed")).add(row["headers"], b"body", PAST)
-    assert Looks().look() == LOOK_SECONDS
+    assert Looks().look() == POLL_SECONDS
 
     arrived = [headers for queue in ("Sales", "Billing") for headers in bench.headers(queue)]
     assert len(arrived) == len(stored)

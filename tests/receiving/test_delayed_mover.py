@@ -13,7 +13,7 @@ from django.db import connections, transaction
 
 from sqlqueue_app import send, send_many
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, LOOK_SECONDS, MISSING_SECONDS, DelayedMover, due_messages_of
+from sqlqueue_app.receiving.delayed import BATCH, FAILURE_CAP_SECONDS, MISSING_SECONDS, POLL_SECONDS, DelayedMover, due_messages_of
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal
 from sqlqueue_app.tables.queue import forget_tables
 from tests.support.bench import Bench, Calls
@@ -29,9 +29,9 @@ def office(bench: Bench) -> Bench:
 
 def test_it_sleeps_until_the_next_due_time_and_at_most_a_second(office: Bench) -> None:
     looks = Looks()
-    assert looks.look() == LOOK_SECONDS
+    assert looks.look() == POLL_SECONDS
     send("Test.Message", delay=DAY)
-    assert looks.look() == LOOK_SECONDS
+    assert looks.look() == POLL_SECONDS
     now = datetime.now(UTC)
     for milliseconds in (700, 800):
         send("Test.Message", deliver_at=now + timedelta(milliseconds=milliseconds))
@@ -47,7 +47,7 @@ def test_due_times_without_an_end_are_no_trouble(postgresql_bench: Bench) -> Non
                 f"INSERT INTO {delayed(postgresql_bench, 'Sales').qualified} (headers, due) VALUES (%s, CAST(%s AS timestamptz))",
                 [headers, due],
             )
-    assert Looks().look() == LOOK_SECONDS
+    assert Looks().look() == POLL_SECONDS
     assert (len(postgresql_bench.rows("Billing")), waiting(postgresql_bench, "Sales")) == (1, 1)
 
 

@@ -12,7 +12,7 @@ from django.core.management import call_command
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
-from sqlqueue_app.receiving.delayed import LOOK_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
+from sqlqueue_app.receiving.delayed import POLL_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
 from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, listening
 from tests.support.bench import Bench
 from tests.support.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
@@ -70,9 +70,9 @@ def test_a_table_that_loses_its_trigger_is_looked_at_each_second_again(office: B
     assert looks.look() == IDLE_WAIT_SECONDS
     wake_up.push_enabled = False
     wake_up.wake_all()
-    assert looks.look(1.0) == LOOK_SECONDS
+    assert looks.look(1.0) == POLL_SECONDS
     put(office, PAST, **{FORWARD: address(office, "Billing")})
-    looks.look(LOOK_SECONDS)
+    looks.look(POLL_SECONDS)
     assert len(office.rows("Billing")) == 1
 
 
@@ -108,16 +108,16 @@ def test_messages_of_others_wake_the_mover(office: Bench) -> None:
     stop.subscribe(woken.set)
     receiver = WakeUp("Sales", office.table("Sales").qualified, stop, idle_wait_seconds=NEVER)
     with listening(office.database.alias, [receiver], stop, also=mover.wake_ups), mover.running():
-        poll_until(lambda: bool(slept) and slept[-1] > LOOK_SECONDS, 60)
+        poll_until(lambda: bool(slept) and slept[-1] > POLL_SECONDS, 60)
         for expected, name in enumerate(("Web", "Sales", "Web"), 1):
             by_insert(office, name)
             poll_until(lambda expected=expected: len(office.rows("Billing")) == expected, 60)  # type: ignore[misc]
-            poll_until(lambda: slept[-1] > LOOK_SECONDS, 60)
+            poll_until(lambda: slept[-1] > POLL_SECONDS, 60)
         stop.set()
 
 
 def test_nothing_is_listened_for_where_no_receiver_is(postgresql_bench: Bench, events: Callable[[], list[str]]) -> None:
     looks = Looks()
     with listening(postgresql_bench.database.alias, [None], looks.stop, also=looks.mover.wake_ups):
-        assert looks.look() == LOOK_SECONDS
+        assert looks.look() == POLL_SECONDS
     assert events() == []

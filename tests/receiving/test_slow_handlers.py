@@ -55,11 +55,11 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     assert slot is not None
     begin(slot, message("m-1"))
     clock.now += 9.9
-    watcher.look()
+    watcher.probe()
     assert told() == []
     clock.now += 0.1
-    watcher.look()
-    watcher.look()
+    watcher.probe()
+    watcher.probe()
     (record,) = told()
     assert (record.endpoint, record.queue, record.message_id, record.levelname) == ("Sales", "Sales", "m-1", "WARNING")
     assert "handler_in_trouble has been running for 10.0 s" in record.getMessage()
@@ -67,10 +67,10 @@ def test_a_call_is_told_once_when_its_time_has_passed(told: Callable[[], list[An
     # the next call of the same handler is another one
     begin(slot, message("m-2"))
     clock.now += 11
-    watcher.look()
+    watcher.probe()
     slot.running = None
     clock.now += 11
-    watcher.look()
+    watcher.probe()
     assert [record.message_id for record in told()] == ["m-1", "m-2"]
 
 

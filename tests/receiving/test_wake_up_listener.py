@@ -60,7 +60,7 @@ def test_the_listener_sees_a_trigger_come_and_go(
     bench: Bench, listened: tuple[WakeUp, StopSignal], events: Callable[[], list[str]]
 ) -> None:
     wake_up, stop = listened
-    listener = WakeUpListener(bench.database.alias, [wake_up], stop, look_seconds=0.05)
+    listener = WakeUpListener(bench.database.alias, [wake_up], stop, find_seconds=0.05)
     listener.start()
     try:
         poll_until(lambda: "wake_up_without_trigger" in events())

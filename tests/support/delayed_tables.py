@@ -66,4 +66,4 @@ class Looks:
 
     def look(self, after: float = 0.0) -> float:
         self.seconds += after
-        return self.mover.look()
+        return self.mover.move_due()

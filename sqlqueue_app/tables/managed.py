@@ -21,6 +21,11 @@ from sqlqueue_app.tables.queue import all_or_none
 _DECISION_MILLISECONDS: Final = "1000"
 
 
+def uuid_value(connection: BaseDatabaseWrapper, value: uuid.UUID) -> str:
+    """A UUID as Django writes it into a UUIDField of this database: bare digits where that is no type of its own."""
+    return str(value) if connection.features.has_native_uuid_field else value.hex
+
+
 class _NotRecorded(Exception):
     """Ends the transaction that has asked, so that it leaves nothing."""
 
@@ -86,7 +91,7 @@ class TransactionLog:
             raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which makes it")
         made = self._dialect.statement("make_coordinator", table=self._coordinators)
         with all_or_none(self.alias):
-            run(connection, made, id=self._dialect.uuid_text(uuid.uuid4()))
+            run(connection, made, id=uuid_value(connection, uuid.uuid4()))
         if (found := self._known()) is None:
             raise DatabaseError("the row of the coordinator is gone as soon as it is made")
         return found
@@ -97,7 +102,11 @@ class TransactionLog:
         ConstraintViolation if it is recorded; waits while another transaction that has recorded it is open.
         """
         with database_errors(self._dialect, "record a distributed transaction"):
-            values = {"id": self._dialect.uuid_text(transaction_id), "queue": queue, "branches": json.dumps(list(branches))}
+            values = {
+                "id": uuid_value(connection_of(self.alias), transaction_id),
+                "queue": queue,
+                "branches": json.dumps(list(branches)),
+            }
             run(connection_of(self.alias), self._record, **values)
 
     def is_committed(self, transaction_id: uuid.UUID) -> bool | None:
@@ -125,7 +134,7 @@ class TransactionLog:
     def knows(self, transaction_id: uuid.UUID) -> bool:
         """Whether the transaction is recorded, as far as the one that is open can see."""
         with database_errors(self._dialect, "read the log of distributed transactions"):
-            return bool(fetch_all(connection_of(self.alias), self._look, id=self._dialect.uuid_text(transaction_id)))
+            return bool(fetch_all(connection_of(self.alias), self._look, id=uuid_value(connection_of(self.alias), transaction_id)))
 
     @contextmanager
     def _limited_wait(self) -> Iterator[None]:
@@ -172,7 +181,9 @@ class HandledTable:
         """
         try:
             with database_errors(self._dialect, "remember the id of a message"):
-                return run(connection_of(self.alias), self._remember, id=self._dialect.uuid_text(key), queue=queue) == 1
+                return (
+                    run(connection_of(self.alias), self._remember, id=uuid_value(connection_of(self.alias), key), queue=queue) == 1
+                )
         except ConstraintViolation:
             # On SQL Server the one that comes second fails; its transaction goes on.
             if self._dialect.name != "sqlserver":

@@ -6,13 +6,13 @@ SELECT id FROM {table} WHERE number = 1;
 
 -- name: make_coordinator
 INSERT INTO {table} (number, id)
-SELECT 1, CAST(:id AS uniqueidentifier)
+SELECT 1, CAST(:id AS char(32))
 WHERE NOT EXISTS (SELECT 1 FROM {table} WITH (UPDLOCK, HOLDLOCK) WHERE number = 1);
 
 -- name: record_transaction
 -- Waits for a transaction that has inserted the same id, and fails if that commits.
 INSERT INTO {table} (id, queue, branches, decided_at)
-VALUES (CAST(:id AS uniqueidentifier), :queue, :branches, GETUTCDATE());
+VALUES (CAST(:id AS char(32)), :queue, :branches, GETUTCDATE());
 
 -- name: limit_lock_wait
 SET LOCK_TIMEOUT {milliseconds};
@@ -21,4 +21,4 @@ SET LOCK_TIMEOUT {milliseconds};
 SET LOCK_TIMEOUT -1;
 
 -- name: recorded_transaction
-SELECT 1 FROM {table} WHERE id = CAST(:id AS uniqueidentifier);
+SELECT 1 FROM {table} WHERE id = CAST(:id AS char(32));

@@ -58,7 +58,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "estimate": ([(TABLE, READ)], ("SELECT MAX ( ROWVERSION ) - MIN ( ROWVERSION ) + 1",)),
     "purge": ([], ("DELETE FROM",)),
     "purge_expired": (
-        [(TABLE, ("READPAST",))],
+        [(TABLE, READ)],
         ("DELETE FROM", "WHERE ROWVERSION IN ( SELECT TOP (", "WHERE EXPIRES <", "= GETUTCDATE ( )"),
     ),
     "look_at": ([(TABLE, READ)], ("SELECT ROWVERSION , HEADERS FROM", "WHERE ROWVERSION IN ( 7 , 8 )")),
@@ -105,7 +105,7 @@ EXPECTED: dict[str, tuple[Hints, tuple[str, ...]]] = {
         ("INSERT INTO", "SELECT CAST (", "GETUTCDATE ( )", "WHERE NOT EXISTS ( SELECT 1 FROM"),
     ),
     "forget_handled": (
-        [(TABLE, ("READPAST",))],
+        [(TABLE, READ)],
         ("DELETE FROM", "WHERE ID IN ( SELECT TOP (", "< DATEADD ( S ,", "GETUTCDATE ( )", "ORDER BY HANDLED_AT )"),
     ),
     "take_due": (
@@ -309,7 +309,7 @@ MUTATIONS = {
     "peek with NOLOCK": ("peek", "READPAST, READCOMMITTEDLOCK", "NOLOCK"),
     "count of all rows": ("count", "TOP (CAST(%s AS int)) ", ""),
     "one count with other hints": ("count_expiring", "LOCK)\n            WHERE Expires IS", "LOCK, NOLOCK) WHERE Expires IS"),
-    "purge that waits": ("purge_expired", " WITH (READPAST)", ""),
+    "purge that waits": ("purge_expired", "READPAST, ", ""),
     "purge of the wrong rows": ("purge_expired", "Expires <= ", "Expires > "),
     "purge by nothing": ("purge_expired", "WHERE RowVersion IN", "AND RowVersion IN"),
     "taking what is not due": ("take_due", "Due <= ", "Due > "),

@@ -55,7 +55,7 @@ ORDER BY Due ASC;
 
 -- name: cancel
 -- Looks at every row: nothing but the headers says whose they are. Those that are being stored or moved are stepped over.
-DELETE FROM {table} WITH (READPAST, ROWLOCK) WHERE CHARINDEX(:one, Headers) > 0 AND CHARINDEX(:other, Headers) > 0;
+DELETE FROM {table} WITH (READPAST, READCOMMITTEDLOCK, ROWLOCK) WHERE CHARINDEX(:one, Headers) > 0 AND CHARINDEX(:other, Headers) > 0;
 
 -- name: bring_nearer
 -- DATEADD takes a 32-bit integer, which holds 24 days of milliseconds: whole days go apart.

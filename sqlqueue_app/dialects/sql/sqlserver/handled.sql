@@ -11,7 +11,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {table} WITH (READCOMMITTEDLOCK) WHERE id = CAST
 DELETE FROM {table}
 WHERE id IN (
     SELECT TOP (CAST(:limit AS int)) id
-    FROM {table} WITH (READPAST)
+    FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
     WHERE queue = :queue AND handled_at < DATEADD(s, -CAST(:seconds AS int), GETUTCDATE())
     ORDER BY handled_at
 );

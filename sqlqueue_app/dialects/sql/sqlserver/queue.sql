@@ -113,7 +113,7 @@ DELETE FROM {table};
 DELETE FROM {table}
 WHERE RowVersion IN (
     SELECT TOP (CAST(:limit AS int)) RowVersion
-    FROM {table} WITH (READPAST)
+    FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
     WHERE Expires <= GETUTCDATE()
 );
 

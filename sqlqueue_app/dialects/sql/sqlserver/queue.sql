@@ -121,7 +121,9 @@ WHERE RowVersion IN (
 SAVE TRANSACTION sqlqueue;
 
 -- name: rollback_to_saved
+-- A rollback to a savepoint also removes it; a second one would fail with error 6401.
 ROLLBACK TRANSACTION sqlqueue;
+SAVE TRANSACTION sqlqueue;
 
 -- name: transaction_state
 -- 1: usable, 0: none, -1: can only be rolled back.

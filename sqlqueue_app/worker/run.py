@@ -281,6 +281,20 @@ def stop_on_signals(stop: StopSignal, *, abort: Callable[[], None] = lambda: Non
         os.close(writing)
 
 
+def stop_at_eof(stop: StopSignal) -> None:
+    """Set the stop signal once standard input ends, for a process that shall not outlive the one that started it.
+
+    Call it once in a process. A thread reads, and drops, what comes until then; it ends with the process.
+    """
+
+    def read() -> None:
+        while os.read(0, 4096):
+            pass
+        stop.set()
+
+    threading.Thread(target=read, name="sqlqueue-stdin", daemon=True).start()
+
+
 def _only_the_pipe(_number: int, _frame: FrameType | None) -> None:
     """Without a handler the signal would end the process; what is to be done, the thread at the other end of the pipe does."""
 
@@ -400,7 +414,7 @@ class PipelineSchedule:
         zone: tzinfo | None = None,
     ) -> None:
         self._times = cron_times(cron)
-        self._command = command or [sys.executable, "-m", "django", "run_sqlqueue_pipeline", "--once"]
+        self._command = command or [sys.executable, "-m", "django", "run_sqlqueue_pipeline", "--once", "--stop-at-eof"]
         self._now = now
         self._zone = zone or timezone.get_default_timezone()
         self._done = now()
@@ -422,25 +436,35 @@ class PipelineSchedule:
                 "the pipeline of the time before runs still: none is started", extra={"event": "pipeline_late"}
             )
             return False
-        quiet = subprocess.DEVNULL
-        self._child = subprocess.Popen(self._command, env=_environment(), stdin=quiet, stdout=quiet)  # noqa: S603 -- our own command
+        # Nothing is written to its standard input, which ends with this process, however that ends: so does the run then.
+        self._child = subprocess.Popen(  # noqa: S603 -- our own command
+            self._command, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0
+        )
         background_logger.info("the pipeline is started, process %s", self._child.pid, extra={"event": "pipeline_started"})
         return True
 
     def end(self) -> None:
         """Tell a run that is under way to finish its batch."""
         child = self._child
-        if child is not None and child.poll() is None:
-            child.terminate()
+        if child is not None:
+            if child.poll() is None:
+                child.terminate()
+            _close_input(child)
 
     def _notice_end(self) -> None:
         code = None if self._child is None else self._child.poll()
         if code is None:
             return
+        _close_input(self._child)
         self._child = None
         if code:
             text = "the pipeline ended with exit code %s; what it said stands above"
             background_logger.error(text, code, extra={"event": "pipeline_failed"})
+
+
+def _close_input(child: subprocess.Popen[bytes] | None) -> None:
+    if child is not None and child.stdin is not None:
+        child.stdin.close()
 
 
 def _environment() -> dict[str, str]:

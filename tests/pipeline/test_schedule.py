@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +17,7 @@ from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.run import PipelineSchedule, pipeline_jobs
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
-from tests.support.waiting import poll_until
+from tests.support.waiting import poll_until, read_until
 
 START = datetime(2026, 5, 1, 12, 0, 30, tzinfo=UTC)
 
@@ -108,6 +110,43 @@ def test_a_run_that_is_not_over_is_left_to_its_end(
 
     events = [record.event for record in caplog.records if hasattr(record, "event")]
     assert events == ["pipeline_started", "pipeline_late", "pipeline_failed"]
+
+
+def test_a_run_does_not_outlive_a_worker_that_is_killed(queue_database: QueueDatabase, mark: Path) -> None:
+    install(queue_database)
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "tests.pipeline.schedule_app", str(mark)],
+        env=queue_database.child_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        read_until(worker, worker.stdout, "started\n".__eq__, what="the run is started")
+        assert not mark.exists()
+    finally:
+        worker.kill()
+        worker.communicate(timeout=60)
+    poll_until(lambda: mark.exists() and mark.read_text() == "stopped", what="the end of the run")
+
+
+def test_the_end_of_standard_input_is_a_stop() -> None:
+    script = (
+        "from sqlqueue_app.receiving.waiting import StopSignal\n"
+        "from sqlqueue_app.worker.run import stop_at_eof\n"
+        "stop = StopSignal()\n"
+        "stop_at_eof(stop)\n"
+        "print(stop.is_set(), flush=True)\n"
+        "print(stop.wait(60))\n"
+    )
+    setup = "import django; django.setup()\n"
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    with subprocess.Popen(
+        [sys.executable, "-c", setup + script], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        read_until(process, process.stdout, "False\n".__eq__, what="the process waits")
+        said, _ = process.communicate("anything", timeout=60)
+
+    assert (said, process.returncode) == ("True\n", 0)
 
 
 def test_without_a_time_there_is_no_job(sqlite_database: QueueDatabase) -> None:

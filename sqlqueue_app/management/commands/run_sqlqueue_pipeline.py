@@ -16,7 +16,7 @@ from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_arg
 from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
-from sqlqueue_app.worker.run import stop_on_signals
+from sqlqueue_app.worker.run import stop_at_eof, stop_on_signals
 
 _NEEDED = ("pyspark", "pyarrow")
 _EPILOG = """\
@@ -57,6 +57,11 @@ class Command(SqlQueueCommand):
         how_long.add_argument("--once", action="store_true", help="end once there is nothing left to take; this is the default")
         how_long.add_argument("--continuous", action="store_true", help="go on until told to stop")
         parser.add_argument(
+            "--stop-at-eof",
+            action="store_true",
+            help="stop as after a first signal once standard input ends: a worker that starts the pipeline takes it along so",
+        )
+        parser.add_argument(
             "--peek-only",
             action="store_true",
             default=None,
@@ -94,6 +99,8 @@ class Command(SqlQueueCommand):
         )
         handler = configure_logging("text", level=logging.WARNING, propagate=not from_command_line(self))
         stop = StopSignal()
+        if options["stop_at_eof"]:
+            stop_at_eof(stop)
         try:
             with stop_on_signals(stop):
                 done = run_pipeline(settings, chosen, stop, progress=self._progress)

@@ -52,25 +52,21 @@ def test_due_times_without_an_end_are_no_trouble(postgresql_bench: Bench) -> Non
 
 
 def test_an_earlier_message_of_this_process_wakes_it_at_its_commit(office: Bench) -> None:
-    woken = threading.Event()
     slept: list[float] = []
 
     def wait(seconds: float) -> None:
         # the mover would sleep a second; only the flag ends this
         slept.append(seconds)
-        woken.wait(60)
-        woken.clear()
+        assert mover._wake.wait(60)
 
     stop = StopSignal()
     mover = DelayedMover(due_messages_of(get_settings()), stop, wait=wait)
-    mover._wake.set = woken.set  # type: ignore[method-assign]
-    stop.subscribe(woken.set)
     with mover.running():
         poll_until(lambda: len(slept) == 1)
         with transaction.atomic(using=office.database.alias):
             send("Other.Message", delay=timedelta())
             send("Other.Message", delay=DAY)
-            assert not woken.is_set()
+            assert not mover._wake.is_set()
         poll_until(lambda: len(office.rows("Billing")) == 1)
 
 
@@ -109,7 +105,7 @@ def test_an_error_that_ends_its_thread_stops_the_worker(
         raise MemoryError
 
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(DelayedMover, "look", broken)
+    monkeypatch.setattr(DelayedMover, "move_due", broken)
     stop = StopSignal()
     with DelayedMover(due_messages_of(get_settings()), stop).running():
         assert stop.wait(60)

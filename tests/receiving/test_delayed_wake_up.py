@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -94,18 +93,14 @@ def by_insert(office: Bench, name: str) -> None:
 
 def test_messages_of_others_wake_the_mover(office: Bench) -> None:
     """The mover of this test sleeps until it is woken, whatever the time."""
-    woken = threading.Event()
     slept: list[float] = []
 
     def wait(seconds: float) -> None:
         slept.append(seconds)
-        assert woken.wait(60)
-        woken.clear()
+        assert mover._wake.wait(60)
 
     stop = StopSignal()
     mover = DelayedMover(due_messages_of(get_settings()), stop, wait=wait)
-    mover._wake.set = woken.set  # type: ignore[method-assign]
-    stop.subscribe(woken.set)
     receiver = WakeUp("Sales", office.table("Sales").qualified, stop, idle_wait_seconds=NEVER)
     with listening(office.database.alias, [receiver], stop, also=mover.wake_ups), mover.running():
         poll_until(lambda: bool(slept) and slept[-1] > POLL_SECONDS, 60)

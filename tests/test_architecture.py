@@ -233,12 +233,20 @@ def find_too_long(root: Path) -> Iterator[Finding]:
         lines = len(module.path.read_text(encoding="utf-8").splitlines())
         # Django writes migrations.
         if lines > LONGEST_FILE and module.layer != "migrations":
-            yield Finding(module.name, lines, f"has {lines} lines, {LONGEST_FILE} are allowed")
+            yield Finding(
+                module.name,
+                lines,
+                f"has {lines} lines, {LONGEST_FILE} are allowed: a file is one subject, so move what belongs to another to its file, "
+                "or say it shorter; do not cut a subject in two",
+            )
         for node in ast.walk(module.tree()):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > LONGEST_FUNCTION:
-                    yield module.finding(node, f"{node.name}() has {length} lines, {LONGEST_FUNCTION} are allowed")
+                    yield module.finding(
+                        node,
+                        f"{node.name}() has {length} lines, {LONGEST_FUNCTION} are allowed: give a step of it a name of its own",
+                    )
 
 
 RULES = [find_wrong_arrows, find_django, find_clocks_and_threads, find_sleep, find_too_long]

@@ -236,8 +236,8 @@ def find_too_long(root: Path) -> Iterator[Finding]:
             yield Finding(
                 module.name,
                 lines,
-                f"has {lines} lines, {LONGEST_FILE} are allowed: a file is one subject, so move what belongs to another to its file, "
-                "or say it shorter; do not cut a subject in two",
+                f"has {lines} lines, {LONGEST_FILE} are allowed: a file is one subject, so move what belongs to another "
+                "to its file, or say it shorter; do not cut a subject in two",
             )
         for node in ast.walk(module.tree()):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

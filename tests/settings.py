@@ -68,6 +68,8 @@ DATABASES: dict[str, dict[str, Any]] = {
 }
 if sqlserver.is_named():
     DATABASES["mssql"] = sqlserver.parse_url(os.environ[sqlserver.URL_VARIABLE])
+# Of mssql-django: a session that was closed has ended, and is not kept by the driver for the next connection.
+DATABASE_CONNECTION_POOLING = False
 
 DATABASE_ROUTERS = ["sqlqueue_app.routers.SqlQueueRouter"]
 

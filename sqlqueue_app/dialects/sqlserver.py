@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from functools import cache
 
 from sqlqueue_app.messages.errors import (
@@ -18,8 +19,31 @@ from sqlqueue_app.messages.errors import (
 )
 
 DEFAULT_SCHEMA = "dbo"
-# 2,100 parameters a statement, 6 values a row; and 1,000 rows a VALUES list.
-ROWS_PER_SEND = 300
+# 2,100 parameters a statement, two of them the driver's own, and 6 values a row; and 1,000 rows a VALUES list.
+ROWS_PER_SEND = 349
+
+# The types of the values of a row that is written, as ODBC takes them: type, size (0: max), digits. Without them the driver asks
+# the server for the type of each NULL, and each length of a text makes another plan.
+_CHAR, _VARCHAR, _NVARCHAR, _VARBINARY, _INT, _BIGINT = 1, 12, -9, -3, 4, -5
+_INPUT_SIZES: dict[str, tuple[int, int, int]] = {
+    "id": (_VARCHAR, 36, 0),
+    "correlation_id": (_VARCHAR, 255, 0),
+    "reply_to_address": (_VARCHAR, 255, 0),
+    "time_to_be_received_ms": (_INT, 0, 0),
+    "headers": (_NVARCHAR, 0, 0),
+    "body": (_VARBINARY, 0, 0),
+    "delay_ms": (_BIGINT, 0, 0),
+    "due": (_VARCHAR, 30, 0),
+}
+
+
+def input_sizes(names: Sequence[str]) -> Sequence[tuple[int, int, int]]:
+    """The types of these values in order; none unless all of them are known."""
+    try:
+        return [_INPUT_SIZES[name] for name in names]
+    except KeyError:
+        return ()
+
 
 SEND_VALUES = {
     "Id": "CAST(:id AS uniqueidentifier)",
@@ -94,8 +118,15 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
     if module == "pyodbc":
         return _pyodbc_kind(error)
     if module == "mssql_python":
-        return _states_by_name(type(error).__module__).get(str(getattr(error, "driver_error", "")))
+        known = _states_by_name(type(error).__module__).get(str(getattr(error, "driver_error", "")))
+        return _NUMBERS.get(getattr(error, "sqlserver_number", 0), known)
     return None
+
+
+def lacks_number(error: BaseException) -> bool:
+    """Whether the error is one of mssql-python whose kind its SQLSTATE does not tell: the driver drops the server's number."""
+    is_its = type(error).__module__.partition(".")[0] == "mssql_python"
+    return is_its and not hasattr(error, "sqlserver_number") and error_kind(error) is None
 
 
 def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:

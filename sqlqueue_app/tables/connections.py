@@ -5,11 +5,12 @@ Dialect, kinds of errors, statements outside of a transaction, connections that 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -18,7 +19,10 @@ from django.core.signals import setting_changed
 from django.db import Error as DjangoError
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import CursorWrapper
+from django.db.transaction import Atomic
 
+from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound
@@ -71,28 +75,147 @@ def _kind_of(dialect: Dialect, error: Exception) -> type[DatabaseError] | None:
     return dialect.error_kind(error) or (DatabaseError if isinstance(error, DjangoError) else None)
 
 
-def statement_scope(connection: BaseDatabaseWrapper) -> Any:
-    """A scope for statements that must be complete on their own: none inside of a transaction, else what the database needs.
+@contextmanager
+def executed(connection: BaseDatabaseWrapper, statement: Rendered, values: Sequence[Any]) -> Iterator[CursorWrapper]:
+    """A cursor that has run the statement, in the transaction of the connection if there is one. One round trip."""
+    if connection.vendor == "microsoft":
+        yield execute_on_sqlserver(connection, statement.sql, values, sqlserver.input_sizes(statement.names))
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(statement.sql, values)
+        yield cursor
 
-    mssql-django leaves its driver in manual commit mode after a transaction, where a bare statement would stay uncommitted.
+
+def execute_on_sqlserver(
+    connection: BaseDatabaseWrapper, sql: str, values: Sequence[Any] = (), sizes: Sequence[tuple[int, int, int]] = ()
+) -> CursorWrapper:
+    """Run a statement of ours on a cursor that the connection keeps; whoever reads rows reads all of them.
+
+    Closing a cursor whose statement had values is a round trip of its own (sp_unprepare); on a kept cursor the next statement
+    brings that along. An error carries the server's number, as far as `error_kind` needs it.
     """
-    if connection.vendor == "microsoft" and not connection.in_atomic_block:
-        return transaction.atomic(using=connection.alias)
-    return nullcontext()
+    kept = _kept_cursor(connection, with_values=bool(values))
+    cursor = connection.make_debug_cursor(kept) if connection.queries_logged else connection.make_cursor(kept)
+    try:
+        if sizes or connection.Database.__name__ == "pyodbc":  # type: ignore[attr-defined]
+            # pyodbc keeps them for the statements that follow.
+            cursor.setinputsizes(sizes or None)
+        cursor.execute(sql, values)
+    except DjangoError as error:
+        connection.__dict__.pop(_KEPT_CURSORS, None)
+        note_number(connection, error)
+        raise
+    return cursor
+
+
+_KEPT_CURSORS: Final = "sqlqueue_cursors"
+
+
+def _kept_cursor(connection: BaseDatabaseWrapper, *, with_values: bool) -> Any:
+    """The cursor of mssql-django that our statements share: one for those with values, which stay prepared, one for the others."""
+    connection.ensure_connection()
+    raw: Any = connection.connection
+    known: Any = connection
+    kept: tuple[Any, dict[bool, Any]] | None = connection.__dict__.get(_KEPT_CURSORS)
+    if kept is None or kept[0] is not raw:
+        kept = connection.__dict__[_KEPT_CURSORS] = raw, {}
+    if with_values not in kept[1]:
+        kept[1][with_values] = known.create_cursor()
+    return kept[1][with_values]
+
+
+def note_number(connection: BaseDatabaseWrapper, error: BaseException) -> None:
+    """Have the error of mssql-python carry the server's number, which the driver drops, where its SQLSTATE alone says too little.
+
+    To be called before the next statement, which would take the place of the number.
+    """
+    cause = error.__cause__
+    raw: Any = connection.__dict__.get("connection")
+    if raw is None or cause is None or not sqlserver.lacks_number(cause):
+        return
+    with contextlib.suppress(Exception), closing(raw.cursor()) as cursor:
+        cursor.execute("SELECT @@ERROR")
+        cause.sqlserver_number = int(cursor.fetchone()[0])  # type: ignore[attr-defined]
 
 
 def fetch_all(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
     """Run a statement that returns rows; in the transaction of the connection if there is one."""
-    with statement_scope(connection), connection.cursor() as cursor:
-        cursor.execute(statement.sql, statement.bind(values))
-        return [tuple(row) for row in cursor.fetchall()]
+    with executed(connection, statement, statement.bind(values)) as cursor:
+        found = [tuple(row) for row in cursor.fetchall()]
+        if connection.vendor == "microsoft":
+            # Late errors follow the rows.
+            while cursor.nextset():
+                pass
+        return found
 
 
 def run(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> int:
     """Run a statement that changes rows and return how many."""
-    with statement_scope(connection), connection.cursor() as cursor:
-        cursor.execute(statement.sql, statement.bind(values))
+    with executed(connection, statement, statement.bind(values)) as cursor:
         return int(cursor.rowcount)
+
+
+def mark_begun(connection: BaseDatabaseWrapper, atomic: Atomic) -> None:
+    """Django's own bookkeeping of an outermost atomic(), whose transaction a statement of ours has begun."""
+    connection.commit_on_exit = True
+    connection.needs_rollback = False
+    connection.autocommit = False
+    connection.in_atomic_block = True
+    connection.atomic_blocks[:] = [atomic]
+
+
+def mark_ended(connection: BaseDatabaseWrapper) -> None:
+    """The same of its end."""
+    connection.atomic_blocks.clear()
+    connection.in_atomic_block = False
+    connection.autocommit = True
+
+
+def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple[Any, ...]]:
+    """Run a statement about the transaction on SQL Server, past whatever watches the statements: the rows it returns, if any.
+
+    In one round trip; errors come as Django's.
+    """
+    cursor = _kept_cursor(connection, with_values=False)
+    try:
+        with connection.wrap_database_errors:
+            cursor.execute(dialect_of_vendor("microsoft").script(name))
+            return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
+    except DjangoError as error:
+        connection.__dict__.pop(_KEPT_CURSORS, None)
+        note_number(connection, error)
+        raise
+
+
+def roll_back(connection: BaseDatabaseWrapper) -> bool:
+    """End what is open on SQL Server; whether there was anything. The connection is closed if the server cannot be asked."""
+    if connection.__dict__.get("connection") is None:
+        return False
+    try:
+        return bool(run_on_transaction(connection, "roll_back")[0][0])
+    except Exception:  # noqa: BLE001 - whatever it is, the server ends the transaction with the session
+        with contextlib.suppress(Exception):
+            connection.close()
+        return False
+
+
+@contextmanager
+def transaction_of_statements(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """An outermost `atomic()` on SQL Server in two round trips: mssql-django's needs five, three to switch the driver's mode back.
+
+    Errors come as Django's; what is raised inside rolls back and passes.
+    """
+    run_on_transaction(connection, "begin")
+    mark_begun(connection, Atomic(connection.alias, savepoint=True, durable=False))
+    try:
+        yield
+        run_on_transaction(connection, "commit")
+    except BaseException:
+        roll_back(connection)
+        raise
+    finally:
+        connection.needs_rollback = False
+        mark_ended(connection)
 
 
 class SecondConnections:

@@ -11,12 +11,7 @@ from typing import Any, Final
 
 from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.headers import Headers, write_headers
-from sqlqueue_app.tables.connections import (
-    Table,
-    fetch_all,
-    run,
-    statement_scope,
-)
+from sqlqueue_app.tables.connections import Table, executed, fetch_all, run
 from sqlqueue_app.tables.row_selection import statement_chunks
 from sqlqueue_app.tables.rows import NewRow, bytes_of, delayed_values_of, text_of
 
@@ -49,8 +44,8 @@ class DelayedTable(Table):
         with self.errors(f"delay {len(rows)} message(s) in {self.qualified}"):
             statement = self.dialect.delay_statement(self.qualified, len(rows))
             values = delayed_values_of(rows, statement.names[: len(statement.names) // len(rows)])
-            with statement_scope(connection), connection.cursor() as cursor:
-                cursor.execute(statement.sql, values)
+            with executed(connection, statement, values):
+                pass
 
     def seconds_until_due(self) -> float | None:
         """Seconds until the earliest message is due, below 0 since then, None if there is none.

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, TableShape, check_delayed, layout_of
+from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, Rendered, TableShape, check_delayed, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import TableMismatch
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, executed, fetch_all
 from sqlqueue_app.tables.rows import row_id_of, text_of
 
 # What PostgreSQL plans in a few tens of milliseconds; SQLite takes 500 parts of a UNION at most.
@@ -149,8 +149,7 @@ def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any
                 rendered = dialect.statement(part.statement, table=qualified, number=str(number), **part.texts)
                 statements.append(rendered.sql)
                 values += rendered.bind({**part.values, "table": qualified, "name": part.address.table})
-            with connection.cursor() as cursor:
-                cursor.execute("\nUNION ALL\n".join(statements), values)
+            with executed(connection, Rendered("\nUNION ALL\n".join(statements), ()), values) as cursor:
                 found += cursor.fetchall()
     return found
 

@@ -194,11 +194,7 @@ class HandledTable:
         """Delete at most `limit` keys of the queue that were remembered longer ago, the oldest first; returns how many."""
         with database_errors(self._dialect, "forget ids of messages"):
             return run(
-                connection_of(self.alias),
-                self._statement("forget_handled"),
-                queue=queue,
-                seconds=older_than_seconds,
-                limit=limit,
+                connection_of(self.alias), self._statement("forget_handled"), queue=queue, seconds=older_than_seconds, limit=limit
             )
 
     def _statement(self, name: str) -> Rendered:

@@ -22,7 +22,7 @@ from psycopg import errors, generators, pq
 
 from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction
 from sqlqueue_app.policies.polling import LowerBound
-from sqlqueue_app.tables.connections import SAVEPOINT
+from sqlqueue_app.tables.connections import SAVEPOINT, mark_begun, mark_ended
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, Savepoint
 from sqlqueue_app.tables.rows import ReceivedRow
@@ -85,7 +85,8 @@ class PostgresReceiveTransaction(ReceiveTransaction):
                 self._meet(raw)
             self._begun = True
             rows = self._ask(raw, "", limit)
-            self._atomic = self._mark_begun(connection)
+            self._atomic = self._own_atomic
+            mark_begun(connection, self._own_atomic)
             if not rows and self._asked > 0:
                 # Rows may have come back below the bound.
                 self._bound.forget()
@@ -158,20 +159,8 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         with self.connection.wrap_database_errors:
             return _last(self.connection.unwatched, text, _DONE)
 
-    def _mark_begun(self, connection: BaseDatabaseWrapper) -> Atomic:
-        """Django's own bookkeeping of an outermost atomic(), without the statement it would send."""
-        atomic = self._own_atomic
-        connection.commit_on_exit = True
-        connection.needs_rollback = False
-        connection.autocommit = False
-        connection.in_atomic_block = True
-        connection.atomic_blocks[:] = [atomic]
-        return atomic
-
     def _mark_ended(self, connection: BaseDatabaseWrapper) -> None:
-        connection.atomic_blocks.clear()
-        connection.in_atomic_block = False
-        connection.autocommit = True
+        mark_ended(connection)
         self._begun = False
 
     def _commit(self, atomic: Atomic) -> None:
@@ -207,7 +196,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
         except Exception as error:  # noqa: BLE001 - memory, say; the commit is done, and what cannot be had is the next rows
             self._refuse_ahead(error)
             return
-        self._mark_begun(connection)
+        mark_begun(connection, self._own_atomic)
         if rows:
             self.rows_ahead = rows
         else:
@@ -223,7 +212,7 @@ class PostgresReceiveTransaction(ReceiveTransaction):
             self._ahead_error = ours
         except Exception as other:  # noqa: BLE001 - as above
             self._ahead_error = DatabaseError(f"failed to receive from {self.table.qualified}: {type(other).__name__}: {other}")
-        self._mark_begun(self.connection)
+        mark_begun(self.connection, self._own_atomic)
         self._roll_back()
 
     def give_back(self) -> None:

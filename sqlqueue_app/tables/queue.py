@@ -22,12 +22,13 @@ from sqlqueue_app.tables.connections import (
     connection_of,
     database_errors,
     dialect_of_connection,
+    executed,
     fetch_all,
     missing_table,
     on_settings_changed,
     raise_table_error,
     run,
-    statement_scope,
+    transaction_of_statements,
 )
 from sqlqueue_app.tables.listing import shape_of_table
 from sqlqueue_app.tables.rows import NewRow, PeekedRow, ReceivedRow, clamped, peeked_row, values_of
@@ -40,8 +41,6 @@ LAST_ROW_VERSION = 2**63 - 1
 # From so many rows on a COPY is faster than an INSERT; beyond ROWS_PER_COPY it gains nothing more.
 COPY_FROM_ROWS = 50
 ROWS_PER_COPY = 500
-
-_NO_SCOPE = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,10 @@ class QueueTable(Table):
                 return
             statement = self._sends.get(len(rows)) or self._send_statement(len(rows))
             values = values_of(rows, statement.names[: len(statement.names) // len(rows)], self.dialect.name)
-            scope = statement_scope(connection) if self.dialect.name == "sqlserver" else _NO_SCOPE
-            with scope, connection.cursor() as cursor:
+            if self.dialect.name == "sqlserver":
+                with executed(connection, statement, values):
+                    return
+            with connection.cursor() as cursor:
                 cursor.execute(statement.sql, values)
         except Exception as error:
             raise_table_error(self, f"send {len(rows)} message(s) to {self.qualified}", error)
@@ -199,9 +200,17 @@ class QueueTable(Table):
         """The id for a copy of a row, which may have been copied before."""
         return uuid.uuid4() if self.has_unique_ids else row_id
 
-    def receive_statement(self, limit: int) -> Rendered:
-        """The statement that deletes and returns the next rows, at most `limit`."""
-        return self.dialect.statement("receive", table=self.qualified, limit=str(limit), **self.deleted_correlation_columns())
+    def receive_statement(self, limit: int, *, begins: bool = False) -> Rendered:
+        """The statement that deletes and returns the next rows, at most `limit`.
+
+        On SQL Server it can begin the transaction, which stays open, with a savepoint after the receive, if rows were received.
+        """
+        texts = self.deleted_correlation_columns()
+        if self.dialect.name == "sqlserver":
+            known = self.dialect
+            texts["before"] = f"{known.script('begin')};\n" if begins else ""
+            texts["after"] = f"\n{known.script('keep_what_was_received')};" if begins else ""
+        return self.dialect.statement("receive", table=self.qualified, limit=str(limit), **texts)
 
     def deleted_correlation_columns(self) -> dict[str, str]:
         """What stands for the correlation columns in a statement that deletes and returns rows; nothing but on SQL Server."""
@@ -320,8 +329,10 @@ def write_chunks(alias: str, chunks: Iterable[Chunk], *, begun: bool = False) ->
 @contextmanager
 def all_or_none(alias: str) -> Iterator[None]:
     """`atomic()` on the alias whose own errors, of its begin and its commit, come as our kinds; what is raised inside passes."""
-    dialect = dialect_of_connection(connection_of(alias))
-    block = transaction.atomic(using=alias)
+    connection = connection_of(alias)
+    dialect = dialect_of_connection(connection)
+    is_outermost = connection.vendor == "microsoft" and not connection.in_atomic_block
+    block = transaction_of_statements(connection) if is_outermost else transaction.atomic(using=alias)
     with database_errors(dialect, f"begin a transaction on {alias!r} to send messages"):
         block.__enter__()
     try:

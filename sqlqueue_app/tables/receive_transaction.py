@@ -261,72 +261,14 @@ class ReceiveTransaction:
             atomic.__exit__(None, None, None)
 
 
-class SqlServerReceiveTransaction(ReceiveTransaction):
-    """SQL Server has no release of a savepoint; setting it again under its name moves it."""
-
-    def prepare(self) -> None:
-        self._used_before = False
-
-    def _receive(self, limit: int) -> list[ReceivedRow]:
-        self._enter_atomic()
-        batch = self._statements.get(limit) or self._statement_for(limit)
-        # If the last handler used the database, the next one will too: its savepoint comes in the same round trip.
-        if self._used_before:
-            batch = f"{batch};\n{self._statement('save_transaction')}"
-            self._savepoint = Savepoint.FRESH
-        with self.connection.cursor() as cursor:
-            cursor.execute(batch, ())
-            found = cursor.fetchall()
-            # The reader is drained to the end, so that late errors surface and the savepoint is surely set.
-            while cursor.nextset():
-                pass
-        self._used_before = False
-        return received_rows(found)
-
-    def _before_use(self) -> None:
-        self._used_before = True
-        super()._before_use()
-
-    def _take_savepoint(self) -> None:
-        self._execute(self._statement("save_transaction"))
-
-    _renew_savepoint = _take_savepoint
-
-    def _rollback_to_savepoint(self) -> None:
-        if self._is_doomed():
-            raise DoomedTransaction("the receive transaction is doomed (XACT_STATE() = -1): it can only be rolled back")
-        self._execute(self._statement("rollback_to_saved"))
-
-    def _statement(self, name: str) -> str:
-        return self.table.dialect.statement(name).sql
-
-    def _is_broken(self) -> bool:
-        # The commit of a doomed transaction fails with an error of its own (3930): no round trip to ask for it.
-        return self.connection.unwatched is None
-
-    def _is_doomed(self) -> bool:
-        return self._state() != 1
-
-    def was_ended(self) -> bool:
-        try:
-            return self.connection.unwatched is not None and self._state() == 0
-        except DjangoDatabaseError:
-            return False
-
-    def _state(self) -> int:
-        """XACT_STATE(): 1 for a transaction that can be committed, -1 for a doomed one, 0 for none."""
-        with self.connection.cursor() as cursor:
-            cursor.execute(self._statement("transaction_state"), ())
-            row = cursor.fetchone()
-        return -1 if row is None else int(row[0])
-
-
 def receive_transaction(table: QueueTable, bound: LowerBound | None = None) -> ReceiveTransaction:
     """The receive transaction that fits the table's database; ConfigurationError for a driver that cannot do it.
 
     `bound` is shared by the threads that receive from the table, where the database makes use of it (PostgreSQL).
     """
     if table.dialect.name == "sqlserver":
+        from sqlqueue_app.tables.sqlserver_receive import SqlServerReceiveTransaction  # noqa: PLC0415
+
         return SqlServerReceiveTransaction(table)
     if table.dialect.name == "postgresql":
         # Here and not above: without PostgreSQL there may be no psycopg at all.

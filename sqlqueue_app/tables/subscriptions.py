@@ -12,14 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
-from sqlqueue_app.tables.connections import (
-    SecondConnections,
-    Table,
-    fetch_all,
-    missing_table,
-    run,
-    statement_scope,
-)
+from sqlqueue_app.tables.connections import SecondConnections, Table, executed, fetch_all, missing_table, run
 
 # The width of each column (docs/internals/wire.md#subscription-table).
 LONGEST_VALUE = 200
@@ -60,13 +53,7 @@ class SubscriptionTable(Table):
         _check(subscription)
         with self._errors(f"subscribe {subscription.endpoint!r} to {subscription.topic!r}"), self._used(join=join) as connection:
             statement = self.dialect.statement("subscribe", table=self.qualified)
-            run(
-                connection,
-                statement,
-                endpoint=subscription.endpoint,
-                topic=subscription.topic,
-                address=subscription.address,
-            )
+            run(connection, statement, endpoint=subscription.endpoint, topic=subscription.topic, address=subscription.address)
             joined = connection.in_atomic_block
         self._notify(joined)
 
@@ -84,8 +71,7 @@ class SubscriptionTable(Table):
         if not topics:
             return []
         statement = self.dialect.subscribers_statement(self.qualified, len(topics))
-        with self._errors("look up subscribers"), self._used() as own, statement_scope(own), own.cursor() as cursor:
-            cursor.execute(statement.sql, tuple(topics))
+        with self._errors("look up subscribers"), self._used() as own, executed(own, statement, tuple(topics)) as cursor:
             return [SubscriptionRow(*map(str, row)) for row in cursor.fetchall()]
 
     def all(self) -> list[SubscriptionRow]:

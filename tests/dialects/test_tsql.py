@@ -136,13 +136,13 @@ CORRELATION = {
 }
 
 
-def rendered(name: str, table: str = TABLE, *, correlation: bool = True) -> str:
+def rendered(name: str, table: str = TABLE, *, correlation: bool = True, before: str = "", after: str = "") -> str:
     texts = {"table": table}
     if name in CORRELATION:
         columns = CORRELATION[name] if correlation else ["NULL", "NULL"]
         texts |= {"correlation_id": columns[0], "reply_to_address": columns[1]}
     if name == "receive":
-        texts["limit"] = "1"
+        texts |= {"limit": "1", "before": before, "after": after}
     if name == "peek":
         texts |= {"compared": ">", "order": "ASC"}
     if name == "find_ids":
@@ -226,9 +226,12 @@ def test_subscribers_of_topics(topics: int) -> None:
 
 
 @pytest.mark.parametrize("correlation", [True, False])
-def test_the_receive_with_its_savepoint_in_one_batch(correlation: bool) -> None:
-    batch = f"{rendered('receive', correlation=correlation)};\n{SQLSERVER.statement('save_transaction').sql}"
-    check(batch, RECEIVE_HINTS, (*RECEIVE_ORDER, "; SAVE TRANSACTION SQLQUEUE"))
+def test_the_receive_with_its_transaction_in_one_batch(correlation: bool) -> None:
+    before, after = f"{SQLSERVER.script('begin')};\n", f"\n{SQLSERVER.script('keep_what_was_received')};"
+    batch = rendered("receive", correlation=correlation, before=before, after=after)
+    kept = "IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION ELSE SAVE TRANSACTION SQLQUEUE ;"
+    order = (*WRAPPER, "BEGIN TRANSACTION ; WITH MESSAGE AS (", *RECEIVE_ORDER[3:-2], kept, *RESTORED)
+    check(batch, RECEIVE_HINTS, order)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -240,7 +243,17 @@ def test_odd_names_stay_in_their_brackets(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["save_transaction", "rollback_to_saved", "transaction_state", "lock_installation", "table_exists"]
+    "name",
+    [
+        "begin",
+        "commit",
+        "roll_back",
+        "save_transaction",
+        "rollback_to_saved",
+        "transaction_state",
+        "lock_installation",
+        "table_exists",
+    ],
 )
 def test_statements_without_a_table(name: str) -> None:
     parse(SQLSERVER.statement(name).sql)

@@ -18,10 +18,14 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes on what clients of `port` and a server say to each other. A context manager, for any thread."""
+    """Passes on what clients of `port` and a server say to each other. A context manager, for any thread.
 
-    def __init__(self, host: str, port: int) -> None:
+    `on_said` is called in the proxy's thread with the number of a client's line and what the client said there.
+    """
+
+    def __init__(self, host: str, port: int, on_said: Callable[[int, bytes], None] | None = None) -> None:
         self._server = (host, port)
+        self._on_said = on_said
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self.port: int = self._listener.getsockname()[1]
         self.answers_lost = 0
@@ -119,6 +123,8 @@ class Proxy:
             if source in self._clients and self._question and self._question in said:
                 self._question = b""
                 self._losing.add(self._peers[source])
+            if self._on_said is not None and source in self._clients:
+                self._on_said(source.fileno(), said)
             self._peers[source].sendall(said)
         except OSError:
             self._break(source)

@@ -12,11 +12,12 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: receive
--- Deletes the lowest rows that nobody holds and returns them. READPAST steps over rows that other receives hold.
+-- Deletes the lowest rows that nobody holds and returns them. READPAST steps over rows that other receives hold. {before} and {after}
+-- are nothing, or the beginning of the transaction and `keep_what_was_received`.
 DECLARE @NOCOUNT VARCHAR(3) = 'OFF';
 IF ( (512 & @@OPTIONS) = 512 ) SET @NOCOUNT = 'ON';
 SET NOCOUNT ON;
-WITH message AS (
+{before}WITH message AS (
     SELECT TOP ({limit}) *
     FROM {table} WITH (UPDLOCK, READPAST, ROWLOCK)
     ORDER BY RowVersion ASC
@@ -29,9 +30,13 @@ OUTPUT
     CASE WHEN deleted.Expires <= GETUTCDATE() THEN 1 ELSE 0 END,
     deleted.Headers,
     deleted.Body,
-    deleted.RowVersion;
+    deleted.RowVersion;{after}
 IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
+
+-- name: keep_what_was_received
+-- Directly after the receive: the savepoint, or no transaction where there was nothing, so that an idle poll is one round trip.
+IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION ELSE SAVE TRANSACTION sqlqueue;
 
 -- name: peek
 -- The first rows after a RowVersion, or the last ones at and before it, without taking or waiting for any.
@@ -117,13 +122,31 @@ WHERE RowVersion IN (
     WHERE Expires <= GETUTCDATE()
 );
 
+-- name: begin
+BEGIN TRANSACTION;
+
+-- name: commit
+-- Error 3902 where there is no transaction any more, 3930 where it can only be rolled back.
+COMMIT TRANSACTION;
+
+-- name: roll_back
+-- What is open, if anything; returns 1 if there was.
+DECLARE @open int = @@TRANCOUNT;
+IF @open > 0 ROLLBACK TRANSACTION;
+SELECT @open;
+
 -- name: save_transaction
+-- Error 628 where there is no transaction any more.
 SAVE TRANSACTION sqlqueue;
 
 -- name: rollback_to_saved
--- A rollback to a savepoint also removes it; a second one would fail with error 6401.
-ROLLBACK TRANSACTION sqlqueue;
-SAVE TRANSACTION sqlqueue;
+-- A rollback to a savepoint also removes it; a second one would fail with error 6401. Returns the state, as `transaction_state`.
+IF XACT_STATE() = 1
+BEGIN
+    ROLLBACK TRANSACTION sqlqueue;
+    SAVE TRANSACTION sqlqueue;
+END;
+SELECT XACT_STATE();
 
 -- name: transaction_state
 -- 1: usable, 0: none, -1: can only be rolled back.

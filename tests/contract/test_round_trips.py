@@ -1,0 +1,110 @@
+"""How often SQL Server is asked, counted on the line: what is done for each message takes as few round trips as it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.db import transaction
+
+from sqlqueue_app.dialects.schema import PlannedTable, TableKind
+from sqlqueue_app.tables.delayed import DelayedTable
+from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.receive_transaction import receive_transaction
+from sqlqueue_app.tables.rows import NewRow
+from tests.support.databases import QueueDatabase
+from tests.support.round_trips import RoundTrips, counted
+from tests.support.tables import address_of, cases, row, rows
+
+pytestmark = pytest.mark.skipif(
+    "sqlserver" not in {vendor for vendor, _ in cases()}, reason="round trips are counted where SQL Server is tested"
+)
+
+
+@pytest.fixture
+def line(database: QueueDatabase) -> Iterator[RoundTrips]:
+    """The line to the server, with a session that is open already."""
+    if database.vendor != "sqlserver":
+        pytest.skip("requests of other databases are not counted")
+    with counted(database.alias) as line:
+        database.connection.ensure_connection()
+        line.clear()
+        yield line
+        assert not line.encrypted, "what was said cannot be counted: name Encrypt=no in the URL of the server"
+
+
+def test_a_send(line: RoundTrips, queue: QueueTable) -> None:
+    queue.send([row()])
+    line.clear()
+    queue.send([row()])
+    assert len(line.requests) == 1, line.requests
+
+
+def test_a_send_of_a_row_of_nulls(line: RoundTrips, queue: QueueTable) -> None:
+    queue.send([row()])
+    line.clear()
+    queue.send([NewRow(row().id, "{}", b"")])
+    assert len(line.requests) == 1, line.requests
+
+
+def test_a_send_in_a_transaction_of_the_caller(line: RoundTrips, queue: QueueTable) -> None:
+    queue.send([row()])
+    with transaction.atomic(using=queue.alias):
+        queue.send([row()])
+        line.clear()
+        queue.send([row()])
+        assert len(line.requests) == 1, line.requests
+
+
+def test_a_thousand_sends(line: RoundTrips, queue: QueueTable) -> None:
+    queue.layout()
+    line.clear()
+    queue.send(rows(1_000))
+    assert len(line.requests) <= 5, line.requests
+    assert queue.depth().waiting == 1_000
+
+
+def test_an_empty_poll(line: RoundTrips, queue: QueueTable) -> None:
+    receiving = receive_transaction(queue)
+    assert receiving.receive() is None
+    line.clear()
+    assert receiving.receive() is None
+    assert len(line.requests) == 1, line.requests
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_a_receive(line: RoundTrips, queue: QueueTable, count: int) -> None:
+    queue.send(rows(2 * count))
+    receiving = receive_transaction(queue)
+    assert len(receiving.receive_many(count)) == count
+    receiving.commit()
+    line.clear()
+    assert len(receiving.receive_many(count)) == count
+    receiving.commit()
+    assert len(line.requests) == 2, line.requests
+
+
+def test_a_receive_whose_handler_sends(line: RoundTrips, queue: QueueTable) -> None:
+    queue.send(rows(2))
+    receiving = receive_transaction(queue)
+    for _ in range(2):
+        line.clear()
+        assert receiving.receive() is not None
+        queue.send([row()])
+        receiving.commit()
+    assert len(line.requests) == 3, line.requests
+
+
+def test_delayed_messages(line: RoundTrips, database: QueueDatabase) -> None:
+    planned = PlannedTable(TableKind.DELAYED, address_of(database, "Sales.Delayed"))
+    assert install_tables(database.alias, [planned]) == [planned]
+    table = DelayedTable(database.alias, planned.address)
+    table.insert([NewRow("", "{}", b"x", delay_ms=60_000)])
+    line.clear()
+    table.insert([NewRow("", "{}", b"x", delay_ms=60_000)])
+    assert len(line.requests) == 1, line.requests
+    table.seconds_until_due()
+    line.clear()
+    assert table.seconds_until_due() is not None
+    assert len(line.requests) == 1, line.requests

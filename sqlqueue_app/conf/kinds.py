@@ -159,8 +159,7 @@ WebAddress = Annotated[str, ValueKind("an address such as 'https://ops.example.c
 HostPattern = Annotated[
     str,
     ValueKind(
-        "the name of a host such as 'hooks.example.com' or '*.example.com'",
-        read=lambda value, place: _host(value, place).lower(),
+        "the name of a host such as 'hooks.example.com' or '*.example.com'", read=lambda value, place: _host(value, place).lower()
     ),
 ]
 LakePlace = Annotated[str, ValueKind("a folder, or a URL that Spark can write", read=_lake_place)]

@@ -379,11 +379,7 @@ def _forget_settings(*, setting: str, **_: Any) -> None:
         get_settings.cache_clear()
 
 
-_BY_ENGINE: Final = {
-    "mssql": "sqlserver",
-    "django.db.backends.postgresql": "postgresql",
-    "django.db.backends.sqlite3": "sqlite",
-}
+_BY_ENGINE: Final = {"mssql": "sqlserver", "django.db.backends.postgresql": "postgresql", "django.db.backends.sqlite3": "sqlite"}
 _BY_VENDOR: Final = {"microsoft": "sqlserver", "postgresql": "postgresql", "sqlite": "sqlite"}
 _SUPPORTED: Final = "SQL Server (mssql-django), PostgreSQL and SQLite"
 

@@ -126,12 +126,7 @@ def _top(values: Sequence[float], least: float) -> float:
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= wanted * 0.999999)
 
 
-def _path(
-    points: Points,
-    x_of: Callable[[datetime], float],
-    y_of: Callable[[float], float],
-    step: timedelta,
-) -> str:
+def _path(points: Points, x_of: Callable[[datetime], float], y_of: Callable[[float], float], step: timedelta) -> str:
     joined: list[list[tuple[float, float]]] = []
     pen_down = False
     before: datetime | None = None

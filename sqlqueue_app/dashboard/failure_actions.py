@@ -19,14 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.browsing.bodies import decode_body
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may
-from sqlqueue_app.dashboard.actions import (
-    CONFIRMED,
-    ActionOutcome,
-    Change,
-    Confirmation,
-    Field,
-    begin_operation,
-)
+from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Change, Confirmation, Field, begin_operation
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.editing import (
@@ -385,9 +378,7 @@ def note_page(pages: PageAdmin, request: HttpRequest, group: FailureGroup) -> Ht
 
     def write() -> ActionOutcome:
         FailureGroup.objects.using(managed_alias()).filter(pk=group.pk).update(
-            note=text,
-            noted_by=actor_of(request).name[:255] if text else "",
-            noted_at=timezone.now() if text else None,
+            note=text, noted_by=actor_of(request).name[:255] if text else "", noted_at=timezone.now() if text else None
         )
         return ActionOutcome(_("The note is written.") if text else _("The note is taken away."), back)
 

@@ -81,9 +81,7 @@ LISTINGS: Final[dict[str, Listing]] = {
         (FailureStatus.ARCHIVED,),
     ),
     "resolved": Listing(
-        gettext_lazy("Resolved"),
-        gettext_lazy("Messages that were handled after a retry."),
-        (FailureStatus.RESOLVED,),
+        gettext_lazy("Resolved"), gettext_lazy("Messages that were handled after a retry."), (FailureStatus.RESOLVED,)
     ),
     "gone": Listing(
         gettext_lazy("Deleted or gone"),

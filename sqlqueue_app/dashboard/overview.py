@@ -422,11 +422,7 @@ def overview_of(
     )
 
 
-def queue_row(
-    each: QueueStatus,
-    url_of: Callable[[str], str],
-    instances: Sequence[InstanceStatus],
-) -> QueueRow:
+def queue_row(each: QueueStatus, url_of: Callable[[str], str], instances: Sequence[InstanceStatus]) -> QueueRow:
     """The row of one queue, which these instances may receive from or lease."""
     depth = each.depth
     return QueueRow(
@@ -511,10 +507,7 @@ def _summary(status: Status) -> tuple[State, ...]:
     alive = sum(1 for each in status.instances if each.alive)
     dead = len(status.instances) - alive
     phrases = [
-        State(
-            Grade.ERROR if broken else Grade.OK,
-            _("tables with errors: %(count)s") % {"count": number(broken)},
-        ),
+        State(Grade.ERROR if broken else Grade.OK, _("tables with errors: %(count)s") % {"count": number(broken)}),
         State(
             Grade.OK if not failed else Grade.INFO if status.error_queue_owner == "servicecontrol" else Grade.WARNING,
             _("messages in error queues: %(count)s") % {"count": f"{'≈ ' if approximately else ''}{number(failed)}"},

@@ -288,10 +288,7 @@ def _first_crumbs(site: AdminSite) -> tuple[Crumb, ...]:
     name = site.name
     return (
         Crumb(_("Home"), reverse("admin:index", current_app=name)),
-        Crumb(
-            str(Queue._meta.app_config.verbose_name),
-            reverse("admin:app_list", args=(Queue._meta.app_label,), current_app=name),
-        ),
+        Crumb(str(Queue._meta.app_config.verbose_name), reverse("admin:app_list", args=(Queue._meta.app_label,), current_app=name)),
     )
 
 
@@ -394,11 +391,7 @@ def keyset_page(request: HttpRequest, found: QuerySet[Any], instant: str, *, siz
     following = query.copy()
     if len(rows) > size:
         following["before"] = str(rows[size - 1].pk)
-    return KeysetPage(
-        rows[:size],
-        None if last is None else query.urlencode(),
-        following.urlencode() if len(rows) > size else None,
-    )
+    return KeysetPage(rows[:size], None if last is None else query.urlencode(), following.urlencode() if len(rows) > size else None)
 
 
 def _row(found: QuerySet[Any], text: str) -> Model | None:

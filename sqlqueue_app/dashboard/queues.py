@@ -143,10 +143,7 @@ class QueueAdmin(PageAdmin):
             request,
             "message",
             title=_("Message %(row_version)s in %(queue)s") % {"row_version": row_version, "queue": queue.name},
-            crumbs=(
-                Crumb(queue.name, self._url(queue.name)),
-                Crumb(f"#{row_version}"),
-            ),
+            crumbs=(Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}")),
             row=message_row(found.summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
             table=table.qualified,
             times=time_texts(found),

@@ -384,13 +384,7 @@ REQUEST_SECONDS: Final = 10.0
 
 
 def create_operation(
-    settings: Settings,
-    kind: str,
-    asked: Scope,
-    *,
-    actor: Actor,
-    runner: OperationRunner,
-    now: Callable[[], datetime] | None = None,
+    settings: Settings, kind: str, asked: Scope, *, actor: Actor, runner: OperationRunner, now: Callable[[], datetime] | None = None
 ) -> Operation:
     """Write the row of an operation, leased to the runner; nothing runs yet.
 

@@ -159,12 +159,7 @@ class Results:
 
 
 def search(
-    lake: str,
-    files: Sequence[DataFile],
-    query: Asked,
-    *,
-    seconds: float = SECONDS,
-    clock: Callable[[], float] = time.monotonic,
+    lake: str, files: Sequence[DataFile], query: Asked, *, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
 ) -> Results:
     """Search these files of the lake for at most `seconds`. Thread-safe; leaves nothing open.
 

@@ -114,11 +114,7 @@ def _number_after(leaf: str | None) -> int:
 
 
 def _migration(name: str, app_label: str, leaf: str | None, operations: list[CreateQueue]) -> Migration:
-    body = {
-        "initial": leaf is None,
-        "dependencies": [] if leaf is None else [(app_label, leaf)],
-        "operations": operations,
-    }
+    body = {"initial": leaf is None, "dependencies": [] if leaf is None else [(app_label, leaf)], "operations": operations}
     made: Migration = type("Migration", (Migration,), body)(name, app_label)
     return made
 

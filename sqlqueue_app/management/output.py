@@ -160,11 +160,7 @@ def _queue_cells(status: Status, each: QueueStatus) -> tuple[str, ...]:
     numbers = ("-", "-", "-")
     if depth is not None:
         least = "" if each.expiry_exact else "≥"
-        numbers = (
-            f"{'' if depth.exact else '≈'}{depth.waiting}",
-            f"{least}{depth.expiring}",
-            f"{least}{depth.expired}",
-        )
+        numbers = (f"{'' if depth.exact else '≈'}{depth.waiting}", f"{least}{depth.expiring}", f"{least}{depth.expired}")
     age = "-"
     if each.head_age is not None:
         age = "unknown" if each.head_age.age is None else duration_text(each.head_age.age)

@@ -41,9 +41,7 @@ class Instance(models.Model):
         ordering: ClassVar = ["endpoint", "name", "pid"]
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["callback_queue"],
-                condition=models.Q(callback_queue__isnull=False),
-                name="sqlqueue_callback_queue_once",
+                fields=["callback_queue"], condition=models.Q(callback_queue__isnull=False), name="sqlqueue_callback_queue_once"
             )
         ]
 
@@ -92,9 +90,7 @@ class QueueSample(models.Model):
     class Meta:
         verbose_name = "queue sample"
         verbose_name_plural = "queue samples"
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["queue", "seconds", "taken_at"], name="sqlqueue_sample_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["queue", "seconds", "taken_at"], name="sqlqueue_sample_once")]
         indexes: ClassVar = [models.Index(fields=["seconds", "taken_at"], name="sqlqueue_sample_time")]
 
     def __str__(self) -> str:

@@ -226,7 +226,7 @@ class MessageFigures(models.Model):
         verbose_name_plural = _("figures of messages")
         default_permissions = ()
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["endpoint", "message_type", "seconds", "at"], name="sqlqueue_figures_once"),
+            models.UniqueConstraint(fields=["endpoint", "message_type", "seconds", "at"], name="sqlqueue_figures_once")
         ]
         indexes: ClassVar = [models.Index(fields=["seconds", "at"], name="sqlqueue_figures_time")]
 
@@ -275,7 +275,7 @@ class ConversationEdge(models.Model):
         verbose_name_plural = _("edges of conversations")
         default_permissions = ()
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["sender", "receiver", "message_type", "seconds", "at"], name="sqlqueue_edge_once"),
+            models.UniqueConstraint(fields=["sender", "receiver", "message_type", "seconds", "at"], name="sqlqueue_edge_once")
         ]
         indexes: ClassVar = [models.Index(fields=["seconds", "at"], name="sqlqueue_edge_time")]
 
@@ -298,9 +298,7 @@ class EndpointSeen(models.Model):
         verbose_name = _("endpoint seen")
         verbose_name_plural = _("endpoints seen")
         default_permissions = ()
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["endpoint", "machine", "host_id"], name="sqlqueue_seen_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["endpoint", "machine", "host_id"], name="sqlqueue_seen_once")]
 
     def __str__(self) -> str:
         return f"{self.endpoint} on {self.machine}"

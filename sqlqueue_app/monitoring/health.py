@@ -217,11 +217,7 @@ class _Scope:
 
 
 def read_health(
-    settings: Settings | None = None,
-    limits: Limits | None = None,
-    *,
-    queues: Sequence[str] = (),
-    endpoints: Sequence[str] = (),
+    settings: Settings | None = None, limits: Limits | None = None, *, queues: Sequence[str] = (), endpoints: Sequence[str] = ()
 ) -> Health:
     """Check all queues and endpoints of the settings, or the named ones. Takes nothing, writes nothing, locks nothing.
 

@@ -167,12 +167,7 @@ class Notifications:
     """Evaluates the rules, and sends in a thread of its own, because receivers may be slow. `now` is the managed tables' clock."""
 
     def __init__(
-        self,
-        settings: Settings,
-        stop: StopSignal,
-        *,
-        now: Callable[[], datetime] | None = None,
-        timeout: float = TIMEOUT_SECONDS,
+        self, settings: Settings, stop: StopSignal, *, now: Callable[[], datetime] | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> None:
         self._alias = managed_alias()
         self._evaluator = Evaluator(settings, now=now)

@@ -21,13 +21,7 @@ from sqlqueue_app.status.delayed import DelayedStatus
 from sqlqueue_app.status.in_doubt import InDoubt
 from sqlqueue_app.status.instances import InstanceStatus, read_instances, receives
 from sqlqueue_app.status.overview import Status, callback_queues
-from sqlqueue_app.status.queues import (
-    KnownQueue,
-    QueueKind,
-    QueueProblem,
-    QueueStatus,
-    known_queues,
-)
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueProblem, QueueStatus, known_queues
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, Resolution
 from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
 from sqlqueue_app.tables.connections import optional_read

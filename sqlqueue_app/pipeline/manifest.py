@@ -184,13 +184,7 @@ def begin_run(alias: str, *, master: str, lake: str, options: Mapping[str, Any])
             other.state, other.ended_at, other.error = RunState.FAILED, now, _KILLED
             other.save(using=alias, update_fields=["state", "ended_at", "error"])
         return PipelineRun.objects.using(alias).create(
-            started_at=now,
-            heartbeat_at=now,
-            host=_host(),
-            pid=os.getpid(),
-            master=master,
-            lake=lake,
-            options=dict(options),
+            started_at=now, heartbeat_at=now, host=_host(), pid=os.getpid(), master=master, lake=lake, options=dict(options)
         )
 
 

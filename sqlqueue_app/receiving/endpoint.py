@@ -326,10 +326,7 @@ class ReceivingEndpoint:
             joined_dispatcher=self._joined,
             error_queue=self._error_queue_of(own_text),
             auditing=Auditing(
-                self._audit_address(),
-                self._composer,
-                acknowledges=self.config.acknowledge_retries,
-                allowed=self._allowed,
+                self._audit_address(), self._composer, acknowledges=self.config.acknowledge_retries, allowed=self._allowed
             ),
             address=own,
             forwarding=Forwarding(self.name, own, own_text, self._destinations(), self._error_queue_of),

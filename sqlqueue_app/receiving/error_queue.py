@@ -162,13 +162,7 @@ class ErrorQueue:
     """The error queue of an endpoint, as one of its receiving queues uses it. Expiry is dropped: a failure waits for a person."""
 
     def __init__(
-        self,
-        alias: str,
-        address: QueueAddress,
-        *,
-        failed_queue: str,
-        processor: Processor,
-        now: Callable[[], datetime] = utc_now,
+        self, alias: str, address: QueueAddress, *, failed_queue: str, processor: Processor, now: Callable[[], datetime] = utc_now
     ) -> None:
         self.alias = alias
         self._queue = address

@@ -257,12 +257,7 @@ class SlowHandlers:
             handler.path,
             seconds,
             _stack(frame),
-            extra={
-                "event": "slow_handler",
-                "endpoint": self._endpoint,
-                "queue": slot.queue,
-                "message_id": message_id,
-            },
+            extra={"event": "slow_handler", "endpoint": self._endpoint, "queue": slot.queue, "message_id": message_id},
         )
 
 

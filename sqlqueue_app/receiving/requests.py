@@ -112,13 +112,7 @@ def close_callbacks(timeout: float | None = None) -> None:
     close_listeners(timeout)
 
 
-def _send(
-    waiting: Request[Any],
-    message: object,
-    body: object,
-    options: SendOptions,
-    returns: type | None,
-) -> None:
+def _send(waiting: Request[Any], message: object, body: object, options: SendOptions, returns: type | None) -> None:
     """Compose and write, with the request in the table before the reply can come."""
     # Not before the first request: they need the models, and `request` is there before Django's settings are.
     from sqlqueue_app.receiving.reply_listeners import reply_listener, reply_listeners  # noqa: PLC0415

@@ -486,11 +486,7 @@ class BatchTurn:
     """
 
     def __init__(
-        self,
-        lock: threading.Lock = TURNS,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        wait_seconds: float = TURN_WAIT_SECONDS,
+        self, lock: threading.Lock = TURNS, clock: Callable[[], float] = time.monotonic, *, wait_seconds: float = TURN_WAIT_SECONDS
     ) -> None:
         self._lock = lock
         self._clock = clock

@@ -180,12 +180,7 @@ class Composer:
         """A message of headers alone, for the infrastructure: no type, no body. AddressError for a bad address, WireFormatError."""
         check_custom_headers(headers)
         content = outgoing_headers(
-            message_id=new_message_id(),
-            now=self._now(),
-            shared=self._shared(),
-            intent=intent,
-            incoming=incoming,
-            custom=headers,
+            message_id=new_message_id(), now=self._now(), shared=self._shared(), intent=intent, incoming=incoming, custom=headers
         )
         return OutgoingMessage(self.destination(to), content, b"")
 

@@ -9,13 +9,7 @@ from datetime import UTC, datetime, timedelta
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
-from sqlqueue_app.status.queues import (
-    address_book_of,
-    limit_of_each,
-    name_of_queue,
-    shared_snapshots,
-    table_key,
-)
+from sqlqueue_app.status.queues import address_book_of, limit_of_each, name_of_queue, shared_snapshots, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX, delayed_address

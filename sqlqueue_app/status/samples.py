@@ -220,11 +220,7 @@ class Sampling:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        *,
-        now: Callable[[], datetime] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, settings: Settings, *, now: Callable[[], datetime] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings = settings
         self._alias = managed_alias()

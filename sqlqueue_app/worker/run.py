@@ -74,11 +74,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
     WorkerFailed, when everything has ended in order, if it ended because a thread died of an error of ours.
     """
     endpoints = endpoints_of(
-        settings,
-        options.endpoints,
-        max_concurrency=options.max_concurrency,
-        model=options.model,
-        batch_size=options.batch_size,
+        settings, options.endpoints, max_concurrency=options.max_concurrency, model=options.model, batch_size=options.batch_size
     )
     leases: list[tuple[ReceivingEndpoint, InstanceLease]] = []
     measuring = Measuring((each.name, instance_name(each.config), each.measures) for each in endpoints)
@@ -168,9 +164,7 @@ def _prepare(
     dialect = dialect_of_connection(connection)
     if options.install:
         install_tables(
-            settings.database,
-            planned_tables(settings, dialect.name, current_catalog(connection)),
-            layout=settings.table_layout,
+            settings.database, planned_tables(settings, dialect.name, current_catalog(connection)), layout=settings.table_layout
         )
     queues: dict[str, list[ReceivingQueue]] = {}
     for each in endpoints:

@@ -135,7 +135,8 @@ def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:
     for number in _NUMBER.findall(text):
         if int(number) in _NUMBERS:
             return _NUMBERS[int(number)]
-    return _STATES.get(state)
+    # The one state of a statement that took too long and of a login that did.
+    return ConnectionLost if state == "HYT00" and "(SQLDriverConnect)" in text else _STATES.get(state)
 
 
 @cache

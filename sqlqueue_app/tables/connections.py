@@ -79,11 +79,16 @@ def _kind_of(dialect: Dialect, error: Exception) -> type[DatabaseError] | None:
 def executed(connection: BaseDatabaseWrapper, statement: Rendered, values: Sequence[Any]) -> Iterator[CursorWrapper]:
     """A cursor that has run the statement, in the transaction of the connection if there is one. One round trip."""
     if connection.vendor == "microsoft":
-        yield execute_on_sqlserver(connection, statement.sql, values, sqlserver.input_sizes(statement.names))
+        cursor = execute_on_sqlserver(connection, statement.sql, values, sqlserver.input_sizes(statement.names))
+        try:
+            yield cursor
+        except BaseException:
+            _drop_kept_cursors(connection)
+            raise
         return
-    with connection.cursor() as cursor:
-        cursor.execute(statement.sql, values)
-        yield cursor
+    with connection.cursor() as own:
+        own.execute(statement.sql, values)
+        yield own
 
 
 def execute_on_sqlserver(
@@ -102,8 +107,8 @@ def execute_on_sqlserver(
             cursor.setinputsizes(sizes or None)
         cursor.execute(sql, values)
     except DjangoError as error:
-        connection.__dict__.pop(_KEPT_CURSORS, None)
         note_number(connection, error)
+        _drop_kept_cursors(connection)
         raise
     return cursor
 
@@ -122,6 +127,13 @@ def _kept_cursor(connection: BaseDatabaseWrapper, *, with_values: bool) -> Any:
     if with_values not in kept[1]:
         kept[1][with_values] = known.create_cursor()
     return kept[1][with_values]
+
+
+def _drop_kept_cursors(connection: BaseDatabaseWrapper) -> None:
+    """After an error: one with rows that nobody has read would keep the session busy."""
+    for cursor in connection.__dict__.pop(_KEPT_CURSORS, (None, {}))[1].values():
+        with contextlib.suppress(Exception):
+            cursor.close()
 
 
 def note_number(connection: BaseDatabaseWrapper, error: BaseException) -> None:
@@ -182,8 +194,8 @@ def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple
             cursor.execute(dialect_of_vendor("microsoft").script(name))
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
     except DjangoError as error:
-        connection.__dict__.pop(_KEPT_CURSORS, None)
         note_number(connection, error)
+        _drop_kept_cursors(connection)
         raise
 
 

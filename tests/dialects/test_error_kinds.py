@@ -46,6 +46,7 @@ PYODBC: list[tuple[str, str, type[DatabaseError] | None]] = [
     ("08S01", f"{DRIVER}TCP Provider: Error code 0x68 (104) (SQLExecDirectW)", ConnectionLost),
     ("08001", f"{DRIVER}TCP Provider: Error code 0x2749 (10057) (SQLDriverConnect)", ConnectionLost),
     ("HYT00", f"{DRIVER}Query timeout expired (0) (SQLExecDirectW)", LockTimeout),
+    ("HYT00", f"{DRIVER}Login timeout expired (0) (SQLDriverConnect)", ConnectionLost),
     ("42000", f"{SERVER}Incorrect syntax near 'FROM'. (156) (SQLExecDirectW)", None),
     # several diagnostics, the first of which is only a note
     (

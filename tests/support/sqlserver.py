@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib.util
 import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -10,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 URL_VARIABLE = "SQLQUEUE_TEST_MSSQL_URL"
+ODBC_DRIVER = "ODBC Driver 18 for SQL Server"
 
 # mssql-django's own options; anything else in the query goes into the driver's connection string.
 _BACKEND_OPTIONS = {"driver": str, "python_driver": str, "connection_timeout": int, "query_timeout": int}
@@ -59,6 +66,7 @@ def describe() -> str:
 
     Raises RuntimeError where the server cannot be reached: one that was named is never skipped.
     """
+    register_odbc_driver()
     try:
         connection = connections.create_connection("mssql")
         # past Django's connection, which pytest-django guards
@@ -75,3 +83,31 @@ def describe() -> str:
         return str(cursor.fetchone()[0])
     finally:
         raw.close()
+
+
+def register_odbc_driver() -> None:
+    """Have pyodbc find the ODBC driver that mssql-python brings along, under the name that mssql-django asks for.
+
+    Before the first connection of the process, which remembers the place. Nothing where the machine registers drivers itself.
+    """
+    if "ODBCSYSINI" in os.environ or (Path("/etc/odbcinst.ini").exists() and Path("/etc/odbcinst.ini").read_text("utf-8").strip()):
+        return
+    found = importlib.util.find_spec("mssql_python_odbc")
+    if found is None or found.origin is None:
+        return
+    flavour = "debian_ubuntu" if shutil.which("apt-get") else "rhel"
+    folder = Path(found.origin).parent / "libs" / "linux" / flavour / platform.machine() / "lib"
+    for driver in sorted(folder.glob("libmsodbcsql-*")):
+        directory = tempfile.mkdtemp(prefix="sqlq-odbc-")
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        Path(directory, "odbcinst.ini").write_text(f"[{ODBC_DRIVER}]\nDriver={driver}\n", "utf-8")
+        os.environ["ODBCSYSINI"] = directory
+
+
+def has_pyodbc() -> bool:
+    """Whether pyodbc is here and finds a driver for SQL Server."""
+    try:
+        import pyodbc
+    except ImportError:
+        return False
+    return ODBC_DRIVER in pyodbc.drivers()

@@ -1,0 +1,219 @@
+"""What SQL Server refuses comes as our kind, by the server's number, with every driver that is here."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import Error as DjangoDatabaseError
+from django.db import connections, transaction
+from pytest_django import DjangoDbBlocker, Settings
+
+from sqlqueue_app.dialects.dialect import Rendered, dialect
+from sqlqueue_app.messages.errors import (
+    ConnectionLost,
+    ConstraintViolation,
+    DatabaseError,
+    Deadlock,
+    DoomedTransaction,
+    LockTimeout,
+    QueueNotFound,
+    SerializationFailure,
+)
+from sqlqueue_app.tables.connections import database_errors, fetch_all
+from sqlqueue_app.tables.queue import QueueTable
+from sqlqueue_app.tables.receive_transaction import receive_transaction
+from tests.support import sqlserver
+from tests.support.databases import DatabaseSession, QueueDatabase, open_database
+from tests.support.provisioning import point
+from tests.support.proxy import Proxy
+from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make_table, receive_all, rows
+from tests.support.waiting import join_all, poll_until
+
+pytestmark = pytest.mark.skipif(not sqlserver.is_named(), reason=f"{sqlserver.URL_VARIABLE} is not set")
+
+PARENT = "CREATE TABLE parent (id int NOT NULL PRIMARY KEY)"
+CHILD = "CREATE TABLE child (id int NOT NULL UNIQUE REFERENCES parent (id), short varchar(2))"
+# number: what is done before, what fails, its kind
+ERRORS: dict[int, tuple[tuple[str, ...], str, type[DatabaseError]]] = {
+    207: ((PARENT,), "SELECT no_such_column FROM parent", DatabaseError),
+    208: ((), "SELECT * FROM no_such_table", QueueNotFound),
+    245: ((), "SELECT CAST('x' AS int)", DatabaseError),
+    515: ((PARENT,), "INSERT INTO parent (id) VALUES (NULL)", ConstraintViolation),
+    547: ((PARENT, CHILD), "INSERT INTO child (id) VALUES (7)", ConstraintViolation),
+    2601: ((PARENT, "CREATE UNIQUE INDEX once ON parent (id)", "INSERT INTO parent VALUES (1)"),
+           "INSERT INTO parent VALUES (1)", ConstraintViolation),
+    2627: ((PARENT, "INSERT INTO parent VALUES (1)"), "INSERT INTO parent VALUES (1)", ConstraintViolation),
+    2714: ((PARENT,), PARENT, DatabaseError),
+    3902: ((), "COMMIT TRANSACTION", DatabaseError),
+    6401: ((), "BEGIN TRANSACTION; ROLLBACK TRANSACTION no_such_savepoint", DatabaseError),
+    8134: ((), "SELECT 1 / 0", DatabaseError),
+    2628: ((PARENT, CHILD, "INSERT INTO parent VALUES (1)"), "INSERT INTO child VALUES (1, 'long')", DatabaseError),
+}  # fmt: skip
+# Which number a truncation has depends on the compatibility level, and which of the two a duplicate key, on what refuses it.
+ALIKE = {2628: {8152}, 2601: {2627}}
+
+
+def test_every_number_of_the_table_is_known() -> None:
+    assert ERRORS.keys() >= {207, 208, 245, 547, 2601, 2627, 2714, 6401, 8134, 2628}
+
+
+@pytest.fixture(params=["mssql_python", "pyodbc"])
+def on_driver(
+    request: pytest.FixtureRequest, database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
+) -> Iterator[QueueDatabase]:
+    """A clean database, seen through one of the drivers."""
+    with open_database("sqlserver", database_session, settings, django_db_blocker) as database:
+        options = connections.settings[database.alias]["OPTIONS"]
+        if request.param == "pyodbc" and not sqlserver.has_pyodbc():
+            pytest.skip("pyodbc finds no driver for SQL Server")
+        point(database.alias, OPTIONS={**options, "python_driver": "" if request.param == "pyodbc" else request.param})
+        try:
+            yield database
+        finally:
+            point(database.alias, OPTIONS=options)
+
+
+def refuse(database: QueueDatabase, statement: str) -> DatabaseError:
+    """The error of the statement, as the statements of ours raise it."""
+    try:
+        with pytest.raises(DatabaseError) as caught, database_errors(dialect("sqlserver"), "ask"):
+            fetch_all(database.connection, Rendered(statement, ()))
+    finally:
+        execute(database, "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION")
+    return caught.value
+
+
+def number_of(database: QueueDatabase, statement: str) -> int:
+    """The number that the server itself gives to the error."""
+    database.connection.ensure_connection()
+    raw: Any = database.connection.connection
+    with contextlib.closing(raw.cursor()) as cursor:
+        with contextlib.suppress(Exception):
+            cursor.execute(statement)
+            cursor.fetchall()
+        cursor.execute("SELECT @@ERROR")
+        number = int(cursor.fetchone()[0])
+        cursor.execute("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION")
+    return number
+
+
+@pytest.mark.parametrize("number", ERRORS)
+def test_the_kind_of_an_error(on_driver: QueueDatabase, number: int) -> None:
+    before, statement, kind = ERRORS[number]
+    for each in before:
+        execute(on_driver, each)
+    seen = number_of(on_driver, statement)
+    if seen != number and seen not in ALIKE.get(number, set()):
+        pytest.skip(f"this server gives the error the number {seen}")
+    assert type(refuse(on_driver, statement)) is kind
+
+
+def test_a_lock_timeout(on_driver: QueueDatabase) -> None:
+    queue = make_table(on_driver)
+    queue.send(rows(1))
+    with held_elsewhere(queue, f"DELETE FROM {queue.qualified}"):
+        execute(on_driver, "SET LOCK_TIMEOUT 20")
+        fails(LockTimeout, queue.purge)
+        assert receive_transaction(queue).receive() is None, "held rows are stepped over"
+    assert queue.purge() == 1
+
+
+def test_a_doomed_transaction(on_driver: QueueDatabase) -> None:
+    execute(on_driver, PARENT)
+    doomed = (
+        "SET NOCOUNT ON; SET XACT_ABORT ON; BEGIN TRANSACTION;"
+        " BEGIN TRY INSERT INTO parent VALUES (NULL) END TRY BEGIN CATCH INSERT INTO parent VALUES (1) END CATCH"
+    )
+    try:
+        if (seen := number_of(on_driver, doomed)) != 3930:
+            pytest.skip(f"this server gives the error the number {seen}")
+        assert type(refuse(on_driver, doomed)) is DoomedTransaction
+    finally:
+        execute(on_driver, "SET NOCOUNT OFF; SET XACT_ABORT OFF")
+
+
+def test_a_deadlock(on_driver: QueueDatabase) -> None:
+    """Two that take the same two tables in opposite order: the server chooses one of them."""
+    first, second = make_table(on_driver, name="First"), make_table(on_driver, name="Second")
+    for queue in (first, second):
+        queue.send(rows(1))
+    both = threading.Barrier(2)
+    lost: list[DatabaseError] = []
+
+    def take(one: QueueTable, other: QueueTable) -> None:
+        try:
+            with transaction.atomic(using=on_driver.alias):
+                assert one.purge() == 1
+                both.wait(60)
+                try:
+                    other.purge()
+                except DatabaseError as error:
+                    lost.append(error)
+                transaction.set_rollback(True, using=on_driver.alias)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=take, args=pair, name="opponent") for pair in ((first, second), (second, first))]
+    for thread in threads:
+        thread.start()
+    join_all(threads)
+    assert [type(error) for error in lost] == [Deadlock]
+    assert receive_all(first) == receive_all(second) == [b"0"]
+
+
+def test_a_conflict_of_snapshots(on_driver: QueueDatabase) -> None:
+    try:
+        execute(on_driver, f"ALTER DATABASE [{connections.settings[on_driver.alias]['NAME']}] SET ALLOW_SNAPSHOT_ISOLATION ON")
+    except DjangoDatabaseError as error:
+        pytest.skip(f"this server does not let databases have snapshots: {error}")
+    queue = make_table(on_driver)
+    queue.send(rows(1))
+    try:
+        execute(on_driver, "SET TRANSACTION ISOLATION LEVEL SNAPSHOT")
+        with transaction.atomic(using=on_driver.alias):
+            execute(on_driver, f"SELECT Id FROM {queue.qualified}")
+            elsewhere(queue.purge)
+            fails(SerializationFailure, queue.purge)
+            transaction.set_rollback(True, using=on_driver.alias)
+    finally:
+        execute(on_driver, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"PASSWORD": "wrong"}, {"NAME": "no_such_database"}, {"PORT": "1"}], ids=["18456", "4060", "no server"]
+)
+def test_a_login_that_fails(on_driver: QueueDatabase, wrong: dict[str, str]) -> None:
+    queue = make_table(on_driver)
+    good = {name: connections.settings[on_driver.alias][name] for name in wrong}
+    point(on_driver.alias, **wrong)
+    try:
+        fails(ConnectionLost if "PORT" in wrong else DatabaseError, lambda: queue.send(rows(1)))
+    finally:
+        point(on_driver.alias, **good)
+
+
+def test_a_line_that_was_cut(on_driver: QueueDatabase) -> None:
+    queue = make_table(on_driver)
+    queue.send(rows(1))
+    given = connections.settings[on_driver.alias]
+    good = {"HOST": given["HOST"], "PORT": given["PORT"]}
+    with Proxy(given["HOST"], int(given["PORT"])) as line:
+        point(on_driver.alias, HOST="127.0.0.1", PORT=str(line.port))
+        try:
+            receiving = receive_transaction(queue)
+            for finish in (receiving.undo_handler, receiving.commit, lambda: queue.send(rows(1))):
+                assert receiving.receive() is not None
+                execute(on_driver, "SELECT 1")
+                line.cut()
+                fails(ConnectionLost, finish)
+                assert not receiving.was_ended(), "another session knows nothing of this transaction"
+                receiving.abandon()
+                connections[on_driver.alias].close()
+        finally:
+            point(on_driver.alias, **good)
+    poll_until(lambda: queue.depth().waiting == 1, what="the server has ended what was cut")
+    assert receive_all(queue) == [b"0"]

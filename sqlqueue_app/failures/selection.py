@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -28,6 +28,9 @@ from sqlqueue_app.receiving.instances import managed_alias
 
 # As many as a URL and one statement can hold.
 MOST_IDS: Final = 500
+# Each word is compared with every searched column and each part of a pattern is a value: SQL Server takes 2,100 in a statement.
+MOST_WORDS: Final = 50
+MOST_PARTS: Final = 20
 # Names of ServiceControl's classifiers by the short names that URLs use.
 CLASSIFIERS: Final[Mapping[str, str]] = {key: each.name for key, each in failure_groups.CLASSIFIERS.items()}
 # With this parameter only the ids count, even if none was checked in the form.
@@ -261,9 +264,18 @@ def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
     for name in _TEXTS:
         # PostgreSQL refuses U+0000 in a query.
         values[name] = _last(lists, name).replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    problems += _too_much(values)
     for name in _TIMES:
         values[name] = _read_time(_last(lists, name), problems)
     return cls(**values, problems=tuple(problems))
+
+
+def _too_much(values: Mapping[str, str]) -> Iterator[str]:
+    if len(_words(values["text"])) > MOST_WORDS:
+        yield _("Search for at most %(most)d words at once.") % {"most": MOST_WORDS}
+    for text in (values[name] for name in _TEXTS if name != "text"):
+        if len([part for part in text.split("*") if part]) > MOST_PARTS:
+            yield _("“%(value)s” has more than %(most)d parts between asterisks.") % {"value": text[:80], "most": MOST_PARTS}
 
 
 def _several(lists: Mapping[str, list[str]], name: str) -> list[str]:

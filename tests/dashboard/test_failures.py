@@ -179,6 +179,16 @@ def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
     assert "0 messages: nothing" in nothing
 
 
+@pytest.mark.parametrize("name", ["q", "text"])
+def test_a_search_for_too_much_is_told_so(filled: QueueDatabase, name: str) -> None:
+    words = "+".join(f"w{each}" for each in range(400))
+
+    shown = page(f"messages/?{name}={words}").text()
+
+    assert "Search for at most 50 words at once." in shown
+    assert "0 messages: nothing" in shown
+
+
 def test_hostile_names_are_escaped_and_reached(filled: QueueDatabase) -> None:
     hostile = failed(
         HOSTILE,

@@ -13,7 +13,7 @@ from django.http import QueryDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqlqueue_app.failures.selection import CLASSIFIERS, MOST_IDS, FailureSelection
+from sqlqueue_app.failures.selection import CLASSIFIERS, MOST_IDS, MOST_PARTS, MOST_WORDS, FailureSelection
 from sqlqueue_app.models import FailureGroup, FailureStatus
 from tests.failures.index_rows import FAILED_AT, failure
 from tests.support.databases import QueueDatabase
@@ -104,6 +104,17 @@ def test_everything_said_at_once_is_a_statement_that_every_database_takes(queue_
     assert FULL.queryset().count() == 0
 
 
+def test_as_much_as_may_be_said_is_a_statement_that_every_database_takes(queue_database: QueueDatabase) -> None:
+    words, pattern = " ".join(f"w{each}" for each in range(MOST_WORDS)), "*".join(f"p{each}" for each in range(MOST_PARTS))
+    said = dict.fromkeys(("endpoint", "message_type", "queue", "exception", "conversation", "retried_to"), pattern)
+    ids = ",".join(str(uuid.UUID(int=each)) for each in range(MOST_IDS))
+
+    selection = of_query(urlencode({"ids": ids, "text": words, **said}))
+
+    assert not selection.problems
+    assert selection.queryset().count() == 0
+
+
 def test_signs_of_patterns_mean_themselves(queue_database: QueueDatabase) -> None:
     failure(endpoint="Sales_1")
     failure(endpoint="SalesX1")
@@ -141,6 +152,8 @@ def test_other_parameters_of_a_page_are_not_looked_at() -> None:
         "since=yesterday",
         "since=2026-02-30T00:00:00Z",
         "until=0001-01-01T00:00:00%2B14:00",
+        "text=" + "w+" * (MOST_WORDS + 1),
+        "queue=" + "p*" * (MOST_PARTS + 1),
         "only=ids",
         "only=ids&ids=",
         "only=ids&endpoint=Sales",

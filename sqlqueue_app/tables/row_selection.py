@@ -168,7 +168,7 @@ def row_version_after(table: QueueTable, after: int, highest: int, place: int) -
 
 
 def numbers_drawn(table: QueueTable) -> int | None:
-    """The highest number that a row of the table has had; None where the database does not tell."""
+    """The highest number that a row of the table has had; None if the database does not tell; on SQL Server 1 if none had."""
     with table.errors(f"look up the numbers of {table.qualified}"):
         statement = table.dialect.statement("numbers_drawn")
         rows = fetch_all(table.connection(), statement, table=table.qualified, name=table.address.table)

@@ -15,7 +15,7 @@ from sqlqueue_app.tables.listing import TABLES_PER_STATEMENT, count_expiries, li
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
-from tests.support.tables import address_of, execute, make_table, row, rows
+from tests.support.tables import address_of, execute, in_catalog, make_table, row, rows
 
 EXPIRED, LATER = -1_000, 3_600_000
 ODD = "a\"b'c]d%e"
@@ -44,10 +44,11 @@ def test_expiries_are_found_beyond_the_limit(queue: QueueTable, layout: str) -> 
     assert count_expiries(queue.alias, [queue.address], 3) == [(2, 1)]
 
 
-def test_tables_are_listed_with_their_layouts(queue: QueueTable, layout: str) -> None:
+def test_tables_are_listed_with_their_layouts(queue: QueueTable, database: QueueDatabase) -> None:
     found = {table.address: table for table in list_tables(queue.alias)}
-    assert found[queue.address].layout == queue.layout()
-    assert not found[queue.address].is_delayed
+    listed = found[in_catalog(database, queue.address)]
+    assert listed.layout == queue.layout()
+    assert not listed.is_delayed
 
 
 def test_many_tables_cost_few_statements(queue_database: QueueDatabase) -> None:
@@ -57,7 +58,8 @@ def test_many_tables_cost_few_statements(queue_database: QueueDatabase) -> None:
     addresses = [table.address for table in made]
     with CaptureQueriesContext(queue_database.connection) as statements:
         looks = snapshot_queues(queue_database.alias, addresses, 100)
-        assert set(addresses) <= {table.address for table in list_tables(queue_database.alias)}
+        listed = {table.address for table in list_tables(queue_database.alias)}
+    assert {in_catalog(queue_database, address) for address in addresses} <= listed
     assert [look.waiting for look in looks] == [0, 1, 2, 3, 4]
     assert len(statements) == 3
     assert [look.waiting for look in snapshot_queues(queue_database.alias, addresses * (TABLES_PER_STATEMENT // 4), 100)] == [
@@ -72,7 +74,7 @@ def test_delayed_tables_are_told_apart_and_looked_at(queue_database: QueueDataba
     DelayedTable(queue_database.alias, address).insert(
         [NewRow("1", "{}", b"", due=early), NewRow("2", "{}", b"", delay_ms=LATER), NewRow("3", "{}", b"", delay_ms=LATER)]
     )
-    (found,) = [table for table in list_tables(queue_database.alias) if table.address == address]
+    (found,) = [table for table in list_tables(queue_database.alias) if table.address == in_catalog(queue_database, address)]
     assert found.is_delayed
     assert found.layout is None
     (look,) = snapshot_delayed(queue_database.alias, [address], 100)

@@ -13,7 +13,7 @@ from sqlqueue_app.tables.installation import FindingKind, inspect_tables, instal
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support.databases import QueueDatabase
-from tests.support.tables import GOLDEN, address_of, execute, golden_statements, make_table, row
+from tests.support.tables import GOLDEN, address_of, execute, golden_statements, layout_without_findings, make_table, row
 
 KINDS = {"Sales": TableKind.QUEUE, "Sales.Delayed": TableKind.DELAYED, "SubscriptionRouting": TableKind.SUBSCRIPTIONS}
 
@@ -121,12 +121,13 @@ def test_nothing_is_done_with_a_table_of_something_else(queue_database: QueueDat
 
 def test_a_missing_table_is_found_with_the_sql_that_makes_it(queue_database: QueueDatabase) -> None:
     tables = [PlannedTable(kind, address_of(queue_database, name)) for name, kind in KINDS.items()]
-    findings = inspect_tables(queue_database.alias, tables)
+    layout = layout_without_findings(queue_database)
+    findings = inspect_tables(queue_database.alias, tables, layout=layout)
     assert [finding.kind for finding in findings] == [FindingKind.MISSING] * 3
     for finding in findings:
         for statement in finding.sql.removesuffix(";").split(";\n"):
             execute(queue_database, statement)
-    assert inspect_tables(queue_database.alias, tables) == []
+    assert inspect_tables(queue_database.alias, tables, layout=layout) == []
 
 
 def test_a_queue_looked_for_before_it_was_made(queue_database: QueueDatabase) -> None:

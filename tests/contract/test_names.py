@@ -12,7 +12,7 @@ from sqlqueue_app.tables.installation import inspect_tables, install_tables
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support.databases import QueueDatabase
-from tests.support.tables import LAYOUTS, address_of, execute, make_table, receive_all, row
+from tests.support.tables import address_of, execute, layout_without_findings, make_table, receive_all, row
 
 NAMES = [
     "with space",
@@ -56,7 +56,7 @@ def use(queue: QueueTable) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_queue_of_any_name(queue_database: QueueDatabase, name: str) -> None:
-    layout = LAYOUTS[queue_database.vendor][0].replace("ours", "classic")
+    layout = layout_without_findings(queue_database)
     tables = [
         PlannedTable(TableKind.QUEUE, address_of(queue_database, name)),
         PlannedTable(TableKind.DELAYED, address_of(queue_database, f"{name}.Delayed")),

@@ -125,5 +125,6 @@ def test_the_last_number_that_was_drawn_is_known_when_its_row_is_gone(queue: Que
     there = numbers(queue)
     remove_ranges(queue, ranges_of(there))
 
-    assert before is None or before < there[0]
+    # SQL Server says the seed, which is the first number, where none was drawn yet
+    assert before is None or before < there[0] or (queue.dialect.name == "sqlserver" and before == there[0] == 1)
     assert numbers_drawn(queue) == there[-1]

@@ -102,7 +102,7 @@ def test_a_missing_table_is_named(queue_database: QueueDatabase) -> None:
         lambda: table.unsubscribe("a", "b"),
         lambda: table.subscribe(BILLING),
     ):
-        with pytest.raises(QueueNotFound, match=r'"SubscriptionRouting" does not exist .* run sqlqueue_install'):
+        with pytest.raises(QueueNotFound, match=r'["\[]SubscriptionRouting["\]] does not exist .* run sqlqueue_install'):
             call()
 
 

@@ -8,6 +8,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from sqlqueue_app.messages.errors import (
     DatabaseError,
 )
 from sqlqueue_app.tables.installation import install_tables
+from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import QueueTable, forget_tables
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import NewRow
@@ -49,6 +51,16 @@ def server_cases() -> list[tuple[str, str]]:
 def address_of(database: QueueDatabase, name: str, schema: str | None = None) -> QueueAddress:
     known = dialect(database.vendor)
     return QueueAddress(name, schema or known.default_schema, form=database.vendor)
+
+
+def in_catalog(database: QueueDatabase, address: QueueAddress) -> QueueAddress:
+    """The address as a list of the tables says it: on SQL Server with the name of the connection's database."""
+    return replace(address, catalog=current_catalog(database.connection))
+
+
+def layout_without_findings(database: QueueDatabase) -> str:
+    """The layout of which an inspection has nothing to say: the classic one of SQL Server has headers that are not Unicode."""
+    return "modern" if database.vendor == "sqlserver" else "classic"
 
 
 def make_table(database: QueueDatabase, layout: str = "ours", name: str = "Sales", schema: str | None = None) -> QueueTable:

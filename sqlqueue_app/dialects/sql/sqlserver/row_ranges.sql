@@ -9,7 +9,7 @@ INNER JOIN (VALUES {ranges}) AS wanted (Lowest, Highest)
     ON queue.RowVersion BETWEEN wanted.Lowest AND wanted.Highest;
 
 -- name: numbers_drawn
--- The last number that was given to a row, also of one that is gone; NULL where nothing tells.
+-- The last number that was given to a row, also of one that is gone; the first one where none was given; NULL where nothing tells.
 SELECT CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint);
 
 -- name: row_ids

@@ -25,6 +25,7 @@ from sqlqueue_app.tables.delayed import DelayedPosition, key_of, position_of
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import FORWARD, HOUR, delayed, put, put_text
 from tests.support.filling import install, table
+from tests.support.sqlserver import needs
 from tests.support.waiting import join_all
 
 SECOND = timedelta(seconds=1)
@@ -43,6 +44,7 @@ def headers_in(database: QueueDatabase, queue: str = "Sales") -> list[dict[str, 
 
 
 def test_pages_go_by_the_due_times_and_miss_none_with_the_same(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     same = datetime(2030, 1, 1, tzinfo=UTC)
     for _ in range(7):
@@ -63,6 +65,7 @@ def test_pages_go_by_the_due_times_and_miss_none_with_the_same(queue_database: Q
 
 
 def test_what_kind_of_message_waits_is_told_by_its_headers(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     put(queue_database, HOUR, to="Billing@x")
     put(queue_database, 2 * HOUR, **{"NServiceBus.IsSagaTimeoutMessage": "True"})
@@ -80,6 +83,7 @@ def test_what_kind_of_message_waits_is_told_by_its_headers(queue_database: Queue
 
 
 def test_a_message_is_delivered_before_its_time(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     key, other = put(queue_database, body={"n": 7}), put(queue_database, to=None)
     late = put(queue_database, -HOUR, to="Sales.Priority")
@@ -99,6 +103,7 @@ def test_a_message_is_delivered_before_its_time(queue_database: QueueDatabase) -
 
 
 def test_what_cannot_be_delivered_stays(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     lost, odd, good = put(queue_database, to="Nowhere"), put_text(queue_database, "odd", datetime.now(UTC)), put(queue_database)
     bound = {each.row.key: each for each in plan_deliveries(get_settings(), sales(), [lost, odd, good])}
@@ -111,6 +116,7 @@ def test_what_cannot_be_delivered_stays(queue_database: QueueDatabase) -> None:
 
 
 def test_cancelled_messages_are_gone_for_good(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     keys = [put(queue_database) for _ in range(3)]
     assert cancel_delayed(delayed(queue_database), keys[:2]) == 2
@@ -119,6 +125,7 @@ def test_cancelled_messages_are_gone_for_good(queue_database: QueueDatabase) -> 
 
 
 def test_each_message_is_delivered_once_while_workers_move_and_operators_compete(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     keys = [put(queue_database, -SECOND, body={"n": number}) for number in range(120)]
     (mover,) = [each for each in due_messages_of(get_settings()) if each.endpoint == "Sales"]
@@ -162,6 +169,7 @@ def test_any_text_is_a_key_or_none(queue_database: QueueDatabase, text: str) -> 
     "due", ["", "x", "2026-W01", "2026-99-99", "0001-01-01", "infinity", "-infinity", "nan", "2026-01-01T00:00+05:00", "'", "\0"]
 )
 def test_any_text_is_a_place_or_none(queue_database: QueueDatabase, due: str) -> None:
+    needs(queue_database.vendor, "TOP WITH TIES")
     install(queue_database)
     put(queue_database)
     key = "3c3c90ba-3dda-41bb-b5ab-460449a8f80e" if queue_database.vendor == "postgresql" else "1"

@@ -105,11 +105,13 @@ def test_a_message_without_an_id_has_that_of_its_row(shop: QueueDatabase) -> Non
 
 @pytest.mark.parametrize(
     ("failed_q", "reason"),
-    [(None, "no failed queue"), (" ", "no failed queue"), ("Nowhere", "no queue"), ('"', "bad address"), ("error", "error queue")],
+    [(None, "no failed queue"), (" ", "no failed queue"), ("Nowhere", "no queue"), ("no", "bad address"), ("error", "error queue")],
 )
 def test_what_cannot_go_back_stays_with_the_reason(shop: QueueDatabase, failed_q: str | None, reason: str) -> None:
-    if failed_q == '"' and shop.vendor == "sqlite":
-        pytest.skip("on SQLite every text is a name")
+    if failed_q == "no":
+        if shop.vendor == "sqlite":
+            pytest.skip("on SQLite every text is a name")
+        failed_q = {"sqlserver": "@dbo", "postgresql": '"'}[shop.vendor]
     failures = fail(shop, [failed_row(failed_q=failed_q), failed_row(failed_q=failed_q), failed_row()])
     before = [row.row_version for row in table(shop, "error").peek(2)]
 

@@ -8,10 +8,12 @@ import os
 import platform
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
@@ -59,6 +61,35 @@ def parse_url(url: str) -> dict[str, Any]:
 
 def _braced(value: str) -> str:
     return "{" + value.replace("}", "}}") + "}" if set(value) & set(";={} ") else value
+
+
+# A statement each that a SQL Server takes; one that speaks its language and is none may refuse it.
+_PROBES = {
+    "TOP WITH TIES": "SELECT TOP (1) WITH TIES name FROM sys.schemas ORDER BY name",
+    "sp_rename without a kind": "CREATE TABLE sqlqueue_probe (x int); EXEC sp_rename [sqlqueue_probe], [sqlqueue_probed]",
+}
+
+
+def needs(vendor: str, feature: str) -> None:
+    """Skip a test on the server where that refuses the probe of this feature, which SQL Server documents."""
+    if vendor == "sqlserver" and lacks(feature):
+        pytest.skip(f"the server of {URL_VARIABLE} lacks {feature}")
+
+
+@cache
+def lacks(feature: str) -> bool:
+    """Whether the server that was named refuses the probe of this feature; what the probe makes is rolled back."""
+    connection = connections.create_connection("mssql")
+    raw = connection.get_new_connection(connection.get_connection_params())
+    try:
+        raw.autocommit = False
+        raw.cursor().execute(_PROBES[feature])
+    except Exception:  # noqa: BLE001 - of the driver's own tree; a lost connection fails at the rollback
+        return True
+    finally:
+        raw.rollback()
+        raw.close()
+    return False
 
 
 def describe() -> str:

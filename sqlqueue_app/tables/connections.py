@@ -99,7 +99,8 @@ def execute_on_sqlserver(
     Closing a cursor whose statement had values is a round trip of its own (sp_unprepare); on a kept cursor the next statement
     brings that along. An error carries the server's number, as far as `error_kind` needs it.
     """
-    kept = _kept_cursor(connection, with_values=bool(values))
+    with connection.wrap_database_errors:
+        kept = _kept_cursor(connection, with_values=bool(values))
     cursor = connection.make_debug_cursor(kept) if connection.queries_logged else connection.make_cursor(kept)
     try:
         if sizes or connection.Database.__name__ == "pyodbc":  # type: ignore[attr-defined]
@@ -181,6 +182,10 @@ def mark_ended(connection: BaseDatabaseWrapper) -> None:
     connection.atomic_blocks.clear()
     connection.in_atomic_block = False
     connection.autocommit = True
+    if connection.closed_in_transaction:
+        # It was closed inside, which Django puts off until the transaction ends.
+        connection.closed_in_transaction = False
+        connection.connection = None
 
 
 def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple[Any, ...]]:
@@ -188,9 +193,9 @@ def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple
 
     In one round trip; errors come as Django's.
     """
-    cursor = _kept_cursor(connection, with_values=False)
     try:
         with connection.wrap_database_errors:
+            cursor = _kept_cursor(connection, with_values=False)
             cursor.execute(dialect_of_vendor("microsoft").script(name))
             return [tuple(row) for row in cursor.fetchall()] if cursor.description else []
     except DjangoError as error:

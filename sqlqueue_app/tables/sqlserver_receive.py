@@ -106,10 +106,10 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
     def _receive(self, limit: int) -> list[ReceivedRow]:
         connection = self.connection
         connection.ensure_connection()
+        self._begun = True
         raw: Any = connection.unwatched
         if not raw.autocommit:
             raw.autocommit = True
-        self._begun = True
         cursor = execute_on_sqlserver(connection, self._statements.get(limit) or self._statement_for(limit))
         found = cursor.fetchall()
         # The reader is drained to the end, so that late errors surface and the savepoint is surely set.
@@ -183,9 +183,4 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
         connection.savepoint_ids.clear()
         connection.needs_rollback = False
         mark_ended(connection)
-        if connection.closed_in_transaction:
-            # A handler has closed it, which Django puts off until the transaction ends.
-            connection.closed_in_transaction = False
-            connection.connection = None
-        else:
-            roll_back(connection)
+        roll_back(connection)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from django.db import connections
@@ -63,16 +63,23 @@ def _text_of(message: bytes) -> str:
 
 
 @contextlib.contextmanager
-def counted(alias: str) -> Iterator[RoundTrips]:
-    """While open, connections of the alias go through a line on which their requests are counted."""
+def line_to(alias: str, on_said: Callable[[int, bytes], None] | None = None) -> Iterator[Proxy]:
+    """While open, connections of the alias go through this line."""
     given = connections.settings[alias]
-    seen = RoundTrips()
-    with Proxy(given["HOST"], int(given["PORT"]), seen.heard) as line:
+    with Proxy(given["HOST"], int(given["PORT"]), on_said) as line:
         before = {"HOST": given["HOST"], "PORT": given["PORT"]}
         connections[alias].close()
         point(alias, HOST="127.0.0.1", PORT=str(line.port))
         try:
-            yield seen
+            yield line
         finally:
             connections[alias].close()
             point(alias, **before)
+
+
+@contextlib.contextmanager
+def counted(alias: str) -> Iterator[RoundTrips]:
+    """While open, connections of the alias go through a line on which their requests are counted."""
+    seen = RoundTrips()
+    with line_to(alias, seen.heard):
+        yield seen

@@ -1,0 +1,131 @@
+"""Transactions on SQL Server that do not end by our commit: what a handler or the server does alone, and lines that are cut."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import Error as DjangoDatabaseError
+from django.db import connections
+from django.db.transaction import TransactionManagementError
+
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction
+from sqlqueue_app.tables.queue import QueueTable, all_or_none
+from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
+from tests.support.databases import QueueDatabase
+from tests.support.round_trips import line_to
+from tests.support.tables import cases, receive_all, row, rows
+
+pytestmark = pytest.mark.skipif(
+    "sqlserver" not in {vendor for vendor, _ in cases()}, reason="these are seen where SQL Server is tested"
+)
+
+
+@pytest.fixture(autouse=True)
+def on_sqlserver(database: QueueDatabase) -> None:
+    """The others have tests of their own."""
+    if database.vendor != "sqlserver":
+        pytest.skip("of SQL Server")
+
+
+def received(queue: QueueTable, count: int = 1) -> ReceiveTransaction:
+    queue.send(rows(count))
+    receiving = receive_transaction(queue)
+    assert len(receiving.receive_many(count)) == count
+    return receiving
+
+
+def execute(queue: QueueTable, statement: str) -> None:
+    with connections[queue.alias].cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_commit_is_noticed_at_its_own_message(queue: QueueTable, count: int) -> None:
+    receiving = received(queue, count)
+    execute(queue, "COMMIT")
+    with pytest.raises(DoomedTransaction):
+        receiving.check_usable()
+    with pytest.raises(DoomedTransaction):
+        receiving.undo_handler()
+    assert receiving.was_ended()
+    receiving.abandon()
+    assert receive_all(queue) == []
+
+
+def test_nothing_is_done_after_an_error_that_ends_the_transaction(queue: QueueTable) -> None:
+    receiving = received(queue)
+    with pytest.raises(DjangoDatabaseError):
+        # Error 245 ends the transaction, and the batch with it.
+        execute(queue, "SELECT CAST('x' AS int)")
+    with pytest.raises(TransactionManagementError):
+        execute(queue, f"DELETE FROM {queue.qualified}")
+    with pytest.raises(DoomedTransaction):
+        queue.send([row()])
+    with pytest.raises(DoomedTransaction):
+        receiving.check_usable()
+    with pytest.raises(DoomedTransaction):
+        receiving.undo_handler()
+    assert not receiving.was_ended()
+    receiving.abandon()
+    assert receive_all(queue) == [b"0"]
+
+
+def test_a_session_that_a_handler_has_closed_below_django_is_replaced(queue: QueueTable) -> None:
+    receiving = received(queue)
+    receiving.connection.unwatched.close()
+    with pytest.raises(DatabaseError):
+        receiving.commit()
+    assert not receiving.was_ended()
+    receiving.abandon()
+    assert receiving.connection.unwatched is None
+    assert receive_all(queue) == [b"0"]
+
+
+def test_a_session_that_was_closed_before_a_receive_is_replaced_at_the_next(queue: QueueTable) -> None:
+    receiving = received(queue)
+    receiving.abandon()
+    receiving.connection.unwatched.close()
+    with pytest.raises(Exception, match=r"autocommit|closed"):
+        receiving.receive()
+    assert receive_all(queue) == [b"0"]
+
+
+def test_a_line_that_is_cut_before_the_commit(queue: QueueTable) -> None:
+    with line_to(queue.alias) as line:
+        receiving = received(queue)
+        line.cut()
+        with pytest.raises(ConnectionLost):
+            receiving.commit()
+        assert not receiving.was_ended()
+        receiving.abandon()
+        assert receiving.connection.unwatched is None
+        assert receiving.receive() is not None
+        receiving.commit()
+    assert receive_all(queue) == []
+
+
+def test_a_line_that_is_cut_before_a_message_is_undone(queue: QueueTable) -> None:
+    with line_to(queue.alias) as line:
+        receiving = received(queue)
+        execute(queue, "SELECT 1")
+        line.cut()
+        with pytest.raises(ConnectionLost):
+            receiving.undo_handler()
+        assert not receiving.was_ended()
+        receiving.abandon()
+        assert receiving.receive() is not None
+        receiving.commit()
+
+
+def test_a_line_that_is_cut_in_a_send_of_several_statements(queue: QueueTable) -> None:
+    with line_to(queue.alias) as line:
+        queue.layout()
+
+        def send() -> None:
+            with all_or_none(queue.alias):
+                line.cut()
+                queue.insert([row()])
+
+        with pytest.raises(ConnectionLost):
+            send()
+        queue.send([row(b"later")])
+        assert receive_all(queue) == [b"later"]

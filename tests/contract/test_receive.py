@@ -80,9 +80,10 @@ def test_a_swallowed_database_error_does_not_lose_the_row(queue: QueueTable) -> 
     queue.send(rows(1))
     receiving = receive_transaction(queue)
     receiving.receive()
-    with pytest.raises(DatabaseError), transaction.atomic(using=queue.alias, savepoint=False):
+    alias = queue.alias
+    with pytest.raises(DatabaseError), transaction.atomic(using=alias, savepoint=False), connections[alias].cursor() as cursor:
         # of the errors that leave SQL Server's transaction as it is
-        connections[queue.alias].cursor().execute(f"INSERT INTO {queue.qualified} (Id) VALUES (NULL)")
+        cursor.execute(f"INSERT INTO {queue.qualified} (Id) VALUES (NULL)")
     with pytest.raises(DoomedTransaction):
         receiving.check_usable()
     receiving.undo_handler()

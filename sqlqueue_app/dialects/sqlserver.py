@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from sqlqueue_app.messages.errors import (
     ConnectionLost,
@@ -43,6 +44,19 @@ def input_sizes(names: Sequence[str]) -> Sequence[tuple[int, int, int]]:
         return [_INPUT_SIZES[name] for name in names]
     except KeyError:
         return ()
+
+
+_MARS = re.compile(r"(?:^|;)\s*mars_connection\s*=\s*\{?(\w+)", re.IGNORECASE)
+
+
+def has_mars(options: Mapping[str, Any]) -> bool:
+    """Whether connections with these OPTIONS have multiple active result sets, so that a transaction ends with its batch.
+
+    The server rolls it back there (error 3997). mssql-django asks pyodbc for them on Windows, unless `extra_params` says otherwise.
+    """
+    if said := _MARS.search(options.get("extra_params") or ""):
+        return said[1].lower() == "yes"
+    return sys.platform == "win32" and options.get("python_driver") != "mssql_python"
 
 
 SEND_VALUES = {

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, Rendered, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.tables.connections import (
@@ -331,8 +332,9 @@ def all_or_none(alias: str) -> Iterator[None]:
     """`atomic()` on the alias whose own errors, of its begin and its commit, come as our kinds; what is raised inside passes."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    is_outermost = connection.vendor == "microsoft" and not connection.in_atomic_block
-    block = transaction_of_statements(connection) if is_outermost else transaction.atomic(using=alias)
+    by_statements = connection.vendor == "microsoft" and not connection.in_atomic_block
+    by_statements = by_statements and not sqlserver.has_mars(connection.settings_dict["OPTIONS"])
+    block = transaction_of_statements(connection) if by_statements else transaction.atomic(using=alias)
     with database_errors(dialect, f"begin a transaction on {alias!r} to send messages"):
         block.__enter__()
     try:

@@ -14,7 +14,8 @@ from typing import Any, Final
 from django.db import Error as DjangoDatabaseError
 from django.db.transaction import Atomic, TransactionManagementError
 
-from sqlqueue_app.messages.errors import DoomedTransaction
+from sqlqueue_app.dialects import sqlserver
+from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
 from sqlqueue_app.tables.connections import (
     WatchedConnection,
     execute_on_sqlserver,
@@ -96,6 +97,11 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
     """SQL Server has no release of a savepoint; setting it again under its name moves it."""
 
     def prepare(self) -> None:
+        if sqlserver.has_mars(self.connection.settings_dict["OPTIONS"]):
+            raise ConfigurationError(
+                f"DATABASES[{self.table.alias!r}] has multiple active result sets, where no transaction outlives its batch: "
+                "put MARS_Connection=no into extra_params of its OPTIONS"
+            )
         self._own_atomic = Atomic(self.table.alias, savepoint=True, durable=False)
         self._guard = TransactionGuard()
         self._begun = self._several = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
 from django.db.transaction import TransactionManagementError
 
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction
+from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, DoomedTransaction
 from sqlqueue_app.tables.queue import QueueTable, all_or_none
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
 from tests.support.databases import QueueDatabase
@@ -36,6 +38,26 @@ def received(queue: QueueTable, count: int = 1) -> ReceiveTransaction:
 def execute(queue: QueueTable, statement: str) -> None:
     with connections[queue.alias].cursor() as cursor:
         cursor.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("extra_params", "has"),
+    [
+        ("MARS_Connection=yes", True),
+        ("Encrypt=no; mars_connection={Yes}", True),
+        ("MARS_Connection=no", False),
+        ("Encrypt=no", False),
+    ],
+)
+def test_a_connection_of_several_result_sets_is_refused(
+    queue: QueueTable, monkeypatch: pytest.MonkeyPatch, extra_params: str, has: bool
+) -> None:
+    """SQL Server ends each transaction with its batch there, and the driver of these tests can make no such connection."""
+    given = connections[queue.alias].settings_dict
+    with monkeypatch.context() as patched:
+        patched.setitem(given, "OPTIONS", {**given["OPTIONS"], "extra_params": extra_params})
+        with pytest.raises(ConfigurationError, match="MARS_Connection=no") if has else nullcontext():
+            receive_transaction(queue)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -188,6 +188,9 @@ def mark_ended(connection: BaseDatabaseWrapper) -> None:
         connection.connection = None
 
 
+ENDED: Final = "the transaction has ended by an error on the server, or by a COMMIT or ROLLBACK inside of it"
+
+
 def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple[Any, ...]]:
     """Run a statement about the transaction on SQL Server, past whatever watches the statements: the rows it returns, if any.
 
@@ -204,29 +207,29 @@ def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple
         raise
 
 
-def roll_back(connection: BaseDatabaseWrapper) -> bool:
-    """End what is open on SQL Server; whether there was anything. The connection is closed if the server cannot be asked."""
+def roll_back(connection: BaseDatabaseWrapper) -> None:
+    """End what is open on SQL Server, if anything; never raises. The connection is closed if the server cannot be asked."""
     if connection.__dict__.get("connection") is None:
-        return False
+        return
     try:
-        return bool(run_on_transaction(connection, "roll_back")[0][0])
+        run_on_transaction(connection, "roll_back")
     except Exception:  # noqa: BLE001 - whatever it is, the server ends the transaction with the session
         with contextlib.suppress(Exception):
             connection.close()
-        return False
 
 
 @contextmanager
 def transaction_of_statements(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """An outermost `atomic()` on SQL Server in two round trips: mssql-django's needs five, three to switch the driver's mode back.
 
-    Errors come as Django's; what is raised inside rolls back and passes.
+    Errors come as Django's, or as DoomedTransaction; what is raised inside rolls back and passes.
     """
     run_on_transaction(connection, "begin")
     mark_begun(connection, Atomic(connection.alias, savepoint=True, durable=False))
     try:
         yield
-        run_on_transaction(connection, "commit")
+        if run_on_transaction(connection, "commit") != [(2,)]:
+            raise DoomedTransaction(ENDED)
     except BaseException:
         roll_back(connection)
         raise

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 import pytest
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
-from django.db.transaction import TransactionManagementError
 
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, DoomedTransaction
 from sqlqueue_app.tables.queue import QueueTable, all_or_none
@@ -35,9 +34,11 @@ def received(queue: QueueTable, count: int = 1) -> ReceiveTransaction:
     return receiving
 
 
-def execute(queue: QueueTable, statement: str) -> None:
+def execute(queue: QueueTable, statement: str, *, fetch: bool = False) -> None:
     with connections[queue.alias].cursor() as cursor:
         cursor.execute(statement)
+        if fetch:
+            cursor.fetchall()
 
 
 @pytest.mark.parametrize(
@@ -60,12 +61,34 @@ def test_a_connection_of_several_result_sets_is_refused(
             receive_transaction(queue)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_commit_is_noticed_at_its_own_message(queue: QueueTable, count: int) -> None:
-    receiving = received(queue, count)
+@pytest.mark.parametrize("statement", ["COMMIT", "COMMIT; BEGIN TRANSACTION; COMMIT", "ROLLBACK"])
+def test_a_commit_or_rollback_of_a_handler_commits_nothing(queue: QueueTable, statement: str) -> None:
+    receiving = received(queue)
+    queue.send([row(b"of the handler")])
+    execute(queue, statement)
+    queue.send([row(b"of the handler")])
+    with pytest.raises(DoomedTransaction):
+        receiving.commit()
+    assert not receiving.connection.in_atomic_block
+    receiving.abandon()
+    assert receive_all(queue) == [b"0"]
+
+
+def test_a_commit_is_noticed_at_its_own_message(queue: QueueTable) -> None:
+    receiving = received(queue, 3)
     execute(queue, "COMMIT")
     with pytest.raises(DoomedTransaction):
-        receiving.check_usable()
+        receiving.end_message()
+    with pytest.raises(DoomedTransaction):
+        receiving.undo_handler()
+    assert not receiving.was_ended(), "the rows are not gone"
+    receiving.abandon()
+    assert receive_all(queue) == [b"0", b"1", b"2"]
+
+
+def test_a_commit_of_all_that_was_begun_is_told(queue: QueueTable) -> None:
+    receiving = received(queue)
+    execute(queue, "WHILE @@TRANCOUNT > 0 COMMIT")
     with pytest.raises(DoomedTransaction):
         receiving.undo_handler()
     assert receiving.was_ended()
@@ -73,19 +96,17 @@ def test_a_commit_is_noticed_at_its_own_message(queue: QueueTable, count: int) -
     assert receive_all(queue) == []
 
 
-def test_nothing_is_done_after_an_error_that_ends_the_transaction(queue: QueueTable) -> None:
+@pytest.mark.parametrize(
+    "statement", ["SELECT CAST('x' AS int)", "SELECT CAST(text AS int) FROM (VALUES ('1'), ('x')) AS numbers (text)"]
+)
+def test_nothing_is_committed_after_an_error_that_ends_the_transaction(queue: QueueTable, statement: str) -> None:
     receiving = received(queue)
+    # Error 245 ends the transaction, and the batch with it; of several rows not before they are fetched.
     with pytest.raises(DjangoDatabaseError):
-        # Error 245 ends the transaction, and the batch with it.
-        execute(queue, "SELECT CAST('x' AS int)")
-    with pytest.raises(TransactionManagementError):
-        execute(queue, f"DELETE FROM {queue.qualified}")
+        execute(queue, statement, fetch=True)
+    queue.send([row(b"of the handler")])
     with pytest.raises(DoomedTransaction):
-        queue.send([row()])
-    with pytest.raises(DoomedTransaction):
-        receiving.check_usable()
-    with pytest.raises(DoomedTransaction):
-        receiving.undo_handler()
+        receiving.commit()
     assert not receiving.was_ended()
     receiving.abandon()
     assert receive_all(queue) == [b"0"]

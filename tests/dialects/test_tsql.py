@@ -229,8 +229,8 @@ def test_subscribers_of_topics(topics: int) -> None:
 def test_the_receive_with_its_transaction_in_one_batch(correlation: bool) -> None:
     before, after = f"{SQLSERVER.script('begin')};\n", f"\n{SQLSERVER.script('keep_what_was_received')};"
     batch = rendered("receive", correlation=correlation, before=before, after=after)
-    kept = "IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION ELSE SAVE TRANSACTION SQLQUEUE ;"
-    order = (*WRAPPER, "BEGIN TRANSACTION ; WITH MESSAGE AS (", *RECEIVE_ORDER[3:-2], kept, *RESTORED)
+    kept = "IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION ELSE BEGIN SAVE TRANSACTION SQLQUEUE ; SET IMPLICIT_TRANSACTIONS ON ; END ;"
+    order = (*WRAPPER, "BEGIN TRANSACTION ; BEGIN TRANSACTION ; WITH MESSAGE AS (", *RECEIVE_ORDER[3:-2], kept, *RESTORED)
     check(batch, RECEIVE_HINTS, order)
 
 
@@ -250,7 +250,7 @@ def test_odd_names_stay_in_their_brackets(name: str) -> None:
         "roll_back",
         "save_transaction",
         "rollback_to_saved",
-        "transaction_state",
+        "transaction_count",
         "lock_installation",
         "table_exists",
     ],

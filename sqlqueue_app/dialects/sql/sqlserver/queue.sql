@@ -35,8 +35,14 @@ IF (@NOCOUNT = 'ON') SET NOCOUNT ON;
 IF (@NOCOUNT = 'OFF') SET NOCOUNT OFF;
 
 -- name: keep_what_was_received
--- Directly after the receive: the savepoint, or no transaction where there was nothing, so that an idle poll is one round trip.
-IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION ELSE SAVE TRANSACTION sqlqueue;
+-- Directly after the receive: no transaction where there was nothing, so that an idle poll is one round trip, else the savepoint.
+-- IMPLICIT_TRANSACTIONS: if an error rolls everything back on the server, later statements begin a transaction, which is not committed.
+IF @@ROWCOUNT = 0 ROLLBACK TRANSACTION
+ELSE
+BEGIN
+    SAVE TRANSACTION sqlqueue;
+    SET IMPLICIT_TRANSACTIONS ON;
+END;
 
 -- name: peek
 -- The first rows after a RowVersion, or the last ones at and before it, without taking or waiting for any.
@@ -123,31 +129,46 @@ WHERE RowVersion IN (
 );
 
 -- name: begin
+-- Twice, for a COMMIT of somebody else then commits nothing, and a transaction that is not ours shows by its count, which is 1.
+BEGIN TRANSACTION;
 BEGIN TRANSACTION;
 
 -- name: commit
--- Error 3902 where there is no transaction any more, 3930 where it can only be rolled back.
-COMMIT TRANSACTION;
-
--- name: roll_back
--- What is open, if anything; returns 1 if there was.
+-- Returns 2 if our transaction is committed; else 1 if another was open, or ours was doomed, which is rolled back, and 0 if none was.
 DECLARE @open int = @@TRANCOUNT;
-IF @open > 0 ROLLBACK TRANSACTION;
+IF @open = 2 AND XACT_STATE() = 1
+BEGIN
+    COMMIT TRANSACTION;
+    COMMIT TRANSACTION;
+END
+ELSE IF @open > 0
+BEGIN
+    ROLLBACK TRANSACTION;
+    SET @open = 1;
+END;
+SET IMPLICIT_TRANSACTIONS OFF;
 SELECT @open;
 
+-- name: roll_back
+-- What is open, if anything.
+IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+SET IMPLICIT_TRANSACTIONS OFF;
+
 -- name: save_transaction
--- Error 628 where there is no transaction any more.
-SAVE TRANSACTION sqlqueue;
+-- Returns the count of `transaction_count`; sets the savepoint in our transaction alone.
+IF @@TRANCOUNT = 2 SAVE TRANSACTION sqlqueue;
+SELECT @@TRANCOUNT;
 
 -- name: rollback_to_saved
--- A rollback to a savepoint also removes it; a second one would fail with error 6401. Returns the state, as `transaction_state`.
-IF XACT_STATE() = 1
+-- A rollback to a savepoint also removes it; a second one would fail with error 6401. Returns 1 if it was done.
+IF @@TRANCOUNT = 2 AND XACT_STATE() = 1
 BEGIN
     ROLLBACK TRANSACTION sqlqueue;
     SAVE TRANSACTION sqlqueue;
-END;
-SELECT XACT_STATE();
+    SELECT 1;
+END
+ELSE SELECT 0;
 
--- name: transaction_state
--- 1: usable, 0: none, -1: can only be rolled back.
-SELECT XACT_STATE();
+-- name: transaction_count
+-- 2 in our transaction, 1 after a COMMIT in it or in one that began after it, 0 where there is none.
+SELECT @@TRANCOUNT;

@@ -285,7 +285,10 @@ class SqlServerProvider:
             return {(row[0], row[1]) for row in cursor.fetchall()}
 
     def _on_given_database(self, statement: str) -> None:
+        # One at a time: all copy the same `model`, which the server refuses to several at once (error 1807).
+        lock = "EXEC sp_getapplock @Resource = N'sqlqueue_tests', @LockMode = 'Exclusive', @LockOwner = 'Session'"
         with connections[self.alias].cursor() as cursor:
+            cursor.execute(lock)
             cursor.execute(statement)
         connections[self.alias].close()
 

@@ -302,6 +302,12 @@ def test_a_commit_past_django_loses_no_message_of_the_batch(
 
     handles("Test.Message")(handle)
     bench.run()
+    if bench.database.vendor == "sqlserver":
+        # There such a COMMIT commits nothing: the message has failed alone.
+        assert [headers["NServiceBus.MessageId"] for headers in bench.headers("error")] == ["2"]
+        assert sorted(row.body or b"" for row in bench.rows("Out")) == [b'{"number":%d}' % number for number in (0, 1, 3, 4)]
+        assert sorted(written()) == [0, 1, 3, 4]
+        return
     # the two before it are handled and sent; the others are not handled, and whole in the error queue
     assert sorted(row.id.int for row in bench.rows("error") if bench.database.vendor == "sqlite") in ([], [2, 3, 4])
     assert [headers["NServiceBus.MessageId"] for headers in bench.headers("error")] == ["2", "3", "4"]

@@ -20,6 +20,7 @@ from sqlqueue_app.models import HandledMessage
 from sqlqueue_app.receiving import duplicates
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from tests.support.bench import Bench, Calls
+from tests.support.sqlserver import needs
 
 
 def put(bench: Bench, *message_ids: str, **more: str) -> None:
@@ -167,15 +168,18 @@ def test_what_is_old_is_forgotten_in_batches(bench: Bench, counting: Callable[..
 
 
 def test_a_missing_table_is_told_at_the_start(bench: Bench) -> None:
+    needs(bench.database.vendor, "sp_rename without a kind")
     bench.configure(DEDUPLICATE_FOR=60)
-    with connections[bench.database.alias].cursor() as cursor:
-        cursor.execute("ALTER TABLE sqlqueue_app_handledmessage RENAME TO away")
+    names = "sqlqueue_app_handledmessage", "away"
+    rename = connections[bench.database.alias].schema_editor
+    with rename() as editor:
+        editor.alter_db_table(HandledMessage, *names)
     try:
         with pytest.raises(ConfigurationError, match=r"DEDUPLICATE_FOR of endpoint 'Sales' needs the table .* run migrate"):
             bench.run()
     finally:
-        with connections[bench.database.alias].cursor() as cursor:
-            cursor.execute("ALTER TABLE away RENAME TO sqlqueue_app_handledmessage")
+        with rename() as editor:
+            editor.alter_db_table(HandledMessage, *reversed(names))
 
 
 class Elsewhere:

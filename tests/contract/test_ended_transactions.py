@@ -11,20 +11,10 @@ from django.db import connections
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, DoomedTransaction
 from sqlqueue_app.tables.queue import QueueTable, all_or_none
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, receive_transaction
-from tests.support.databases import QueueDatabase
 from tests.support.round_trips import line_to
-from tests.support.tables import cases, receive_all, row, rows
+from tests.support.tables import receive_all, row, rows, sqlserver_cases
 
-pytestmark = pytest.mark.skipif(
-    "sqlserver" not in {vendor for vendor, _ in cases()}, reason="these are seen where SQL Server is tested"
-)
-
-
-@pytest.fixture(autouse=True)
-def on_sqlserver(database: QueueDatabase) -> None:
-    """The others have tests of their own."""
-    if database.vendor != "sqlserver":
-        pytest.skip("of SQL Server")
+pytestmark = pytest.mark.parametrize("case", sqlserver_cases(), indirect=True, ids="-".join)
 
 
 def received(queue: QueueTable, count: int = 1) -> ReceiveTransaction:

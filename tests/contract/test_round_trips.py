@@ -15,18 +15,14 @@ from sqlqueue_app.tables.receive_transaction import receive_transaction
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
 from tests.support.round_trips import RoundTrips, counted
-from tests.support.tables import address_of, cases, row, rows
+from tests.support.tables import address_of, row, rows, sqlserver_cases
 
-pytestmark = pytest.mark.skipif(
-    "sqlserver" not in {vendor for vendor, _ in cases()}, reason="round trips are counted where SQL Server is tested"
-)
+pytestmark = pytest.mark.parametrize("case", sqlserver_cases(), indirect=True, ids="-".join)
 
 
 @pytest.fixture
 def line(database: QueueDatabase) -> Iterator[RoundTrips]:
     """The line to the server, with a session that is open already."""
-    if database.vendor != "sqlserver":
-        pytest.skip("requests of other databases are not counted")
     with counted(database.alias) as line:
         database.connection.ensure_connection()
         line.clear()

@@ -48,6 +48,11 @@ def server_cases() -> list[tuple[str, str]]:
     return [(vendor, layout) for vendor, layout in cases() if vendor != "sqlite"]
 
 
+def sqlserver_cases() -> list[tuple[str, str]]:
+    """Those of SQL Server, for what no other database has: none where it is not tested."""
+    return [(vendor, layout) for vendor, layout in cases() if vendor == "sqlserver"]
+
+
 def address_of(database: QueueDatabase, name: str, schema: str | None = None) -> QueueAddress:
     known = dialect(database.vendor)
     return QueueAddress(name, schema or known.default_schema, form=database.vendor)

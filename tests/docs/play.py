@@ -18,7 +18,7 @@ import django
 
 from tests.support.doc_pages import Block, blocks
 
-SECONDS = 120
+SECONDS = 300
 
 
 def play(page: Path) -> None:

@@ -38,7 +38,7 @@ def run(project: Path, *command: str) -> str:
         "PYTHONWARNINGS": "default",
     }
     answer = subprocess.run(
-        [sys.executable, *command], cwd=project, env=environ, capture_output=True, text=True, check=False, timeout=200
+        [sys.executable, *command], cwd=project, env=environ, capture_output=True, text=True, check=False, timeout=600
     )
     assert answer.returncode == 0, f"{answer.stdout}\n{answer.stderr}"
     return answer.stdout

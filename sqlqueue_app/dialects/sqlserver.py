@@ -25,7 +25,7 @@ ROWS_PER_SEND = 349
 
 # The types of the values of a row that is written, as ODBC takes them: type, size (0: max), digits. Without them the driver asks
 # the server for the type of each NULL, and each length of a text makes another plan.
-_CHAR, _VARCHAR, _NVARCHAR, _VARBINARY, _INT, _BIGINT = 1, 12, -9, -3, 4, -5
+_VARCHAR, _NVARCHAR, _VARBINARY, _INT, _BIGINT = 12, -9, -3, 4, -5
 _INPUT_SIZES: dict[str, tuple[int, int, int]] = {
     "id": (_VARCHAR, 36, 0),
     "correlation_id": (_VARCHAR, 255, 0),

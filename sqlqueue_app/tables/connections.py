@@ -131,7 +131,7 @@ def _kept_cursor(connection: BaseDatabaseWrapper, *, with_values: bool) -> Any:
 
 
 def _drop_kept_cursors(connection: BaseDatabaseWrapper) -> None:
-    """After an error: one with rows that nobody has read would keep the session busy."""
+    """Close the kept cursors after an error: unread rows would keep the session busy."""
     for cursor in connection.__dict__.pop(_KEPT_CURSORS, (None, {}))[1].values():
         with contextlib.suppress(Exception):
             cursor.close()

@@ -13,10 +13,11 @@ from django.db import Error as DjangoDatabaseError
 from django.db.transaction import Atomic
 
 from sqlqueue_app.dialects import sqlserver
+from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
 from sqlqueue_app.tables.connections import (
     ENDED,
-    execute_on_sqlserver,
+    fetch_all,
     mark_begun,
     mark_ended,
     roll_back,
@@ -53,11 +54,8 @@ class SqlServerReceiveTransaction(ReceiveTransaction):
         raw: Any = connection.unwatched
         if not raw.autocommit:
             raw.autocommit = True
-        cursor = execute_on_sqlserver(connection, self._statements.get(limit) or self._statement_for(limit))
-        found = cursor.fetchall()
-        # The reader is drained to the end, so that late errors surface and the savepoint is surely set.
-        while cursor.nextset():
-            pass
+        # All results are read, so late errors surface and the savepoint is surely set.
+        found = fetch_all(connection, Rendered(self._statements.get(limit) or self._statement_for(limit), ()))
         if not found:
             self._begun = False
             return []

@@ -27,7 +27,7 @@ def line(database: QueueDatabase) -> Iterator[RoundTrips]:
         database.connection.ensure_connection()
         line.clear()
         yield line
-        assert not line.encrypted, "what was said cannot be counted: name Encrypt=no in the URL of the server"
+        assert not line.encrypted, "requests on an encrypted connection cannot be counted: add Encrypt=no to the URL of the server"
 
 
 def test_a_send(line: RoundTrips, queue: QueueTable) -> None:

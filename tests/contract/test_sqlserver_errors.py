@@ -29,7 +29,7 @@ from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support import sqlserver
 from tests.support.databases import DatabaseSession, QueueDatabase, open_database
 from tests.support.provisioning import point
-from tests.support.proxy import Proxy
+from tests.support.round_trips import line_to
 from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make_table, receive_all, rows
 from tests.support.waiting import join_all, poll_until
 
@@ -195,21 +195,15 @@ def test_a_login_that_fails(on_driver: QueueDatabase, wrong: dict[str, str]) -> 
 def test_a_line_that_was_cut(on_driver: QueueDatabase) -> None:
     queue = make_table(on_driver)
     queue.send(rows(1))
-    given = connections.settings[on_driver.alias]
-    good = {"HOST": given["HOST"], "PORT": given["PORT"]}
-    with Proxy(given["HOST"], int(given["PORT"])) as line:
-        point(on_driver.alias, HOST="127.0.0.1", PORT=str(line.port))
-        try:
-            receiving = receive_transaction(queue)
-            for finish in (receiving.undo_handler, receiving.commit, lambda: queue.send(rows(1))):
-                assert receiving.receive() is not None
-                execute(on_driver, "SELECT 1")
-                line.cut()
-                fails(ConnectionLost, finish)
-                assert not receiving.was_ended(), "another session knows nothing of this transaction"
-                receiving.abandon()
-                connections[on_driver.alias].close()
-        finally:
-            point(on_driver.alias, **good)
+    with line_to(on_driver.alias) as line:
+        receiving = receive_transaction(queue)
+        for finish in (receiving.undo_handler, receiving.commit, lambda: queue.send(rows(1))):
+            assert receiving.receive() is not None
+            execute(on_driver, "SELECT 1")
+            line.cut()
+            fails(ConnectionLost, finish)
+            assert not receiving.was_ended(), "another session knows nothing of this transaction"
+            receiving.abandon()
+            connections[on_driver.alias].close()
     poll_until(lambda: queue.depth().waiting == 1, what="the server has ended what was cut")
     assert receive_all(queue) == [b"0"]

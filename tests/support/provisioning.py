@@ -232,7 +232,7 @@ class SqlServerProvider:
             self._sweep(connection)
         connection.close()
         if not whole:
-            # the test dropped a managed table: the next one gets a database made anew
+            # the test dropped a managed table: create a new database for the next one
             self.end()
             self._tables = None
         return left

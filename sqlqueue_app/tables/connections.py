@@ -82,6 +82,9 @@ def executed(connection: BaseDatabaseWrapper, statement: Rendered, values: Seque
         cursor = execute_on_sqlserver(connection, statement.sql, values, sqlserver.input_sizes(statement.names))
         try:
             yield cursor
+            # Late errors follow the rows.
+            while cursor.nextset():
+                pass
         except BaseException:
             _drop_kept_cursors(connection)
             raise
@@ -154,12 +157,7 @@ def note_number(connection: BaseDatabaseWrapper, error: BaseException) -> None:
 def fetch_all(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> list[tuple[Any, ...]]:
     """Run a statement that returns rows; in the transaction of the connection if there is one."""
     with executed(connection, statement, statement.bind(values)) as cursor:
-        found = [tuple(row) for row in cursor.fetchall()]
-        if connection.vendor == "microsoft":
-            # Late errors follow the rows.
-            while cursor.nextset():
-                pass
-        return found
+        return [tuple(row) for row in cursor.fetchall()]
 
 
 def run(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> int:

@@ -102,6 +102,8 @@ def installation_lock(dialect: Dialect, address: QueueAddress) -> str:
 def _index(dialect: Dialect, statement: str, table: str, name: str) -> str:
     if dialect.name == "sqlserver":
         return dialect.script(statement, table=table)
+    if dialect.name == "sqlite" and name.lower().startswith("sqlite_"):
+        name = f"Index_{name}"  # the start of a name that SQLite keeps for itself; of tables it refuses only that
     return dialect.script(statement, table=table, index=dialect.quote(name))
 
 

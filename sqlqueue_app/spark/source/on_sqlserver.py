@@ -25,6 +25,8 @@ def _driver() -> Any:
             "reading SQL Server needs the package mssql-python where Spark's Python workers run: pip install "
             "'django-sqlqueue[mssql]' there"
         ) from None
+    # Spark keeps its Python workers: a pool of the driver would keep a session for each of them, for ten minutes.
+    mssql_python.pooling(enabled=False)
     return mssql_python
 
 

@@ -70,7 +70,7 @@ SEND_VALUES = {
 }
 
 _AS_VARCHAR = (
-    "CASE WHEN LEN({0}) <= 255 AND {0} COLLATE Latin1_General_BIN NOT LIKE N'%[^ -~]%' COLLATE Latin1_General_BIN"
+    "CASE WHEN LEN({0}) <= 255 AND {0} COLLATE Latin1_General_BIN2 NOT LIKE N'%[^ -~]%' COLLATE Latin1_General_BIN2"
     " THEN CAST({0} AS varchar(255)) END"
 )
 # Column expressions for reading a whole table; `varchar` is converted to Unicode.

@@ -19,7 +19,7 @@ _EXPIRES_IN = {
 _SECONDS_LEFT = {
     "sqlite": "(julianday(Expires) - julianday('now')) * 86400.0",
     "postgresql": "extract(epoch FROM expires - now() AT TIME ZONE 'UTC')",
-    "microsoft": "DATEDIFF_BIG(millisecond, GETUTCDATE(), Expires) / 1000.0",
+    "microsoft": "CAST(DATEDIFF_BIG(millisecond, GETUTCDATE(), Expires) AS float) / 1000.0",
 }
 
 

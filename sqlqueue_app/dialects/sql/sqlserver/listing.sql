@@ -73,7 +73,7 @@ SELECT
         ) AS overdue
     ),
     (
-        SELECT TOP (1) DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), Due) / 1000.0
+        SELECT TOP (1) CAST(DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), Due) AS float) / 1000.0
         FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due ASC
     );
 

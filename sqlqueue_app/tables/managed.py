@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import uuid
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Rendered
@@ -90,7 +91,8 @@ class TransactionLog:
             # Rolled back with the transaction, the name would be unknown, and the branches under it nobody's.
             raise DatabaseError("the coordinator of two-phase commit has no name yet: start the worker again, which makes it")
         made = self._dialect.statement("make_coordinator", table=self._coordinators)
-        with all_or_none(self.alias):
+        # Of two that begin at once, the second finds the row of the first.
+        with contextlib.suppress(IntegrityError), all_or_none(self.alias):
             run(connection, made, id=uuid_value(connection, uuid.uuid4()))
         if (found := self._known()) is None:
             raise DatabaseError("the row of the coordinator is gone as soon as it is made")

@@ -5,9 +5,8 @@
 SELECT id FROM {table} WHERE number = 1;
 
 -- name: make_coordinator
-INSERT INTO {table} (number, id)
-SELECT 1, CAST(:id AS char(32))
-WHERE NOT EXISTS (SELECT 1 FROM {table} WITH (UPDLOCK, HOLDLOCK) WHERE number = 1);
+-- Fails where there is a name already.
+INSERT INTO {table} (number, id) VALUES (1, CAST(:id AS char(32)));
 
 -- name: record_transaction
 -- Waits for a transaction that has inserted the same id, and fails if that commits.

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
@@ -162,6 +162,9 @@ def fetch_all(connection: BaseDatabaseWrapper, statement: Rendered, **values: ob
 
 def run(connection: BaseDatabaseWrapper, statement: Rendered, **values: object) -> int:
     """Run a statement that changes rows and return how many."""
+    if connection.vendor == "microsoft":
+        # A session with NOCOUNT ON, which `user options` of the server may set, would return -1.
+        statement = replace(statement, sql=f"SET NOCOUNT OFF; {statement.sql}")
     with executed(connection, statement, statement.bind(values)) as cursor:
         return int(cursor.rowcount)
 
@@ -186,7 +189,7 @@ def mark_ended(connection: BaseDatabaseWrapper) -> None:
         connection.connection = None
 
 
-ENDED: Final = "the transaction has ended by an error on the server, or by a COMMIT or ROLLBACK inside of it"
+ENDED: Final = "the transaction cannot be committed: an error on the server, or a COMMIT or ROLLBACK of the handler, has ended it"
 
 
 def run_on_transaction(connection: BaseDatabaseWrapper, name: str) -> list[tuple[Any, ...]]:

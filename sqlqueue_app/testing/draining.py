@@ -340,6 +340,8 @@ class NestedReceiveTransaction(ReceiveTransaction):
         if self._before_message is not None:
             with self.table.errors("roll back to the savepoint behind the receive"):
                 connection.savepoint_rollback(self._before_message)
+                # Again, because on SQL Server the rollback has removed it, and the next attempt may fail too.
+                self._before_message = connection.savepoint()
 
     def _leave_inner_blocks(self) -> None:
         # An atomic() that the handler entered by hand and never left.

@@ -65,6 +65,10 @@ class QueueDatabase:
             **variables,
         }
 
+    def catalog(self) -> str | None:
+        """The name of the database, which addresses of SQL Server have at their end; None elsewhere."""
+        return self.connection.settings_dict["NAME"] if self.vendor == "sqlserver" else None
+
     def create_role(self, name: str) -> str:
         """PostgreSQL: makes a role without rights that may log in, and returns its name. It is gone after the test."""
         return self._postgresql().create_role(name)
@@ -76,6 +80,18 @@ class QueueDatabase:
     def sessions(self) -> list[str]:
         """PostgreSQL: the sessions that this database has now, one line each."""
         return self._postgresql().sessions()
+
+    def count_sessions(self) -> int:
+        """PostgreSQL and SQL Server: how many sessions others than the calling thread have on this database now."""
+        statement = {
+            "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'",
+            "sqlserver": "SELECT COUNT(*) FROM sys.dm_exec_sessions WHERE database_id = DB_ID() AND session_id <> @@SPID"
+            " AND is_user_process = 1",
+        }[self.vendor]
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+            return int(cursor.fetchone()[0])
 
     def _postgresql(self) -> PostgresqlProvider:
         assert isinstance(self.provider, PostgresqlProvider), f"only PostgreSQL can do this, not {self.vendor}"
@@ -196,6 +212,15 @@ def postgresql_database(
 ) -> Iterator[QueueDatabase]:
     """Like queue_database, on PostgreSQL alone."""
     with open_database("postgresql", database_session, settings, django_db_blocker) as database:
+        yield database
+
+
+@pytest.fixture
+def sqlserver_database(
+    database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
+) -> Iterator[QueueDatabase]:
+    """Like queue_database, on SQL Server alone, for tests that are skipped where none is named."""
+    with open_database("sqlserver", database_session, settings, django_db_blocker) as database:
         yield database
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db import connections, transaction
 
 from sqlqueue_app import handles, send_many
+from sqlqueue_app.tables.connections import ConnectionPool
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
@@ -43,6 +45,41 @@ def is_there(bench: Bench, pid: int) -> bool:
 
 def send_numbers(bench: Bench, count: int) -> None:
     send_many("Test.Message", [{"n": n} for n in range(count)], to=address(bench, "Sales"))
+
+
+# Three receive threads, with the monitor of that model; the mover of delayed messages; the background jobs.
+@pytest.mark.parametrize(("model", "held"), [("fixed", 3 + 2), ("adaptive", 3 + 2), ("monitor", 4 + 2)])
+def test_a_worker_holds_a_session_for_each_receive_thread_and_two(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, held: int
+) -> None:
+    if bench.database.vendor == "sqlite":
+        pytest.skip("a file has no sessions")
+    monkeypatch.setattr("sqlqueue_app.receiving.background.ConnectionPool", partial(ConnectionPool, kept_seconds=0.5))
+    monkeypatch.setattr("sqlqueue_app.receiving.instances.HEARTBEAT_SECONDS", 0.5)
+    bench.configure(MAX_CONCURRENCY=3, WAKE_UP=False)
+    all_busy, go_on = threading.Barrier(4), threading.Event()
+
+    @handles("Test.Message")
+    def handler(message: Any, context: Any) -> None:
+        all_busy.wait(60)
+        assert go_on.wait(60)
+
+    send_numbers(bench, 3)
+    most = 0
+
+    def settled() -> bool:
+        nonlocal most
+        most = max(most, count := bench.database.count_sessions())
+        return count == held
+
+    with Running(bench, model=model):
+        try:
+            all_busy.wait(60)
+            poll_until(settled, 60, what=f"{held} sessions")
+        finally:
+            go_on.set()
+    # up to four jobs at once
+    assert most <= held + 3
 
 
 @pytest.mark.parametrize("age", [0, 600, None])

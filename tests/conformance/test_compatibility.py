@@ -45,6 +45,10 @@ class Peer:
         """Where it waits for replies."""
         return self.callback_queue or "Peer"
 
+    def own_address(self, bench: Bench) -> str:
+        """As it writes it; on SQL Server it is in the catalog of the test."""
+        return self.address.replace("[nsb]", f"[{bench.database.catalog()}]") if bench.database.catalog() else self.address
+
     def put(self, bench: Bench, headers: dict[str, str], body: bytes, *, queue: str = "Sales", correlation: str = ASKED) -> None:
         """A row as it writes it."""
         told = {
@@ -58,7 +62,7 @@ class Peer:
             **headers,
         }
         on_postgresql = bench.database.vendor == "postgresql"
-        reply_to = address(bench, "Peer") if on_postgresql else self.address
+        reply_to = address(bench, "Peer") if on_postgresql else self.own_address(bench)
         if self.reply_to_in_header or on_postgresql:
             told["NServiceBus.ReplyToAddress"] = reply_to
         row_id = told["NServiceBus.MessageId"]
@@ -135,7 +139,7 @@ def test_a_peer_subscribes_by_message_and_gets_one_copy_in_its_main_queue(shop: 
         "SubscriptionMessageType": f"{EVENT}, Shop.Messages, Version=1.0.0.0, Culture=neutral, PublicKeyToken=null",
     }
     if peer.reply_to_in_header:
-        headers |= {"NServiceBus.SubscriberAddress": peer.address, "NServiceBus.SubscriberEndpoint": "Peer"}
+        headers |= {"NServiceBus.SubscriberAddress": peer.own_address(shop), "NServiceBus.SubscriberEndpoint": "Peer"}
         if shop.database.vendor == "postgresql":
             headers["NServiceBus.SubscriberAddress"] = address(shop, "Peer")
     for _ in range(2):

@@ -168,7 +168,12 @@ def test_every_command_that_real_endpoints_sent_is_read(bench: Bench, calls: Cal
     # One was sent again by ServiceControl, which is told that it was handled.
     bench.install_queues("Particular.ServiceControl")
     for number, row in enumerate(commands):
-        bench.put(row["headers"], base64.b64decode(row["body_base64"]), row_id=f"11111111-2222-3333-4444-{number:012}")
+        text = row["headers"]
+        if bench.database.vendor == "sqlserver":
+            # The endpoints were on PostgreSQL: SQL Server reads the address there as another table.
+            forward = "NServiceBus.SqlServer.ForwardDestination"
+            text = json.dumps({key: value for key, value in json.loads(text).items() if key != forward})
+        bench.put(text, base64.b64decode(row["body_base64"]), row_id=f"11111111-2222-3333-4444-{number:012}")
     bench.run()
     assert [moved["NServiceBus.ExceptionInfo.Message"] for moved in bench.headers("error")] == []
     seen = sorted(calls.seen, key=lambda headers: str(headers.get("NServiceBus.MessageId")))

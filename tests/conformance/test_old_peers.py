@@ -20,6 +20,7 @@ from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.sending.composer import utc_now
 from tests.support.bench import Asking, Bench, Calls
 from tests.support.raw_rows import RawRow, has_correlation_columns, insert_row, read_rows
+from tests.support.worker_processes import address
 
 BOM = b"\xef\xbb\xbf"
 ASKED = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -113,7 +114,7 @@ def test_a_request_of_1_x_is_answered_in_the_columns_that_it_reads(peer: Peer, c
     assert json.loads(reply.body) == {"OrderId": "42"}
     if has_columns(peer):
         assert reply.id == uuid.UUID(reply.headers["NServiceBus.MessageId"])
-        assert (reply.correlation_id, reply.reply_to_address) == (ASKED, "Sales")
+        assert (reply.correlation_id, reply.reply_to_address) == (ASKED, address(peer.bench, "Sales"))
         assert reply.recoverable
 
 

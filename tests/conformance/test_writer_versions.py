@@ -131,8 +131,16 @@ def found(bench: Bench, queue: str) -> list[RawRow]:
     return read_rows(bench.database.connection, queue)
 
 
+def _at(catalog: str, text: Any) -> Any:
+    return text.replace("[nsb]", catalog) if isinstance(text, str) else text
+
+
 def write(bench: Bench, layout: str, row: tuple[str, dict[str, str | None], Any], body: bytes = b"{}", **more: Any) -> None:
     row_id, headers, columns = row
+    if bench.database.vendor == "sqlserver":
+        # the peer is in the same catalog
+        here = f"[{bench.database.catalog()}]"
+        headers, columns = ({key: _at(here, text) for key, text in texts.items()} for texts in (headers, columns))
     queue = more.pop("queue", "Sales")
     if layout == "postgresql":
         columns = {}

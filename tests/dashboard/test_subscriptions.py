@@ -114,9 +114,13 @@ def test_the_list_as_a_file(queue_database: QueueDatabase) -> None:
 def test_a_table_that_is_missing_or_another_is_said(queue_database: QueueDatabase, change: str) -> None:
     install(queue_database)
     subscribe(queue_database, "Sales", "Sales")
+    table = table_of(queue_database).qualified
     topic = "topic" if queue_database.vendor == "postgresql" else "Topic"
+    statement = change.format(table=table, topic=topic)
+    if queue_database.vendor == "sqlserver" and "RENAME" in change:
+        statement = f"EXEC sp_rename N'{table}.{topic}', N'other', N'COLUMN'"
     with queue_database.connection.cursor() as cursor:
-        cursor.execute(change.format(table=table_of(queue_database).qualified, topic=topic))
+        cursor.execute(statement)
     found = page()
     assert "The subscriptions cannot be shown." in found.text()
     assert ("sqlqueue_install" in found.text()) == ("DROP" in change)

@@ -41,5 +41,5 @@ def database_url(database: QueueDatabase) -> str:
     host = str(values["HOST"])
     # a socket's folder stands in front of the name
     place, path = (f":{values['PORT']}", f"/{host}/{values['NAME']}") if host.startswith("/") else (f"{host}:{values['PORT']}", "")
-    query = "?TrustServerCertificate=yes" if database.vendor == "sqlserver" else ""
-    return f"{scheme}://{user}@{place}/{path or values['NAME']}{query}".replace("///", "//")
+    query = values["OPTIONS"].get("extra_params", "").replace(";", "&")
+    return f"{scheme}://{user}@{place}/{path or values['NAME']}?{query}".replace("///", "//")

@@ -17,6 +17,7 @@ from sqlqueue_app.tables import two_phase
 from sqlqueue_app.tables.managed import TransactionLog
 from sqlqueue_app.tables.postgresql_receive import PostgresReceiveTransaction
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction
+from sqlqueue_app.tables.sqlserver_receive import SqlServerReceiveTransaction
 from sqlqueue_app.tables.two_phase import Participant
 from tests.support.failpoints import trap
 from tests.support.kill_app import KILL_AT, die_at
@@ -65,6 +66,7 @@ if KILL_AT:
     _trap_by_alias(Participant, "prepare", "prepared")
     trap(PostgresReceiveTransaction, "_commit", partial(die_at, "decided"))
     trap(ReceiveTransaction, "_commit", partial(die_at, "decided"))
+    trap(SqlServerReceiveTransaction, "_commit", partial(die_at, "decided"))
     _trap_by_alias(two_phase, "commit_prepared", "committed")
     trap(TransactionLog, "is_committed", partial(die_at, "asked"))
     _trap_by_alias(two_phase, "commit_prepared", "resolved")

@@ -31,7 +31,7 @@ class Senders(SendingThreads):
         self._queue = queue
         self._left = most
         with database.connection.cursor() as cursor:
-            cursor.execute("CREATE TABLE IF NOT EXISTS truth (id varchar(40) PRIMARY KEY)")
+            cursor.execute("CREATE TABLE truth (id varchar(40) PRIMARY KEY)")
 
     def _send(self, chance: random.Random) -> None:
         while not self._stop.is_set() and (size := self._take(chance.randint(1, 40))):

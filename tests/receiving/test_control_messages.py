@@ -15,6 +15,7 @@ from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import FAST, Bench, Calls
+from tests.support.worker_processes import address
 
 TYPE = "Shop.Messages.Outer+OrderPlaced, Shop.Messages, Version=1.2.3.4, Culture=neutral, PublicKeyToken=null"
 TOPIC = "Shop.Messages.Outer+OrderPlaced"
@@ -39,11 +40,6 @@ def table(bench: Bench) -> SubscriptionTable:
     return SubscriptionTable(bench.database.alias, subscription_address(book))
 
 
-def canonical(bench: Bench, name: str) -> str:
-    book = get_settings().address_book(bench.database.vendor)
-    return book.canonical(book.of_queue(name))
-
-
 def control(bench: Bench, intent: str | None = "Subscribe", event: str | None = TYPE, *, body: str = "", **more: str) -> None:
     """A row as an old endpoint writes it; `more`: header names in snake case, and `column` for the column ReplyToAddress."""
     column = more.pop("column", None)
@@ -64,8 +60,8 @@ def core_6(bench: Bench, intent: str = "Subscribe", *, endpoint: str = "Billing"
         bench,
         intent,
         **{
-            "ReplyToAddress": canonical(bench, "Billing"),
-            "SubscriberAddress": canonical(bench, "Billing"),
+            "ReplyToAddress": address(bench, "Billing"),
+            "SubscriberAddress": address(bench, "Billing"),
             "SubscriberEndpoint": endpoint,
             **more,
         },
@@ -92,7 +88,7 @@ def test_an_old_endpoint_subscribes_gets_events_and_unsubscribes(publisher: Benc
     form(publisher)
     publisher.run(endpoints=["Sales"])
 
-    assert table(publisher).all() == [SubscriptionRow("Billing", TOPIC, canonical(publisher, "Billing"))]
+    assert table(publisher).all() == [SubscriptionRow("Billing", TOPIC, address(publisher, "Billing"))]
     # the worker, in this process, has changed the table: what was remembered is forgotten
     publish(TOPIC, {"n": 2})
     assert [json.loads(row.body or b"") for row in publisher.rows("Billing")] == [{"n": 2}]
@@ -119,7 +115,7 @@ def test_an_address_of_transport_1_or_2_is_cut_at_its_machine(sqlserver_or_postg
     control(sqlserver_or_postgresql, ReplyToAddress="Billing@WEB01")
     sqlserver_or_postgresql.run(endpoints=["Sales"])
 
-    assert [row.address for row in table(sqlserver_or_postgresql).all()] == [canonical(sqlserver_or_postgresql, "Billing")]
+    assert [row.address for row in table(sqlserver_or_postgresql).all()] == [address(sqlserver_or_postgresql, "Billing")]
 
 
 @pytest.fixture

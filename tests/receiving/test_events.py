@@ -17,6 +17,7 @@ from sqlqueue_app.tables.installation import subscription_address
 from sqlqueue_app.tables.subscriptions import SubscriptionRow, SubscriptionTable
 from tests.support.bench import FAST, Bench, Calls
 from tests.support.tables import execute
+from tests.support.worker_processes import address
 
 MODES = pytest.mark.parametrize("mode", ["transaction_scope", "sends_atomic_with_receive", "receive_only", "none"])
 
@@ -57,8 +58,7 @@ class Shop:
         self.bench.run(endpoints=["Sales"])
 
     def address(self, name: str) -> str:
-        book = get_settings().address_book(self.bench.database.vendor)
-        return book.canonical(book.of_queue(name))
+        return address(self.bench, name)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, MessageBodyError, M
 from sqlqueue_app.sending.replies import pending
 from tests.support.bench import FAST, Asking, Calls, Running
 from tests.support.waiting import join_all, poll_until
+from tests.support.worker_processes import address
 
 SECONDS = 60.0
 
@@ -82,8 +83,7 @@ def test_a_process_needs_no_entry_of_its_own_to_ask(asking: Asking, answering: N
 def test_a_request_names_the_callback_queue_and_nothing_else_does(asking: Asking) -> None:
     asked = request("Test.Ask", {"n": 1}, message_id="mine")
     (headers,) = asking.bench.headers("Sales")
-    book = asking.bench.table("Web.here").address
-    assert headers["NServiceBus.ReplyToAddress"] == book.full(None)
+    assert headers["NServiceBus.ReplyToAddress"] == address(asking.bench, "Web.here")
     assert headers["NServiceBus.MessageId"] == headers["NServiceBus.CorrelationId"] == asked.message_id == "mine"
     assert headers["NServiceBus.OriginatingEndpoint"] == "Web"
     assert "NServiceBus.SqlServer.CallbackQueue" not in headers

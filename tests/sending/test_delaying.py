@@ -45,7 +45,7 @@ def delayed(desk: Desk) -> list[tuple[dict[str, Any], float]]:
     seconds = {
         "sqlite": "(julianday(Due) - julianday('now')) * 86400.0",
         "postgresql": "CAST(EXTRACT(EPOCH FROM due - clock_timestamp()) AS float)",
-        "sqlserver": "DATEDIFF(second, GETUTCDATE(), Due)",
+        "sqlserver": "DATEDIFF_BIG(second, GETUTCDATE(), Due)",
     }[desk.database.vendor]
     with desk.database.connection.cursor() as cursor:
         cursor.execute(f"SELECT headers, {seconds} FROM {table(desk).qualified} ORDER BY due")
@@ -85,7 +85,7 @@ def test_a_delayed_message_waits_in_the_table_of_its_sender_with_the_headers_of_
     assert 240 < seconds < 301
     waits = parse_time(headers[DELIVER_AT]) - parse_time(headers["NServiceBus.TimeSent"])
     assert timedelta(minutes=5) <= waits < timedelta(minutes=6)
-    book = get_settings().address_book(web.database.vendor)
+    book = get_settings().address_book(web.database.vendor, web.database.catalog())
     assert headers[FORWARD] == book.canonical(book.of_queue("Sales"))
 
 

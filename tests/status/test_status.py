@@ -15,7 +15,7 @@ from sqlqueue_app.messages.errors import ConnectionLost
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.status import queues
 from sqlqueue_app.status.overview import Status, read_status
-from sqlqueue_app.status.queues import ProblemKind, QueueKind, QueueStatus
+from sqlqueue_app.status.queues import ProblemKind, QueueKind, QueueProblem, QueueStatus
 from sqlqueue_app.tables.queue import Depth, forget_tables
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support.databases import QueueDatabase
@@ -30,6 +30,12 @@ FUTURE = 3_600_000
 def queue(status: Status, name: str) -> QueueStatus:
     (found,) = [each for each in status.queues if each.name == name]
     return found
+
+
+def problem_of(found: QueueStatus) -> QueueProblem | None:
+    """What is wrong with it, but for the non-Unicode headers of a classic table on SQL Server."""
+    problem = found.problem
+    return None if problem is None or problem.kind is ProblemKind.NON_UNICODE_HEADERS else problem
 
 
 def execute(database: QueueDatabase, *statements: str) -> None:
@@ -188,7 +194,7 @@ def test_a_missing_and_a_foreign_table_are_problems_of_their_own_rows(queue_data
     assert depth.waiting == 1
     execute(queue_database, *[statement for statement in missing.problem.sql.split(";\n") if statement.strip("; \n")])
     mended = queue(read_status(), "Sales.Priority")
-    assert (mended.problem, mended.exists) == (None, True)
+    assert (problem_of(mended), mended.exists) == (None, True)
 
 
 def test_a_missing_table_leaves_a_transaction_of_the_caller_usable(queue_database: QueueDatabase) -> None:
@@ -271,7 +277,7 @@ def test_looking_neither_waits_for_a_receive_nor_disturbs_it(queue_database: Que
     join_all([thread])
 
     assert seen[0] is not None
-    assert queue(status, "Sales").problem is None
+    assert problem_of(queue(status, "Sales")) is None
     # SQL Server steps over the row; the others show it as it was before the receive.
     assert len(page.messages) == (0 if queue_database.vendor == "sqlserver" else 1)
     assert count(queue_database, "Sales") == 0

@@ -66,7 +66,7 @@ class Bench:
         install_tables(self.database.alias, [PlannedTable(TableKind.QUEUE, book.of_queue(name)) for name in names])
 
     def table(self, name: str) -> QueueTable:
-        book = get_settings().address_book(self.database.vendor)
+        book = get_settings().address_book(self.database.vendor, self.database.catalog())
         return queue_table(self.database.alias, book.resolve(QueueAddress(name, form=self.database.vendor)))
 
     def rows(self, name: str) -> list[PeekedRow]:

@@ -76,7 +76,9 @@ class DatabaseClock:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, statements see this clock."""
+        """While open, statements see this clock. Skips the test on SQL Server, where no function can stand in for GETUTCDATE()."""
+        if self._database.vendor == "sqlserver":
+            pytest.skip("the clock of SQL Server cannot be replaced")
         if self._database.vendor == "postgresql":
             with self._database.connection.cursor() as cursor:
                 cursor.execute(_CREATE)

@@ -13,6 +13,7 @@ from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable, list_rows
 from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import QueueDatabase
+from tests.support.sqlserver import needs
 
 FORWARD = "NServiceBus.SqlServer.ForwardDestination"
 HOUR = timedelta(hours=1)
@@ -47,6 +48,7 @@ def put(
 
 def put_text(database: QueueDatabase, headers: str, due: datetime, *, endpoint: str = "Sales", body: bytes = b"{}") -> str:
     """Keep a message with this text for headers; its key."""
+    needs(database.vendor, "TOP WITH TIES")
     table = delayed(database, endpoint)
     before = {row.key for row in list_rows(table, 10_000)}
     table.add(headers, body, due)

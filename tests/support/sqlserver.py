@@ -65,6 +65,10 @@ def _braced(value: str) -> str:
 
 # A statement each that a SQL Server takes; one that speaks its language and is none may refuse it.
 _PROBES = {
+    "DROP CONSTRAINT of a default": (
+        "CREATE TABLE sqlqueue_probe (x int CONSTRAINT sqlqueue_probed DEFAULT 1);"
+        " ALTER TABLE sqlqueue_probe DROP CONSTRAINT sqlqueue_probed"
+    ),
     "TOP WITH TIES": "SELECT TOP (1) WITH TIES name FROM sys.schemas ORDER BY name",
     "sp_rename without a kind": "CREATE TABLE sqlqueue_probe (x int); EXEC sp_rename [sqlqueue_probe], [sqlqueue_probed]",
 }

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlqueue_app.messages import QueueAddress
 from tests.support.bench import Bench
 from tests.support.waiting import poll_until, read_until
 from tests.support.worker_app import MODULE
@@ -97,5 +96,5 @@ def handled(bench: Bench) -> list[tuple[int, int]]:
 
 
 def address(bench: Bench, name: str) -> str:
-    """The address text of a queue of the bench."""
-    return QueueAddress(name, form=bench.database.vendor).full(bench.table(name).address.schema)
+    """The address text of a queue of the bench, as endpoints write it: on SQL Server with the catalog."""
+    return bench.table(name).address.full(None)

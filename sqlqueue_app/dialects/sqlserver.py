@@ -99,6 +99,7 @@ STAGED_VALUES = {
 # Error numbers are more specific than SQLSTATE (1222 and 3930 share 42000 with every syntax error).
 _NUMBERS: dict[int, type[DatabaseError]] = {
     208: QueueNotFound,
+    2760: QueueNotFound,  # the schema, when a table is made
     1205: Deadlock,
     1222: LockTimeout,
     3930: DoomedTransaction,

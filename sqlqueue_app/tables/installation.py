@@ -62,7 +62,7 @@ def install_tables(alias: str, tables: list[PlannedTable], *, layout: str = "cla
             if _install(connection, dialect, table, layout):
                 made.append(table)
         except QueueNotFound as error:
-            # PostgreSQL. What a table that is being made can miss is its schema.
+            # What a table that is being made can miss is its schema.
             schema = dialect.quote(table.address.schema or "")
             text = f"failed to install {dialect.qualified(table.address)}: there is no schema {schema}: make it first"
             raise QueueNotFound(f"{text} (CREATE SCHEMA {schema}), or change the setting that names it") from error

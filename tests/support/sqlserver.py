@@ -65,6 +65,11 @@ def _braced(value: str) -> str:
 
 # A statement each that a SQL Server takes; one that speaks its language and is none may refuse it.
 _PROBES = {
+    "error 2760 for a missing schema": (
+        "BEGIN TRY EXEC(N'CREATE TABLE [sqlqueue_no_schema].[probe] (n int)') END TRY"
+        " BEGIN CATCH IF ERROR_NUMBER() <> 2760 THROW; END CATCH"
+    ),
+    "NUL in a text": "IF COALESCE(LEN(N'a' + NCHAR(0) + N'b'), 0) <> 3 RAISERROR('it ends there', 16, 1)",
     "DROP CONSTRAINT of a default": (
         "CREATE TABLE sqlqueue_probe (x int CONSTRAINT sqlqueue_probed DEFAULT 1);"
         " ALTER TABLE sqlqueue_probe DROP CONSTRAINT sqlqueue_probed"

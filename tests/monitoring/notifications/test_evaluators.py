@@ -162,5 +162,6 @@ def test_the_looks_of_many_rules_are_shared(queue_database: QueueDatabase, evalu
     sample(clock, waiting=3)
     with CaptureQueriesContext(queue_database.connection) as asked:
         evaluator.evaluate()
-    reads = [each["sql"] for each in asked if each["sql"].startswith("SELECT")]
+    # mssql-django asks for @@TRANCOUNT at each atomic()
+    reads = [each["sql"] for each in asked if each["sql"].startswith("SELECT") and "@@TRANCOUNT" not in each["sql"]]
     assert len(reads) <= 4, reads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,10 +89,12 @@ def _key(row: Row, keys: tuple[str, ...], same: Callable[[Any], Any]) -> tuple[A
 
 
 def _folding(alias: str) -> Callable[[Any], Any]:
-    """Normalise keys as the database compares them: most collations of SQL Server ignore case and trailing spaces."""
-    if connections[alias].vendor != "microsoft":
-        return lambda value: value
-    return lambda value: value.rstrip(" ").casefold() if isinstance(value, str) else value
+    """Normalise keys as the database compares them: most collations of SQL Server ignore case, width and trailing spaces."""
+    return _folded if connections[alias].vendor == "microsoft" else lambda value: value
+
+
+def _folded(value: Any) -> Any:
+    return unicodedata.normalize("NFKC", value).rstrip(" ").casefold() if isinstance(value, str) else value
 
 
 def _fitted(model: type[models.Model], row: Mapping[str, Any]) -> Row:
@@ -108,8 +111,9 @@ def _fitted(model: type[models.Model], row: Mapping[str, Any]) -> Row:
         elif isinstance(value, str):
             value = value.replace("\0", "\ufffd")
             if field.max_length is not None:
-                # A name is cut to its column and index; a text without a maximum length stays whole.
-                value = value[: field.max_length].encode()[:_BYTES].decode(errors="ignore")
+                # A name is cut to its column and index; a text without a maximum length stays whole. SQL Server counts UTF-16.
+                value = value.encode("utf-16-le")[: 2 * field.max_length].decode("utf-16-le", "ignore")
+                value = value.encode()[:_BYTES].decode(errors="ignore")
         fitted[field.name] = value
     return fitted
 

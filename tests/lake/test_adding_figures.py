@@ -200,11 +200,20 @@ def test_keys_that_sql_server_takes_for_the_same_are_one_there(
     queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(queue_database)
-    monkeypatch.setattr(
-        rollup_tables, "_folding", lambda _alias: lambda value: value.casefold() if isinstance(value, str) else value
-    )
+    monkeypatch.setattr(rollup_tables, "_folding", lambda _alias: rollup_tables._folded)
     row = {"day": AT.date(), "messages": 1, "failures": 0, "bytes": 3}
 
     add({"usage": [{"endpoint": "Sales", **row}]}, {"usage": [{"endpoint": "Sales", **row}, {"endpoint": "SALES", **row}]})
 
     assert list(UsageDay.objects.values_list("endpoint", "messages")) == [("Sales", 3)]
+
+
+def test_keys_are_told_apart_as_the_database_does(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    names = ["Sales", "SALES", "Sales ", "\uff33ales"]
+    rows = [{"endpoint": name, "day": AT.date(), "messages": 1, "failures": 0, "bytes": 3} for name in names]
+
+    add({"usage": rows[1:]}, {"usage": rows})
+
+    found = dict(UsageDay.objects.values_list("endpoint", "messages"))
+    assert found == ({"SALES": 7} if queue_database.vendor == "sqlserver" else {"Sales": 1, **dict.fromkeys(names[1:], 2)})

@@ -81,7 +81,10 @@ class Queue:
         }
         names, marks = ", ".join(values), ", ".join(["%s"] * len(values))
         name = self.name.replace("%", "%%")
-        self.execute(f'INSERT INTO "{name}" ({names}) VALUES ({marks})', list(values.values()))
+        insert = f'INSERT INTO "{name}" ({names}) VALUES ({marks})'
+        if self.database.vendor == "sqlserver" and row_version is not None:
+            insert = f'SET IDENTITY_INSERT "{name}" ON; {insert}; SET IDENTITY_INSERT "{name}" OFF'
+        self.execute(insert, list(values.values()))
         return row_id
 
     def fetch(self, sql: str) -> list[tuple[Any, ...]]:

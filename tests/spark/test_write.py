@@ -94,7 +94,7 @@ def test_delayed_messages_wait_in_their_table(make_queue: Callable[[str], Queue]
 
     assert len(sent(queue)) == 1
     ((headers,),) = queue.fetch('SELECT headers FROM "Sales.Delayed"')
-    expected = '"public"."Sales"' if queue.database.vendor == "postgresql" else "Sales"
+    expected = {"postgresql": '"public"."Sales"', "sqlserver": "Sales@[dbo]", "sqlite": "Sales"}[queue.database.vendor]
     assert json.loads(headers)["NServiceBus.SqlServer.ForwardDestination"] == expected
     assert "NServiceBus.DeliverAt" in json.loads(headers)
 

@@ -21,6 +21,7 @@ from tests.pipeline.senders import slow_sender
 from tests.pipeline.workshop import tools_of
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install, message, row, table
+from tests.support.sqlserver import needs
 from tests.support.waiting import join_all
 
 if TYPE_CHECKING:
@@ -62,6 +63,14 @@ class Shop:
 @pytest.fixture
 def shop(queue_database: QueueDatabase, spark: SparkSession, tmp_path: Path) -> Shop:
     return Shop(queue_database, spark, tmp_path)
+
+
+@pytest.fixture
+def busy_shop(shop: Shop) -> Shop:
+    """Where several write at once, and a row may be committed below others."""
+    if shop.database.vendor == "sqlite":
+        pytest.skip("SQLite has one writer at a time")
+    return shop
 
 
 @pytest.fixture
@@ -150,8 +159,8 @@ def test_of_two_pipelines_one_copies_the_rows(shop: Shop) -> None:
     assert shop.copied() == shop.numbers()
 
 
-def test_a_row_that_is_committed_below_others_is_waited_for(postgresql_shop: Shop) -> None:
-    shop = postgresql_shop
+def test_a_row_that_is_committed_below_others_is_waited_for(busy_shop: Shop) -> None:
+    shop = busy_shop
     shop.audit.send([message()])
     queue = shop.queue()
     assert queue.take(10) is not None
@@ -171,8 +180,8 @@ def test_a_row_that_is_committed_below_others_is_waited_for(postgresql_shop: Sho
     assert shop.copied() == shop.numbers()
 
 
-def test_a_run_waits_a_while_for_senders(postgresql_shop: Shop) -> None:
-    shop = postgresql_shop
+def test_a_run_waits_a_while_for_senders(busy_shop: Shop) -> None:
+    shop = busy_shop
     queue = shop.queue(settle_seconds=60)
 
     def copy() -> None:
@@ -193,8 +202,8 @@ def test_a_run_waits_a_while_for_senders(postgresql_shop: Shop) -> None:
     assert len(shop.numbers()) == 2
 
 
-def test_full_batches_are_copied_without_waiting(postgresql_shop: Shop) -> None:
-    shop = postgresql_shop
+def test_full_batches_are_copied_without_waiting(busy_shop: Shop) -> None:
+    shop = busy_shop
     shop.audit.send([message() for _ in range(4)])
     settled = shop.numbers()
     queue = shop.queue(settle_seconds=60)
@@ -220,6 +229,9 @@ def test_numbers_that_are_drawn_in_advance_are_refused(postgresql_shop: Shop) ->
 def test_a_table_that_was_made_anew_is_copied_from_its_first_row_on(
     shop: Shop, caplog: pytest.LogCaptureFixture, before: int, after: int
 ) -> None:
+    if after < before:
+        # nothing else tells that the numbers began again: there is no row at the position to compare
+        needs(shop.database.vendor, "IDENT_CURRENT of a name with its database")
     shop.audit.send([message() for _ in range(before)])
     shop.queue().take(10)
     with shop.database.connection.cursor() as cursor:

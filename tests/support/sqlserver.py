@@ -74,6 +74,11 @@ _PROBES = {
         "CREATE TABLE sqlqueue_probe (x int CONSTRAINT sqlqueue_probed DEFAULT 1);"
         " ALTER TABLE sqlqueue_probe DROP CONSTRAINT sqlqueue_probed"
     ),
+    "IDENT_CURRENT of a name with its database": (
+        "SET NOCOUNT ON; CREATE TABLE sqlqueue_probe (x int IDENTITY);"
+        " DECLARE @name nvarchar(400) = CONCAT(QUOTENAME(DB_NAME()), N'.', QUOTENAME(SCHEMA_NAME()), N'.sqlqueue_probe');"
+        " IF IDENT_CURRENT(@name) IS NULL THROW 50000, N'it tells nothing', 1"
+    ),
     "TOP WITH TIES": "SELECT TOP (1) WITH TIES name FROM sys.schemas ORDER BY name",
     "sp_rename without a kind": "CREATE TABLE sqlqueue_probe (x int); EXEC sp_rename [sqlqueue_probe], [sqlqueue_probed]",
 }

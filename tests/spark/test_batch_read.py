@@ -98,6 +98,18 @@ def test_headers_that_cannot_be_read_are_null_and_stay_as_text(queue: Queue) -> 
     assert [row.HeaderMap for row in rows] == READ
 
 
+def test_headers_of_every_size(queue: Queue) -> None:
+    # nvarchar(max) goes another way beyond 4,000 halves of UTF-16 and 8,000 bytes
+    texts = ["", *("x" * size for size in (3_999, 4_000, 4_001, 8_001)), "\U0001f600" * 2_000, "\U0001f600" * 2_001]
+    texts += ["ä" * 65_536, "", "\U0001f600" * 1_000_000, " \t ", "end"]
+    for text in texts:
+        queue.add(headers=text, body=None)
+
+    rows = queue.read(batch_size=5).sort("RowVersion").collect()
+
+    assert [row.Headers == text for row, text in zip(rows, texts, strict=True)] == [True] * len(texts)
+
+
 def test_bodies_of_every_size(queue: Queue) -> None:
     bodies = [None, b"", b"\0", b"x" * (64 * 1024 * 1024), b"end", None]
     for body in bodies:

@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.models.fields import UtcInstantField
-from sqlqueue_app.tables.rows import without_nul
+from sqlqueue_app.tables.rows import cut_text
 
 
 class FailureStatus(models.IntegerChoices):
@@ -154,4 +154,4 @@ def fitting(column: str, value: Any) -> Any:
     """The value as the column of FailedMessage can store it: long texts cut, without NUL."""
     if not isinstance(value, str):
         return value
-    return without_nul(value)[: _LONGEST.get(column)]
+    return cut_text(value, _LONGEST.get(column))

@@ -25,7 +25,7 @@ from sqlqueue_app.spark.transforms import parse_failures
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.row_selection import row_ids, statement_chunks
-from sqlqueue_app.tables.rows import row_id_of, without_nul
+from sqlqueue_app.tables.rows import cut_text, row_id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,7 +110,7 @@ class ErrorQueueCopier:
                 queue=self._queue,
                 row_version=each.row_version,
                 native_id="" if each.native_id is None else str(row_id_of(each.native_id)),
-                message_id=without_nul(each.message_id or "")[:255],
+                message_id=cut_text(each.message_id or "", 255),
                 unique_message_id=(each.unique_message_id or "")[:64],
                 copied_at=batch.committed_at,
                 batch=batch,

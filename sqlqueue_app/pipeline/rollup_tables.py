@@ -14,6 +14,7 @@ from django.db import connections, models
 from sqlqueue_app.lake.columns import TOP_N
 from sqlqueue_app.lake.sketches import Row, add_up_rows, begin_of, from_json, to_json, top_rows
 from sqlqueue_app.models import ConversationEdge, EndpointSeen, GroupFigures, MessageFigures, NotableMessage, QueueFigures, UsageDay
+from sqlqueue_app.tables.rows import cut_text
 
 _PARAMETERS: Final = 2_000
 """Parameters per statement: SQL Server accepts 2,100."""
@@ -109,10 +110,9 @@ def _fitted(model: type[models.Model], row: Mapping[str, Any]) -> Row:
         elif isinstance(field, models.UUIDField):
             value = uuid.UUID(str(value))
         elif isinstance(value, str):
-            value = value.replace("\0", "\ufffd")
+            value = cut_text(value, field.max_length)
             if field.max_length is not None:
-                # A name is cut to its column and index; a text without a maximum length stays whole. SQL Server counts UTF-16.
-                value = value.encode("utf-16-le")[: 2 * field.max_length].decode("utf-16-le", "ignore")
+                # A name is cut to its column and index; a text without a maximum length stays whole.
                 value = value.encode()[:_BYTES].decode(errors="ignore")
         fitted[field.name] = value
     return fitted

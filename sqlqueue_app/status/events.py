@@ -17,7 +17,7 @@ from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.models import ActionResult, Event, Operation, OperatorAction, Severity
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now, guarded_read
-from sqlqueue_app.tables.rows import without_nul
+from sqlqueue_app.tables.rows import cut_text, without_nul
 
 logger = logging.getLogger("sqlqueue.operations")
 
@@ -185,7 +185,7 @@ def report_event(kind: EventKind, subject: str = "", details: Mapping[str, Any] 
 
 def fitting_subject(text: str) -> str:
     """The text as a column of subjects holds it in every database: no NUL, no halves of surrogate pairs, 400 characters at most."""
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()[:_LONGEST_SUBJECT]
+    return cut_text(text.encode("utf-8", "replace").decode(), _LONGEST_SUBJECT)
 
 
 action_logger = logging.getLogger("sqlqueue.actions")

@@ -203,3 +203,9 @@ def _instant(value: Any) -> datetime | None:
 def without_nul(text: str) -> str:
     """The text with U+FFFD in the place of NUL."""
     return text.replace("\0", "\ufffd")
+
+
+def cut_text(text: str, most: int | None) -> str:
+    """The text without NUL, cut so that a column of so many characters takes it in every database: SQL Server counts UTF-16."""
+    whole = without_nul(text)
+    return whole if most is None else whole.encode("utf-16-le", "surrogatepass")[: 2 * most].decode("utf-16-le", "ignore")

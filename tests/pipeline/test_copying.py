@@ -78,6 +78,16 @@ def test_each_row_is_copied_once_and_stays(
     assert (run.batches, run.failures, run.unreadable) == (3, 4, 1)
 
 
+def test_a_message_id_that_is_longer_than_its_column_is_cut(
+    queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier
+) -> None:
+    errors.send([failed("\U0001f600" * 300)])
+
+    queue.copy(3)
+
+    assert [each.message_id for each in copies(queue_database)] == ["\U0001f600" * 127]
+
+
 def test_acknowledgements_are_no_failures(queue_database: QueueDatabase, errors: QueueTable, queue: ErrorQueueCopier) -> None:
     errors.send([acknowledgement(uuid.uuid4()), failed("m-1"), acknowledgement(uuid.uuid4())])
 

@@ -22,6 +22,7 @@ _PARAMETERS: Final = 2_000
 _BYTES: Final = 600
 """UTF-8 bytes of a name: three fit into an index row of PostgreSQL, which holds 2,704."""
 
+_KATAKANA: Final = {hiragana: hiragana + 0x60 for hiragana in range(0x3041, 0x3097)}
 _KEYS_PER_QUERY: Final = 500
 _DAY: Final = 86_400
 
@@ -90,12 +91,16 @@ def _key(row: Row, keys: tuple[str, ...], same: Callable[[Any], Any]) -> tuple[A
 
 
 def _folding(alias: str) -> Callable[[Any], Any]:
-    """Normalise keys as the database compares them: most collations of SQL Server ignore case, width and trailing spaces."""
+    """Normalise keys as the database compares them: most collations of SQL Server ignore case, width, kana and trailing spaces."""
     return _folded if connections[alias].vendor == "microsoft" else lambda value: value
 
 
 def _folded(value: Any) -> Any:
-    return unicodedata.normalize("NFKC", value).rstrip(" ").casefold() if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    folded = unicodedata.normalize("NFKC", value).casefold().translate(_KATAKANA)
+    # Collations give no weight to what is not seen, older ones to nothing beyond 16 bits: to the index such keys are one.
+    return "".join(each for each in folded if each.isprintable() and each <= "\uffff").rstrip(" ")
 
 
 def _fitted(model: type[models.Model], row: Mapping[str, Any]) -> Row:

@@ -225,10 +225,12 @@ def test_keys_that_sql_server_takes_for_the_same_are_one_there(
 
 def test_keys_are_told_apart_as_the_database_does(queue_database: QueueDatabase) -> None:
     install(queue_database)
-    names = ["Sales", "SALES", "Sales ", "\uff33ales"]
+    names = ["Sales", "SALES", "Sales ", "\uff33ales", "Sales\u200b", "Sa\x01les", "\u3055", "\u30b5"]
     rows = [{"endpoint": name, "day": AT.date(), "messages": 1, "failures": 0, "bytes": 3} for name in names]
 
     add({"usage": rows[1:]}, {"usage": rows})
 
     found = dict(UsageDay.objects.values_list("endpoint", "messages"))
-    assert found == ({"SALES": 7} if queue_database.vendor == "sqlserver" else {"Sales": 1, **dict.fromkeys(names[1:], 2)})
+    assert found == (
+        {"SALES": 11, "\u3055": 4} if queue_database.vendor == "sqlserver" else {"Sales": 1, **dict.fromkeys(names[1:], 2)}
+    )

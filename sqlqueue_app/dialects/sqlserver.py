@@ -100,6 +100,11 @@ STAGED_VALUES = {
 _NUMBERS: dict[int, type[DatabaseError]] = {
     208: QueueNotFound,
     2760: QueueNotFound,  # the schema, when a table is made
+    # The database that an address names is not there, offline, being restored, or closed to this login.
+    911: QueueNotFound,
+    916: QueueNotFound,
+    927: QueueNotFound,
+    942: QueueNotFound,
     1205: Deadlock,
     1222: LockTimeout,
     3930: DoomedTransaction,

@@ -269,6 +269,10 @@ def shape_of_table(connection: BaseDatabaseWrapper, dialect: Dialect, address: Q
         values = {"name": address.table}
     elif dialect.name == "sqlserver":
         texts = {"catalog": f"{dialect.quote(address.catalog)}." if address.catalog else ""}
+        is_elsewhere = address.catalog not in (None, current_catalog(connection))
+        # A statement that names a database which is not there, or closed to this login, fails, and may end the transaction.
+        if is_elsewhere and fetch_all(connection, dialect.statement("may_use_catalog"), catalog=address.catalog) != [(1,)]:
+            return None
     columns = fetch_all(connection, dialect.statement("columns", **texts), **values)
     if not columns:
         return None

@@ -47,6 +47,7 @@ ERRORS: dict[int, tuple[tuple[str, ...], str, type[DatabaseError]]] = {
     2601: ((PARENT, "CREATE UNIQUE INDEX once ON parent (id)", "INSERT INTO parent VALUES (1)"),
            "INSERT INTO parent VALUES (1)", ConstraintViolation),
     2627: ((PARENT, "INSERT INTO parent VALUES (1)"), "INSERT INTO parent VALUES (1)", ConstraintViolation),
+    911: ((), "SELECT name FROM [no such database].sys.columns", QueueNotFound),
     2714: ((PARENT,), PARENT, DatabaseError),
     3902: ((), "COMMIT TRANSACTION", DatabaseError),
     6401: ((), "BEGIN TRANSACTION; ROLLBACK TRANSACTION no_such_savepoint", DatabaseError),
@@ -54,7 +55,8 @@ ERRORS: dict[int, tuple[tuple[str, ...], str, type[DatabaseError]]] = {
     2628: ((PARENT, CHILD, "INSERT INTO parent VALUES (1)"), "INSERT INTO child VALUES (1, 'long')", DatabaseError),
 }  # fmt: skip
 # Which number a truncation has depends on the compatibility level, and which of the two a duplicate key, on what refuses it.
-ALIKE = {2628: {8152}, 2601: {2627}}
+# What names a database that is not there may say so, or that the object is not there.
+ALIKE = {911: {208}, 2628: {8152}, 2601: {2627}}
 
 
 @pytest.fixture(params=["mssql_python", "pyodbc"])

@@ -10,6 +10,7 @@ import pytest
 from sqlqueue_app import handles
 from tests.support.bench import Bench
 from tests.support.raw_rows import has_correlation_columns, insert_row
+from tests.support.sqlserver import lacks
 
 ROWS = 150
 ADDRESSES = ("NServiceBus.ReplyToAddress", "NServiceBus.SqlServer.CallbackQueue", "NServiceBus.SqlServer.ForwardDestination")
@@ -76,6 +77,8 @@ def test_no_text_stops_a_receiver_or_loses_a_row(bench: Bench, legacy: bool, see
                 texts = [text and text.encode()[:255].decode(errors="ignore") for text in texts]
             columns = {"CorrelationId": texts[0], "ReplyToAddress": texts[1], "Recoverable": True}
         told = headers_of(chance, number)
+        if bench.database.vendor == "sqlserver" and lacks("NUL in a text"):
+            told = {name: value and value.replace("\0", "") for name, value in told.items()}
         row_id = f"00000000-0000-0000-0000-{number:012}"
         insert_row(bench.database.connection, "Sales", row_id, told, b"{}", columns, escaped=True)
     bench.run()

@@ -93,6 +93,9 @@ EXEC sp_getapplock @Resource = :resource, @LockMode = 'Exclusive';
 -- name: table_exists
 SELECT CASE WHEN OBJECT_ID(CAST(:table AS nvarchar(800)), N'U') IS NULL THEN 0 ELSE 1 END;
 
+-- name: may_use_catalog
+SELECT CASE WHEN LEN(CAST(:catalog AS nvarchar(4000))) <= 128 THEN HAS_DBACCESS(CAST(:catalog AS nvarchar(128))) END;
+
 -- name: columns
 SELECT columns.name, types.name
 FROM {catalog}sys.columns AS columns

@@ -90,7 +90,7 @@ def test_schedules_are_listed_with_their_next_and_their_last_tick(queue_database
 def test_delayed_messages_are_counted_and_those_that_are_overdue(queue_database: QueueDatabase) -> None:
     install(queue_database)
     queue_database.configure(SEND_AS="Web")
-    address = delayed_address(get_settings().address_book(queue_database.vendor), "Sales")
+    address = delayed_address(get_settings().address_book(queue_database.vendor, queue_database.catalog()), "Sales")
     delayed = DelayedTable(queue_database.alias, address)
     for due in (datetime(2026, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)):
         delayed.add("{}", b"", due)

@@ -166,7 +166,9 @@ def test_every_command_that_real_endpoints_sent_is_read(bench: Bench, calls: Cal
     for each in types:
         handles(each or "?")(lambda message, context: calls.add(context.headers))
     # One was sent again by ServiceControl, which is told that it was handled.
-    bench.install_queues("Particular.ServiceControl")
+    # On SQL Server its address there, in the form of PostgreSQL, is the name of a table.
+    quoted = ['"Particular.ServiceControl"'] if bench.database.vendor == "sqlserver" else []
+    bench.install_queues("Particular.ServiceControl", *quoted)
     for number, row in enumerate(commands):
         text = row["headers"]
         if bench.database.vendor == "sqlserver":

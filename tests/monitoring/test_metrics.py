@@ -19,6 +19,7 @@ from sqlqueue_app.tables.installation import delayed_address
 from tests.support.databases import ROOT, QueueDatabase
 from tests.support.filling import HOSTILE, install, instance, message, table
 from tests.support.postgresql import ThrowAwayServer
+from tests.support.sqlserver import needs
 
 SAMPLE = re.compile(r'(\w+)(?:\{((?:\w+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)')
 TOKEN = "s3cret"
@@ -129,6 +130,7 @@ def test_the_numbers_are_those_of_the_tables(queue_database: QueueDatabase) -> N
 
 
 def test_a_counter_counts_what_was_written_and_not_what_is_there(queue_database: QueueDatabase) -> None:
+    needs(queue_database.vendor, "IDENT_CURRENT of a name with its database")
     install(queue_database, METRICS=OPEN)
     sales, name = table(queue_database, "Sales"), 'sqlqueue_queue_rows_written_total{kind="main",queue="Sales"}'
     sales.send([message(), message()])

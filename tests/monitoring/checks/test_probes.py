@@ -164,7 +164,7 @@ def test_tables_that_are_missing_or_lack_an_index(bench: Bench) -> None:
     with bench.database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {priority.qualified}")
         index = next(each for each in _indexes(bench.database, "Sales") if "xpires" in each)
-        cursor.execute(f'DROP INDEX "{index}"')
+        cursor.execute(f'DROP INDEX "{index}"' + (" ON [dbo].[Sales]" if bench.database.vendor == "sqlserver" else ""))
     assert not next(each for each in list_tables(bench.database.alias) if each.address == sales.address).layout.expires_index  # type: ignore[union-attr]
     bench.first.run_due()
 
@@ -180,6 +180,7 @@ def _indexes(database: QueueDatabase, name: str) -> list[str]:
     sql = {
         "sqlite": "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = %s",
         "postgresql": "SELECT indexname FROM pg_indexes WHERE tablename = %s",
+        "sqlserver": "SELECT name FROM sys.indexes WHERE object_id = OBJECT_ID(%s) AND name IS NOT NULL",
     }
     with database.connection.cursor() as cursor:
         cursor.execute(sql[database.vendor], [name])

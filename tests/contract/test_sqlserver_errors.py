@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
-from pytest_django import DjangoDbBlocker, Settings
 
 from sqlqueue_app.dialects.dialect import Rendered, dialect
 from sqlqueue_app.messages.errors import (
@@ -27,7 +26,7 @@ from sqlqueue_app.tables.connections import database_errors, fetch_all
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.receive_transaction import receive_transaction
 from tests.support import sqlserver
-from tests.support.databases import DatabaseSession, QueueDatabase, open_database
+from tests.support.databases import QueueDatabase
 from tests.support.provisioning import point
 from tests.support.round_trips import line_to
 from tests.support.tables import elsewhere, execute, fails, held_elsewhere, make_table, receive_all, rows
@@ -60,19 +59,17 @@ ALIKE = {911: {208}, 2628: {8152}, 2601: {2627}}
 
 
 @pytest.fixture(params=["mssql_python", "pyodbc"])
-def on_driver(
-    request: pytest.FixtureRequest, database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
-) -> Iterator[QueueDatabase]:
+def on_driver(request: pytest.FixtureRequest, sqlserver_database: QueueDatabase) -> Iterator[QueueDatabase]:
     """A clean database, seen through one of the drivers."""
-    with open_database("sqlserver", database_session, settings, django_db_blocker) as database:
-        options = connections.settings[database.alias]["OPTIONS"]
-        if request.param == "pyodbc" and not sqlserver.has_pyodbc():
-            pytest.skip("pyodbc finds no driver for SQL Server")
-        point(database.alias, OPTIONS={**options, "python_driver": "" if request.param == "pyodbc" else request.param})
-        try:
-            yield database
-        finally:
-            point(database.alias, OPTIONS=options)
+    database = sqlserver_database
+    options = connections.settings[database.alias]["OPTIONS"]
+    if request.param == "pyodbc" and not sqlserver.has_pyodbc():
+        pytest.skip("pyodbc finds no driver for SQL Server")
+    point(database.alias, OPTIONS={**options, "python_driver": "" if request.param == "pyodbc" else request.param})
+    try:
+        yield database
+    finally:
+        point(database.alias, OPTIONS=options)
 
 
 def refuse(database: QueueDatabase, statement: str) -> DatabaseError:

@@ -78,20 +78,9 @@ class QueueDatabase:
         return self._postgresql().as_role(role)
 
     def sessions(self) -> list[str]:
-        """PostgreSQL: the sessions that this database has now, one line each."""
-        return self._postgresql().sessions()
-
-    def count_sessions(self) -> int:
-        """PostgreSQL and SQL Server: how many sessions others than the calling thread have on this database now."""
-        statement = {
-            "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            " AND backend_type = 'client backend'",
-            "sqlserver": "SELECT COUNT(*) FROM sys.dm_exec_sessions WHERE database_id = DB_ID() AND session_id <> @@SPID"
-            " AND is_user_process = 1",
-        }[self.vendor]
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement)
-            return int(cursor.fetchone()[0])
+        """PostgreSQL and SQL Server: the sessions that this database has now, one line each; see those of its provider."""
+        assert isinstance(self.provider, PostgresqlProvider | SqlServerProvider), "a file has no sessions"
+        return self.provider.sessions()
 
     def _postgresql(self) -> PostgresqlProvider:
         assert isinstance(self.provider, PostgresqlProvider), f"only PostgreSQL can do this, not {self.vendor}"
@@ -197,31 +186,23 @@ def queue_database(
         yield database
 
 
-@pytest.fixture
-def sqlite_database(
-    database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
-) -> Iterator[QueueDatabase]:
-    """Like queue_database, on SQLite alone."""
-    with open_database("sqlite", database_session, settings, django_db_blocker) as database:
-        yield database
+def _database_of(vendor: str) -> Any:
+    """A fixture like queue_database, on one product alone."""
+
+    @pytest.fixture
+    def database(
+        database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
+    ) -> Iterator[QueueDatabase]:
+        with open_database(vendor, database_session, settings, django_db_blocker) as found:
+            yield found
+
+    return database
 
 
-@pytest.fixture
-def postgresql_database(
-    database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
-) -> Iterator[QueueDatabase]:
-    """Like queue_database, on PostgreSQL alone."""
-    with open_database("postgresql", database_session, settings, django_db_blocker) as database:
-        yield database
-
-
-@pytest.fixture
-def sqlserver_database(
-    database_session: DatabaseSession, settings: Settings, django_db_blocker: DjangoDbBlocker
-) -> Iterator[QueueDatabase]:
-    """Like queue_database, on SQL Server alone, for tests that are skipped where none is named."""
-    with open_database("sqlserver", database_session, settings, django_db_blocker) as database:
-        yield database
+sqlite_database = _database_of("sqlite")
+postgresql_database = _database_of("postgresql")
+# For tests that are skipped where no SQL Server is named.
+sqlserver_database = _database_of("sqlserver")
 
 
 @pytest.fixture

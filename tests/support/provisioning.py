@@ -226,7 +226,7 @@ class SqlServerProvider:
         connection = connections[self.alias]
         # what was open in the test may be broken: look with a fresh one
         connection.close()
-        left = self._sessions_left(connection)
+        left = self._sessions_left()
         whole = (self._tables or set()) <= self._list_tables()
         if whole:
             self._sweep(connection)
@@ -237,19 +237,20 @@ class SqlServerProvider:
             self._tables = None
         return left
 
-    def _sessions_left(self, connection: BaseDatabaseWrapper) -> list[str]:
-        def sessions() -> list[tuple[str, str]]:
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT program_name, status FROM sys.dm_exec_sessions"
-                    " WHERE database_id = DB_ID() AND session_id <> @@SPID AND is_user_process = 1"
-                )
-                return list(cursor.fetchall())
+    def sessions(self) -> list[str]:
+        """The sessions of the test's database, but for that of the calling thread."""
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(
+                "SELECT program_name, status FROM sys.dm_exec_sessions"
+                " WHERE database_id = DB_ID() AND session_id <> @@SPID AND is_user_process = 1"
+            )
+            return [f"{program} {status}" for program, status in cursor.fetchall()]
 
+    def _sessions_left(self) -> list[str]:
         try:
-            poll_until(lambda: not sessions(), self.seconds_to_vanish)
+            poll_until(lambda: not self.sessions(), self.seconds_to_vanish)
         except AssertionError:
-            return [f"a SQL Server session is still open: {row}" for row in sessions()]
+            return [f"a SQL Server session is still open: {session}" for session in self.sessions()]
         return []
 
     def end(self) -> None:

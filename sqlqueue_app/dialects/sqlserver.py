@@ -152,11 +152,13 @@ def lacks_number(error: BaseException) -> bool:
 def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:
     state = str(error.args[0]) if error.args else ""
     text = str(error.args[1]) if len(error.args) > 1 else ""
+    if "(SQLDriverConnect)" in text:
+        # The numbers are those of statements; and a login that took too long has the state of a statement that did.
+        return ConnectionLost if state == "HYT00" else _STATES.get(state)
     for number in _NUMBER.findall(text):
         if int(number) in _NUMBERS:
             return _NUMBERS[int(number)]
-    # The one state of a statement that took too long and of a login that did.
-    return ConnectionLost if state == "HYT00" and "(SQLDriverConnect)" in text else _STATES.get(state)
+    return _STATES.get(state)
 
 
 @cache

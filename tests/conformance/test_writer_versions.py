@@ -131,16 +131,15 @@ def found(bench: Bench, queue: str) -> list[RawRow]:
     return read_rows(bench.database.connection, queue)
 
 
-def _at(catalog: str, text: Any) -> Any:
-    return text.replace("[nsb]", catalog) if isinstance(text, str) else text
+def _here(bench: Bench, text: Any) -> Any:
+    """The peer is in the same catalog."""
+    catalog = bench.database.catalog()
+    return text.replace("[nsb]", f"[{catalog}]") if catalog and isinstance(text, str) else text
 
 
 def write(bench: Bench, layout: str, row: tuple[str, dict[str, str | None], Any], body: bytes = b"{}", **more: Any) -> None:
     row_id, headers, columns = row
-    if bench.database.vendor == "sqlserver":
-        # the peer is in the same catalog
-        here = f"[{bench.database.catalog()}]"
-        headers, columns = ({key: _at(here, text) for key, text in texts.items()} for texts in (headers, columns))
+    headers, columns = ({key: _here(bench, text) for key, text in texts.items()} for texts in (headers, columns))
     queue = more.pop("queue", "Sales")
     if layout == "postgresql":
         columns = {}
@@ -227,10 +226,10 @@ def test_what_passes_through_us_keeps_what_its_columns_said(bench: Bench, layout
 
     (row,) = found(bench, queue)
     assert (row.headers["NServiceBus.MessageId"], row.headers["NServiceBus.CorrelationId"]) == (ASKED, TALK)
-    assert row.headers["NServiceBus.ReplyToAddress"] == writer.peer
+    assert row.headers["NServiceBus.ReplyToAddress"] == (peer := _here(bench, writer.peer))
     assert row.headers.get("NServiceBus.SqlServer.CallbackQueue") == writer.callback_queue
     if layout != "postgresql":
-        assert (row.correlation_id, row.reply_to_address) == (TALK, writer.peer)
+        assert (row.correlation_id, row.reply_to_address) == (TALK, peer)
 
 
 @PASSING_WRITER

@@ -292,7 +292,7 @@ def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
 # --- the size of the house ----------------------------------------------------------------------------------------------------
 
 MOST_FILES = 215
-MOST_LINES = 52_500
+MOST_LINES = 53_500
 
 
 def test_the_package_has_few_files() -> None:

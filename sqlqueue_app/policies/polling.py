@@ -100,6 +100,41 @@ class SlowTaskMonitor:
         return extra
 
 
+# A look at the threads of a queue while all of them are busy. Two looks make 20 to 40 ms.
+BUSY_LOOK_SECONDS: Final = 0.02
+BUSY_LOOKS: Final = 2
+
+
+@dataclass(slots=True)
+class BusyThreads:
+    """Which polling threads are inside a message, so that one thread is always free to look for the next message.
+
+    An addition of ours to the algorithm of version 2.1 (docs/internals/endpoints.md#ramp-up-controller): there a message waits for
+    the handler before it until that has run for 5 to 10 seconds. The caller looks every BUSY_LOOK_SECONDS while all threads are
+    busy. Not thread-safe: callers hold one lock.
+    """
+
+    _looks: dict[int, int] = field(default_factory=dict)
+
+    def began(self, thread: int) -> None:
+        """The thread has received a message, or a batch of them."""
+        self._looks[thread] = 0
+
+    def done(self, thread: int) -> None:
+        """The thread is free again, or gone."""
+        self._looks.pop(thread, None)
+
+    def free(self, live: int) -> int:
+        """How many of the live threads are in no message."""
+        return live - len(self._looks)
+
+    def look(self, live: int) -> bool:
+        """Count a look; True asks for a thread, because each of the live ones was in the same message at the last look too."""
+        for thread in self._looks:
+            self._looks[thread] += 1
+        return not self.free(live) and all(looks >= BUSY_LOOKS for looks in self._looks.values())
+
+
 @dataclass(slots=True)
 class ThreadBudget:
     """How many polling threads of one queue live, at most `maximum`, which may change. Not thread-safe: callers hold one lock."""

@@ -15,7 +15,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.base import BaseScheduler
 from django.db import connections
 
-from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS
+from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS, SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
 
@@ -162,6 +162,42 @@ def _new_connections() -> Iterator[None]:
         connections.close_all()
 
 
+class BusyWatch:
+    """Looks at the receivers while all threads of one are busy, in one thread, which sleeps otherwise. `join` after the stop."""
+
+    def __init__(self, receivers: Sequence[Receiver], stop: StopSignal) -> None:
+        self._receivers = receivers
+        self._stop = stop
+        self._message = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sqlqueue-busy")
+        stop.subscribe(self._message.set)
+        for receiver in receivers:
+            receiver.on_message = self._on_message
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join()
+
+    def _on_message(self) -> None:
+        # Called for each message: without the lock of the event where that is set.
+        if not self._message.is_set():
+            self._message.set()
+
+    def _run(self) -> None:
+        with self._stop.failing_with(logger, "the thread that watches for busy receivers died"):
+            while not self._stop.is_set():
+                self._message.wait()
+                self._message.clear()
+                while not self._stop.wait(BUSY_LOOK_SECONDS):
+                    # Every receiver is asked, whatever the first one answers.
+                    if not sum(receiver.look() for receiver in self._receivers):
+                        break
+
+
 class Worker:
     """Runs receivers until the stop signal is set, then drains. Started once, in one thread; `stop` may be set from anywhere.
 
@@ -180,6 +216,8 @@ class Worker:
             for each in self.receivers
         ]
         background = BackgroundJobs([*ticks, *self._jobs], died=self._stop.fail)
+        watch = BusyWatch(self.receivers, self._stop)
+        watch.start()
         try:
             for receiver in self.receivers:
                 receiver.start()
@@ -191,4 +229,5 @@ class Worker:
             self._stop.set()
             for receiver in self.receivers:
                 receiver.join()
+            watch.join()
             background.stop()

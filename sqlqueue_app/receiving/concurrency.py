@@ -11,6 +11,7 @@ from sqlqueue_app.policies.polling import (
     TRIGGERED_PAUSE_SECONDS,
     BackOff,
     Batch,
+    BusyThreads,
     FixedThread,
     RampUpController,
     SlowTaskMonitor,
@@ -27,6 +28,7 @@ class AdaptiveReceiver(Receiver):
     def __init__(self, queue: str, options: ReceiverOptions) -> None:
         super().__init__(queue, options)
         self._slow_tasks = SlowTaskMonitor()
+        self._busy = BusyThreads()
 
     def start(self) -> None:
         """Start the first thread."""
@@ -39,23 +41,43 @@ class AdaptiveReceiver(Receiver):
         for _ in range(extra):
             self._start_thread("slow message")
 
+    def look(self) -> bool:
+        """One more thread where all of them are busy with the same messages as at the last look; see `Receiver.look`."""
+        with self._lock:
+            asks = self._busy.look(self._budget.live)
+            may_ask = not self._busy.free(self._budget.live) and self._budget.live < self._budget.maximum
+        if asks:
+            self._start_thread("all threads are busy")
+        return may_ask
+
+    def _concurrency_changed(self) -> None:
+        super()._concurrency_changed()
+        self.on_message()
+
     def _work(self, number: int, poller: Poller) -> None:
         while True:
             self._poll_until_idle(number, poller)
             with self._lock:
-                # The last thread stays, with fresh counters: the same as a new one, without a new connection.
-                if self._stop.is_set() or self._budget.live > 1:
+                # The last free thread stays, with fresh counters: the same as a new one, without a new connection.
+                if self._stop.is_set() or self._budget.has_surplus or self._busy.free(self._budget.live) > 1:
                     self._ended(number)
                     return
 
     def _ended(self, number: int) -> None:
         super()._ended(number)
         self._slow_tasks.ended(number)
+        self._busy.done(number)
+
+    @property
+    def _free_threads(self) -> int:
+        with self._lock:
+            return self._busy.free(self._budget.live)
 
     def _poll_until_idle(self, number: int, poller: Poller) -> None:
         """The loop of one thread, until its ramp-up controller, a surplus of threads or the stop ends it."""
         controller = RampUpController()
         watch = Watch(self.wake_up) if self.wake_up is not None else None
+
         outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
         while not self._stop.is_set():
             if self.gate.is_closed:
@@ -72,21 +94,39 @@ class AdaptiveReceiver(Receiver):
                 self._start_thread("ramp-up")
             mark = self._outage.mark
             try:
-                succeeded = poller.poll(watch.begin() if watch is not None else None)
+                succeeded = self._poll(number, poller, watch)
             except DatabaseError as error:
                 self._noticed(error, poller, mark)
-                # One thread stays and tries again, the others end.
-                if self.live_threads > 1:
+                # One free thread stays and tries again, the others end.
+                if self._free_threads > 1:
                     return
                 self._stop.wait(outage.next_wait())
                 continue
             self._outage.over(mark)
             outage.reset()
             wait = controller.polled(succeeded=succeeded)
-            if watch is not None and watch.saw_nothing and self.live_threads == 1:
+            if watch is not None and watch.saw_nothing and self._free_threads == 1:
                 self._idle_wait_alone(number, wait)
             elif wait:
                 self._wait(wait)
+
+    def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
+        """One poll, during which the thread is busy from the message on."""
+        seen = watch.begin() if watch is not None else None
+
+        def received(found: bool) -> None:
+            if seen is not None:
+                seen(found)
+            if found:
+                with self._lock:
+                    self._busy.began(number)
+                self.on_message()
+
+        try:
+            return poller.poll(received)
+        finally:
+            with self._lock:
+                self._busy.done(number)
 
     def _sit_out(self, number: int, poller: Poller) -> None:
         with self._lock:
@@ -95,7 +135,7 @@ class AdaptiveReceiver(Receiver):
         super()._sit_out(number, poller)
 
     def _idle_wait_alone(self, number: int, wait: float) -> None:
-        """What the last thread does at an empty queue; the others wait as usual, so that they end as usual."""
+        """What the last free thread does at an empty queue; the others wait as usual, so that they end as usual."""
         with self._lock:
             # A long idle wait is no slow message.
             self._slow_tasks.ended(number)

@@ -307,6 +307,8 @@ class Receiver(ABC):
         self._threads: set[threading.Thread] = set()
         self._pollers: set[Poller] = set()
         self._received_by_ended_threads = 0
+        self.on_message: Callable[[], None] = lambda: None
+        """Called when a thread may have become busy, by that thread: from then on `look` is to be called. Set before the start."""
         self.gate = PauseGate(options.stop)
         self._sitting_out = 0
         self._threads_refused = False
@@ -389,6 +391,10 @@ class Receiver(ABC):
 
     def tick(self) -> None:  # noqa: B027 - most models have nothing to watch
         """Called every few seconds, for models that watch how long messages take."""
+
+    def look(self) -> bool:
+        """Called every BUSY_LOOK_SECONDS after `on_message`, for as long as it returns True."""
+        return False
 
     def join(self) -> None:
         """Wait until every thread has finished the message it was at."""

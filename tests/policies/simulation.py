@@ -11,7 +11,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sqlqueue_app.policies.polling import SLOW_TASK_TICK_SECONDS, RampUpController, SlowTaskMonitor, Step, ThreadBudget
+from sqlqueue_app.policies.polling import (
+    BUSY_LOOK_SECONDS,
+    SLOW_TASK_TICK_SECONDS,
+    BusyThreads,
+    RampUpController,
+    SlowTaskMonitor,
+    Step,
+    ThreadBudget,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,8 @@ class Poll:
 class Simulation:
     """`arrivals` are the times at which messages come, in order; `handling` gives the milliseconds that each takes to handle.
 
-    `failed` says of a message whether its poll counts as a failure (expired, poison). A poll itself takes no time.
+    `failed` says of a message whether its poll counts as a failure (expired, poison). A poll itself takes no time. Without `looks`
+    it is the algorithm of version 2.1 alone.
     """
 
     maximum: int
@@ -35,6 +44,7 @@ class Simulation:
     handling: Callable[[int], int] = lambda _: 1
     failed: Callable[[int], bool] = lambda _: False
     monitored: bool = True
+    looks: bool = False
     polls: list[Poll] = field(default_factory=list)
     live: list[tuple[int, int]] = field(default_factory=list)
     """The number of live threads after each change of it."""
@@ -51,6 +61,8 @@ class Simulation:
         self._numbers = itertools.count(1)
         self._budget = ThreadBudget(self.maximum)
         self._monitor = SlowTaskMonitor()
+        self._busy = BusyThreads()
+        self._is_looking = False
         self._taken = 0
 
     def run(self, until: int) -> Simulation:
@@ -86,9 +98,27 @@ class Simulation:
             self._request(now, "slow message")
         self._at(now + round(SLOW_TASK_TICK_SECONDS * 1000), self._tick)
 
+    def _look(self, now: int) -> None:
+        asks = self._busy.look(self._budget.live)
+        self._is_looking = not self._busy.free(self._budget.live) and self._budget.live < self.maximum
+        if asks:
+            self._request(now, "all threads are busy")
+        if self._is_looking:
+            self._at(now + round(BUSY_LOOK_SECONDS * 1000), self._look)
+
+    def _received(self, now: int, thread: int) -> None:
+        self._busy.began(thread)
+        if self.looks and not self._is_looking:
+            self._is_looking = True
+            self._at(now + round(BUSY_LOOK_SECONDS * 1000), self._look)
+
     def _loop(self, now: int, thread: int, controller: RampUpController) -> None:
+        self._busy.done(thread)
         self._monitor.loop_began(thread)
         step = controller.next_step()
+        if step is Step.END and self.looks and self._budget.live > 1 and self._busy.free(self._budget.live) == 1:
+            controller = RampUpController()
+            step = controller.next_step()
         if step is Step.END:
             self._monitor.ended(thread)
             was_last = self._budget.ended()
@@ -106,6 +136,7 @@ class Simulation:
         else:
             wait = controller.polled(succeeded=True)
             busy = self.handling(message)
+            self._received(now, thread)
             self.handled[message] = now, thread
         self._at(now + busy + round(wait * 1000), lambda then: self._loop(then, thread, controller))
 

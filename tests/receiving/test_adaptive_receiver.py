@@ -22,15 +22,21 @@ class Script:
     handling = False
     received = 0
 
-    def __init__(self, poll: Callable[[], bool]) -> None:
+    def __init__(self, poll: Callable[[], bool], *, in_message: Callable[[], None] = lambda: None) -> None:
         self._poll = poll
+        self._in_message = in_message
         self.closed = 0
 
     def __call__(self) -> Script:
         return self
 
     def poll(self, received: Callable[[bool], None] | None = None) -> bool:
-        return self._poll()
+        found = self._poll()
+        if received is not None:
+            received(found)
+        if found:
+            self._in_message()
+        return found
 
     def peek(self) -> int:
         raise NotImplementedError
@@ -40,9 +46,11 @@ class Script:
 
 
 @contextmanager
-def receiver(poll: Callable[[], bool], *, maximum: int = 4) -> Iterator[tuple[AdaptiveReceiver, ImpatientStop, Script]]:
+def receiver(
+    poll: Callable[[], bool], *, maximum: int = 4, in_message: Callable[[], None] = lambda: None
+) -> Iterator[tuple[AdaptiveReceiver, ImpatientStop, Script]]:
     stop = ImpatientStop()
-    script = Script(poll)
+    script = Script(poll, in_message=in_message)
     made = AdaptiveReceiver("Sales", ReceiverOptions(maximum=maximum, new_poller=script, stop=stop, name="sqlqueue-test"))
     try:
         yield made, stop, script
@@ -103,6 +111,79 @@ def test_a_slow_message_brings_one_more_thread_at_the_second_tick() -> None:
         assert in_poll.acquire(timeout=60)
         stop.set()
         release.set()
+
+
+def test_a_thread_is_started_where_all_are_busy_at_two_looks_up_to_the_maximum() -> None:
+    go_on = threading.Event()
+    busy = threading.Semaphore(0)
+
+    def handle() -> None:
+        busy.release()
+        go_on.wait(60)
+
+    with receiver(lambda: not go_on.is_set(), maximum=3, in_message=handle) as (made, _, _):
+        made.start()
+        looks = []
+        for live in (1, 2, 3):
+            assert busy.acquire(timeout=60)
+            looks.append((made.look(), made.live_threads == live))
+            made.look()
+        # at the maximum there is nothing more to look for
+        assert looks == [(True, True), (True, True), (False, True)]
+        assert made.live_threads == 3
+        go_on.set()
+
+
+def test_the_only_free_thread_stays_while_the_others_are_busy() -> None:
+    go_on = threading.Event()
+    busy = threading.Event()
+    first = threading.Lock()
+    polls: list[int] = []
+
+    def poll() -> bool:
+        if first.acquire(blocking=False):
+            return True
+        polls.append(threading.get_ident())
+        return False
+
+    def handle() -> None:
+        busy.set()
+        go_on.wait(60)
+
+    with receiver(poll, in_message=handle) as (made, _, _):
+        made.start()
+        assert busy.wait(60)
+        made.look()
+        assert made.look()
+        poll_until(lambda: len(polls) > 21, what="the free thread has found nothing for three rounds")
+        assert made.live_threads == 2
+        assert len(set(polls)) == 1
+        go_on.set()
+        poll_until(lambda: made.live_threads == 1, what="one of two free threads ends")
+
+
+def test_the_only_free_thread_waits_for_the_database_while_the_others_are_busy() -> None:
+    go_on = threading.Event()
+    busy = threading.Event()
+    first = threading.Lock()
+
+    def poll() -> bool:
+        if first.acquire(blocking=False):
+            return True
+        raise ConnectionLost("gone")
+
+    def handle() -> None:
+        busy.set()
+        go_on.wait(60)
+
+    with receiver(poll, in_message=handle) as (made, stop, _):
+        made.start()
+        assert busy.wait(60)
+        made.look()
+        made.look()
+        poll_until(lambda: len(stop.waited) >= 6, what="it has looked for the database several times")
+        assert stop.waited[:6] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+        go_on.set()
 
 
 def test_an_outage_ends_all_threads_but_one(caplog: pytest.LogCaptureFixture) -> None:

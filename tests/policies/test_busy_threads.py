@@ -1,0 +1,117 @@
+"""A thread more where all threads of a queue are inside a message: our addition to the algorithm of version 2.1.
+
+See docs/internals/endpoints.md#ramp-up-controller.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS, BUSY_LOOKS, BusyThreads
+from tests.policies.simulation import Poll, Simulation
+
+WITHIN = 50
+
+
+def test_a_thread_is_asked_for_within_50_ms() -> None:
+    assert BUSY_LOOK_SECONDS * BUSY_LOOKS * 1000 <= WITHIN - 10
+
+
+def test_it_is_asked_for_at_the_second_look_at_the_same_messages() -> None:
+    busy = BusyThreads()
+    busy.began(1)
+    assert [busy.look(1), busy.look(1)] == [False, True]
+
+
+def test_another_message_is_counted_from_its_begin() -> None:
+    busy = BusyThreads()
+    busy.began(1)
+    busy.look(1)
+    busy.done(1)
+    busy.began(1)
+    assert [busy.look(1), busy.look(1)] == [False, True]
+
+
+def test_none_is_asked_for_while_one_is_free() -> None:
+    busy = BusyThreads()
+    busy.began(1)
+    busy.began(2)
+    assert [busy.look(3) for _ in range(100)] == [False] * 100
+    assert busy.free(3) == 1
+
+
+def test_a_thread_that_is_gone_counts_no_longer() -> None:
+    busy = BusyThreads()
+    busy.began(1)
+    busy.began(2)
+    busy.look(2)
+    busy.done(2)
+    assert busy.look(1)
+
+
+# --- on a clock ---------------------------------------------------------------------------------------------------------------
+
+
+def test_slow_messages_are_handled_side_by_side() -> None:
+    run = Simulation(4, arrivals=[0] * 8, handling=lambda _: 2_000, looks=True).run(60_000)
+
+    begins = sorted(begin for begin, _ in run.handled.values())
+    assert begins[:4] == [0, 40, 80, 120]
+    assert max(begins) + 2_000 <= 4_200
+
+
+def test_a_message_that_comes_behind_a_slow_one_waits_for_a_poll_and_not_for_the_handler() -> None:
+    """The free thread looks as often as the only thread of a queue at rest."""
+    for arrival in range(100, 7_000, 100):
+        run = Simulation(4, arrivals=[0, arrival], handling=lambda message: 8_000 if message == 0 else 1, looks=True).run(20_000)
+        assert run.handled[1][0] - arrival <= 1_000
+
+
+@pytest.mark.parametrize("takes", [1, 5, 15])
+def test_quick_messages_bring_no_thread_that_version_2_1_would_not(takes: int) -> None:
+    arrivals = [number * 20 for number in range(500)]
+    with_looks = Simulation(8, arrivals=arrivals, handling=lambda _: takes, looks=True).run(20_000)
+    without = Simulation(8, arrivals=arrivals, handling=lambda _: takes).run(20_000)
+
+    assert with_looks.requests == without.requests
+    assert with_looks.polls == without.polls
+
+
+def test_an_idle_queue_is_asked_no_more_often() -> None:
+    assert Simulation(8, looks=True).run(3_600_000).polls == Simulation(8).run(3_600_000).polls
+
+
+def test_the_only_free_thread_stays_and_looks_as_an_idle_one() -> None:
+    run = Simulation(8, arrivals=[0], handling=lambda _: 3_600_000, looks=True, monitored=False).run(3_599_000)
+
+    assert run.live == [(0, 1), (40, 2)]
+    looking = [poll for poll in run.polls if poll.thread == 2]
+    idle = [Poll(poll.at + 40, 2, False) for poll in Simulation(8).run(3_598_960).polls]
+    assert [poll.at for poll in looking] == [poll.at for poll in idle]
+
+
+def test_threads_that_are_no_longer_needed_end() -> None:
+    run = Simulation(8, arrivals=[0] * 8, handling=lambda _: 5_000, looks=True).run(60_000)
+
+    assert max(live for _, live in run.live) == 8
+    assert run.threads_at(60_000) == 1
+
+
+@settings(max_examples=200)
+@given(
+    maximum=st.integers(1, 6),
+    arrivals=st.lists(st.integers(0, 20_000), max_size=30).map(sorted),
+    takes=st.lists(st.sampled_from([1, 10, 30, 100, 2_000, 30_000]), min_size=30, max_size=30),
+)
+def test_while_the_maximum_is_not_reached_no_message_waits_long(maximum: int, arrivals: list[int], takes: list[int]) -> None:
+    """Whatever comes, a message waits longer than at an idle queue only where there are as many threads as there may be."""
+    run = Simulation(maximum, arrivals=arrivals, handling=takes.__getitem__, looks=True).run(400_000)
+
+    assert len(run.handled) == len(arrivals)
+    assert max((live for _, live in run.live), default=1) <= maximum
+    for message, arrival in enumerate(arrivals):
+        begin = run.handled[message][0]
+        if begin - arrival > 1_000 + WITHIN:
+            assert any(run.threads_at(time) == maximum for time in range(arrival, begin))

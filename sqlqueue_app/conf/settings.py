@@ -118,7 +118,7 @@ class EndpointSettings:
     concurrency_model: ConcurrencyModel = "adaptive"
     max_concurrency: Count | None = None
     batch_size: Count | Literal["auto"] = 1
-    wake_up: Flag = False
+    wake_up: Flag | None = None
     callbacks: Flag = True
     callback_concurrency: Count = 1
     instance: QueueName | None = None

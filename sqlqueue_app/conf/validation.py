@@ -70,7 +70,7 @@ class Code(StrEnum):
     TASKS_WITHOUT_APP = "sqlqueue.E041"
     SLOW_PEEK = "sqlqueue.W001"
     SQLITE_TRANSACTION_MODE = "sqlqueue.W003"
-    WAKE_UP_OFF_POSTGRESQL = "sqlqueue.W004"
+    WAKE_UP_ON_SQLSERVER = "sqlqueue.W004"
     SCHEDULE_WITHOUT_ROUTE = "sqlqueue.W005"
 
 
@@ -503,10 +503,10 @@ def _is_woken_in_time(endpoint: EndpointSettings, at: KeyPath, dialect: str | No
         place = at / "PEEK_DELAY"
         message = f"{place} is {endpoint.peek_delay_seconds:g} seconds: a message may wait that long in an idle queue"
         yield Problem(place, message, f"choose at most {_SLOW_PEEK_SECONDS} seconds", Code.SLOW_PEEK)
-    if endpoint.wake_up and dialect is not None and dialect != "postgresql":
+    if endpoint.wake_up and dialect == "sqlserver":
         place = at / "WAKE_UP"
-        message = f"{place} is True, but only PostgreSQL wakes receivers: the queues are on {_TITLES[dialect]} and are polled"
-        yield Problem(place, message, "remove the key, or set it where the queues are on PostgreSQL", Code.WAKE_UP_OFF_POSTGRESQL)
+        message = f"{place} is True, but the queues are on SQL Server, which cannot wake receivers: they are polled"
+        yield Problem(place, message, "remove the key", Code.WAKE_UP_ON_SQLSERVER)
 
 
 _RULES: Final = (_schemas_and_catalogs_fit_database, _local_endpoints_have_no_schema, _queues_are_not_shared, _names_fit)

@@ -204,7 +204,8 @@ class ReceivingEndpoint:
         """What new messages wake; nothing with --until-empty, which looks at each queue again and again."""
         if empty is not None:
             return None
-        listens = self.config.wake_up and queue.table.dialect.name == "postgresql"
+        dialect = queue.table.dialect.name
+        listens = self.config.wake_up is not False if dialect == "sqlite" else bool(self.config.wake_up) and dialect == "postgresql"
         if queue.is_callback_queue:
             return CallbackWakeUp(queue.name, queue.table.qualified, stop, listens=listens)
         if not listens:

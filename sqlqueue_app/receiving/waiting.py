@@ -13,7 +13,8 @@ from typing import Final, Protocol
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
-from sqlqueue_app.tables.announcements import Interrupted, ListeningConnection
+from sqlqueue_app.tables.announcements import Interrupted, listening_connection
+from sqlqueue_app.tables.connections import connection_of
 
 logger = logging.getLogger("sqlqueue.receive")
 
@@ -355,7 +356,7 @@ class WakeUpListener:
         self._stop = stop
         self._find_seconds = find_seconds
         self._clock = clock
-        self._line = ListeningConnection(alias)
+        self._line = listening_connection(alias)
         self._without_push: frozenset[str] | None = None
         self._lost = False
         self._thread = threading.Thread(target=self._run, name="sqlqueue-wake-up")
@@ -448,7 +449,8 @@ def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *
     The stop comes before its end.
     """
     known: list[Woken] = [each for each in wake_ups if each is not None and each.listens]
-    if known:
+    # Every change of a SQLite file would have those look, too.
+    if known and connection_of(alias).vendor != "sqlite":
         known += also
     if not known:
         yield

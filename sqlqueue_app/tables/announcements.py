@@ -1,7 +1,4 @@
-"""Announcements of new rows, which wake idle receivers with the commit: by inserts, by triggers, and how to listen for them.
-
-PostgreSQL only.
-"""
+"""How idle receivers hear of new rows: announcements by inserts and triggers on PostgreSQL, changes of the file on SQLite."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -31,7 +29,7 @@ from sqlqueue_app.dialects.schema import (
     wake_up_lock,
 )
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, table_exists
 from sqlqueue_app.tables.installation import Finding, FindingKind
 from sqlqueue_app.tables.queue import COPY_FROM_ROWS, QueueTable, all_or_none, can_copy, queue_table
@@ -275,6 +273,73 @@ class ListeningConnection:
             self._connection.pgconn.finish()
         if self._task is not None:
             self._task.cancel()
+
+
+# Between two looks at a SQLite file. A look takes 2 microseconds in SQLite, and no transaction.
+CHANGE_SECONDS = 0.02
+
+
+class WatchedFile:
+    """Notices that another connection has changed a SQLite file, with the interface of a `ListeningConnection`.
+
+    `PRAGMA data_version` (https://www.sqlite.org/pragma.html#pragma_data_version) says whether, not what: each change is one of
+    every channel. Used by one thread; `interrupt` may be called from any.
+    """
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._interrupted = threading.Event()
+        self._channels: set[str] = set()
+        self._version: int | None = None
+
+    def interrupt(self) -> None:
+        """End the wait that goes on, and every later one: they raise Interrupted."""
+        self._interrupted.set()
+
+    def open(self, channels: Iterable[str]) -> None:
+        """Connect. DatabaseError if that cannot be."""
+        self.close()
+        self._channels = set(channels)
+        connection = connection_of(self._alias)
+        with database_errors(dialect_of_connection(connection), "watch the database file"), connection.cursor() as cursor:
+            # A writer that locks the whole file must not hold up the stop.
+            cursor.execute("PRAGMA busy_timeout = 0")
+        self._version = self._data_version()
+
+    def channels_with_trigger(self, tables: Mapping[str, str]) -> frozenset[str]:
+        """All channels: every change of the file is noticed, whoever makes it."""
+        return frozenset(tables.values())
+
+    def wait(self, seconds: float) -> set[str]:
+        """All channels as soon as the file has changed; empty after so many seconds. DatabaseError, Interrupted."""
+        deadline = time.monotonic() + seconds
+        while not self._interrupted.wait(CHANGE_SECONDS):
+            version = self._data_version()
+            if version != self._version:
+                self._version = version
+                return self._channels
+            if time.monotonic() >= deadline:
+                return set()
+        raise Interrupted
+
+    def close(self) -> None:
+        """Close the connection; it may be opened again."""
+        connection_of(self._alias).close()
+
+    dispose = close
+
+    def _data_version(self) -> int | None:
+        connection = connection_of(self._alias)
+        try:
+            with database_errors(dialect_of_connection(connection), "look whether the database file has changed"):
+                return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
+        except LockTimeout:
+            return self._version  # another connection writes, without a write-ahead log: the next look shows what
+
+
+def listening_connection(alias: str) -> ListeningConnection | WatchedFile:
+    """What hears of new rows in the database of this alias, PostgreSQL or SQLite; not connected."""
+    return (WatchedFile if connection_of(alias).vendor == "sqlite" else ListeningConnection)(alias)
 
 
 def _conninfo(alias: str) -> tuple[str, float]:

@@ -56,7 +56,7 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "CONCURRENCY_MODEL": "adaptive",
     "MAX_CONCURRENCY": None,
     "BATCH_SIZE": 1,
-    "WAKE_UP": False,
+    "WAKE_UP": None,
     "CALLBACKS": True,
     "CALLBACK_CONCURRENCY": 1,
     "INSTANCE": None,

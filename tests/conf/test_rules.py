@@ -27,6 +27,7 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("sqlite", {"DEFAULT_SCHEMA": "dbo"}, "E015", 'SQLQUEUE["DEFAULT_SCHEMA"] is \'dbo\', but SQLite has no schemas and the queues are on SQLite'),
     ("sqlite", {"SCHEMA_FOR_QUEUE": {"a": "b"}}, "E015", "SQLQUEUE[\"SCHEMA_FOR_QUEUE\"] is {'a': 'b'}, but SQLite has no schemas and the queues are on SQLite"),
     ("sqlite", {"SCHEMA_FOR_ENDPOINT": {"a": "b"}}, "E015", "SQLQUEUE[\"SCHEMA_FOR_ENDPOINT\"] is {'a': 'b'}, but SQLite has no schemas and the queues are on SQLite"),
+    ("sqlserver", endpoints(WAKE_UP=True), "W004", f"{S}[\"WAKE_UP\"] is True, but the queues are on SQL Server, which cannot wake receivers: they are polled"),
     ("sqlserver", {**endpoints(), "SCHEMA_FOR_ENDPOINT": {"Sales": "s"}}, "E016", 'SQLQUEUE["SCHEMA_FOR_ENDPOINT"]["Sales"] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
     ("sqlserver", {**endpoints(), "CATALOG_FOR_ENDPOINT": {"Sales": "c"}}, "E016", 'SQLQUEUE["CATALOG_FOR_ENDPOINT"]["Sales"] names an endpoint of this process (SQLQUEUE["ENDPOINTS"]), expected another one'),
     ("postgresql", endpoints("Billing", SATELLITES={"Billing": {}}), "E017", f"{S}[\"SATELLITES\"][\"Billing\"] uses the queue 'Billing', which is the queue of endpoint 'Billing' already"),

@@ -11,7 +11,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core import checks
 from django.core.management import call_command
 from django.db import connections, transaction
 
@@ -238,15 +237,3 @@ def test_a_transaction_is_announced_once_though_the_trigger_is_there_too(bench: 
         listener.execute("NOTIFY done")
         heard = [notification.channel for notification in listener.notifies(timeout=60, stop_after=2)]
     assert heard == [wake_up_channel(bench.table("Sales").qualified), "done"]
-
-
-def test_on_sqlite_the_setting_is_a_warning_and_messages_are_polled_for(
-    sqlite_database: Any, handler_registry: None, calls: Calls, counting: object, events: Callable[[], list[str]]
-) -> None:
-    bench = Bench(sqlite_database)
-    bench.configure(WAKE_UP=True)
-    assert [message.id for message in checks.run_checks(tags=["sqlqueue"])] == ["sqlqueue.W004"]
-    with Running(bench):
-        by_own_send(bench, 1)
-        poll_until(lambda: len(calls.seen) == 1, 60)
-    assert "wake_up_on" not in events()

@@ -104,7 +104,7 @@ def test_status_and_admin_show_the_live_threads_of_every_model(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, sales: int, fast: int
 ) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.1)
-    # Beside a handler that takes long the adaptive model has a thread that looks for messages; at the second tick it starts another.
+    # Beside a slow handler the adaptive model has a thread that looks for messages; at the second tick it starts another.
     monkeypatch.setattr("sqlqueue_app.receiving.background.SLOW_TASK_TICK_SECONDS", 3600.0)
     bench.configure(MAX_CONCURRENCY=4, SATELLITES={"Sales.Fast": {"MAX_CONCURRENCY": 1}})
     go_on = threading.Event()

@@ -1,0 +1,150 @@
+"""New messages wake idle receivers on SQLite: the worker notices that another connection has changed the file."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from sqlqueue_app import send
+from sqlqueue_app.receiving.waiting import WakeUp
+from sqlqueue_app.tables.announcements import Interrupted, WatchedFile
+from tests.receiving.wake_ups import HEADERS, NEVER
+from tests.support.bench import Bench, Calls, Running
+from tests.support.waiting import done_within, poll_until
+from tests.support.worker_processes import address
+
+
+@pytest.fixture
+def bench(sqlite_bench: Bench) -> Bench:
+    sqlite_bench.configure()
+    return sqlite_bench
+
+
+@pytest.fixture
+def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
+    """What the workers of the test wait on; once a queue has come to rest, nothing but a wake-up has it polled again."""
+    made: list[WakeUp] = []
+
+    def recorded(*arguments: Any) -> WakeUp:
+        made.append(WakeUp(*arguments, idle_wait_seconds=NEVER))
+        return made[-1]
+
+    monkeypatch.setattr("sqlqueue_app.receiving.endpoint.WakeUp", recorded)
+    return made
+
+
+def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
+    return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
+
+
+def file_of(bench: Bench) -> str:
+    return str(bench.database.connection.settings_dict["NAME"])
+
+
+def by_own_send(bench: Bench, number: int) -> None:
+    send("Test.Message", {"n": number}, to=address(bench, "Sales"))
+
+
+def by_another_process(bench: Bench, number: int) -> None:
+    command = ["sqlqueue_send", address(bench, "Sales"), "--type", "Test.Message", "--body", json.dumps({"n": number})]
+    subprocess.run([sys.executable, "-m", "django", *command], env=bench.database.child_environment(), check=True)
+
+
+def by_insert(bench: Bench, number: int) -> None:
+    """Of a program that knows nothing of us."""
+    with closing(sqlite3.connect(file_of(bench))) as connection, connection:
+        values = ("11111111-2222-3333-4444-555555555555", HEADERS, json.dumps({"n": number}).encode())
+        connection.execute("INSERT INTO Sales (Id, Recoverable, Headers, Body) VALUES (?, 1, ?, ?)", values)
+
+
+@pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
+@pytest.mark.parametrize("sent", [by_another_process, by_insert, by_own_send])
+def test_an_idle_worker_is_woken_by_any_sender_without_any_setting(
+    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], model: str, sent: Callable[[Bench, int], None]
+) -> None:
+    bench.configure(CONCURRENCY_MODEL=model, MAX_CONCURRENCY=2)
+    with Running(bench):
+        for number in (1, 2):
+            poll_until(at_rest(wake_ups, 2 if model == "fixed" else 1), 60)
+            sent(bench, number)
+            poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
+    assert calls.seen == [{"n": 1}, {"n": 2}]
+
+
+def test_it_can_be_switched_off(bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]) -> None:
+    bench.configure(WAKE_UP=False)
+    with Running(bench):
+        poll_until(lambda: "worker_started" in events())
+    assert wake_ups == []
+    assert "wake_up_on" not in events()
+
+
+# --- the file -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched(bench: Bench) -> Iterator[WatchedFile]:
+    file = WatchedFile(bench.database.alias)
+    file.open(["a", "b"])
+    yield file
+    file.dispose()
+
+
+@pytest.fixture(params=["wal", "delete"])
+def writer(request: pytest.FixtureRequest, bench: Bench) -> Iterator[sqlite3.Connection]:
+    """Another connection, in this journal mode, which writes at once."""
+    bench.database.connection.close()
+    with closing(sqlite3.connect(file_of(bench), isolation_level=None)) as connection:
+        assert connection.execute(f"PRAGMA journal_mode = {request.param}").fetchone() == (request.param,)
+        connection.execute("CREATE TABLE other (n integer)")
+        yield connection
+
+
+def test_a_commit_of_another_connection_is_noticed_once(writer: sqlite3.Connection, watched: WatchedFile) -> None:
+    writer.execute("INSERT INTO other VALUES (1)")
+    assert watched.wait(60) == {"a", "b"}
+    assert watched.wait(0) == set()
+
+
+def test_what_is_not_committed_is_not_noticed(writer: sqlite3.Connection, watched: WatchedFile) -> None:
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("INSERT INTO other VALUES (1)")
+    assert watched.wait(0) == set()
+    writer.execute("ROLLBACK")
+    assert watched.wait(0) == set()
+
+
+def test_a_file_that_is_locked_is_looked_at_again(writer: sqlite3.Connection, watched: WatchedFile) -> None:
+    writer.execute("BEGIN EXCLUSIVE")
+    assert watched.wait(0) == set()
+    writer.execute("INSERT INTO other VALUES (1)")
+    writer.execute("COMMIT")
+    assert watched.wait(60) == {"a", "b"}
+
+
+def test_a_wait_ends_at_once_when_it_is_interrupted(bench: Bench) -> None:
+    watched = WatchedFile(bench.database.alias)
+    opened = threading.Event()
+
+    def watch() -> None:
+        watched.open(["a"])
+        opened.set()
+        try:
+            with pytest.raises(Interrupted):
+                watched.wait(NEVER)
+        finally:
+            watched.dispose()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    assert opened.wait(60)
+    watched.interrupt()
+    done_within(thread.join, what="the wait ends")

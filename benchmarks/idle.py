@@ -54,7 +54,12 @@ def measure_idle(
 ) -> Idle:  # fmt: skip
     """One worker with one endpoint, its callback queue included; its heartbeats and purges count as transactions."""
     database.fill(0)
-    options: dict[str, object] = {"HANDLERS": ["benchmarks.idle_handlers"], "WAKE_UP": wake_up, "CONCURRENCY_MODEL": model}
+    options: dict[str, object] = {
+        "HANDLERS": ["benchmarks.idle_handlers"],
+        "WAKE_UP": wake_up,
+        "CALLBACKS": True,
+        "CONCURRENCY_MODEL": model,
+    }
     environment = database.environment(QUEUE, **options)
     with database.connect() as connection:
         connection.execute(f'DROP TRIGGER IF EXISTS sqlqueue_wake_up ON "{QUEUE}"')

@@ -61,8 +61,6 @@ SQLQUEUE = {
     "ENDPOINTS": {
         name: {
             "HANDLERS": [f"project.shop.handlers.{name.lower()}"],
-            # two processes of each endpoint may wait for replies on this machine
-            "CALLBACK_QUEUES": 2,
             # copies of what was handled: the admin draws who sent what to whom
             "AUDIT_QUEUE": "audit",
             # so that the error queue is not empty for long

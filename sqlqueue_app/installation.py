@@ -26,8 +26,8 @@ def planned_tables(
 ) -> list[PlannedTable]:
     """The tables that the endpoints of the settings need in this dialect, each once, in the order of the settings.
 
-    Callback queues are planned for `instance_names`; None means this machine (or INSTANCE), an empty list none. `catalog` is the
-    connection's own on SQL Server. Uses no database. Raises AddressError for a name that the database cannot hold.
+    Callback queues are planned for `instance_names`; None means this machine (or INSTANCE) where CALLBACKS is True. `catalog` is
+    the connection's own on SQL Server. Uses no database. Raises AddressError for a name that the database cannot hold.
     """
     return _once(_tables(settings, settings.address_book(dialect, catalog), instance_names), dialect)
 
@@ -84,9 +84,9 @@ def _tables(settings: Settings, book: AddressBook, instance_names: Iterable[str]
 
 
 def _callback_queues(endpoint: EndpointSettings, instance_names: tuple[str, ...] | None) -> Iterator[str]:
-    if not endpoint.callbacks:
-        return
-    for instance in (instance_name(endpoint),) if instance_names is None else instance_names:
+    if instance_names is None:
+        instance_names = (instance_name(endpoint),) if endpoint.callbacks is True else ()
+    for instance in instance_names:
         yield from endpoint.callback_queue_names(instance)
 
 

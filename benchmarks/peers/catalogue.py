@@ -76,7 +76,7 @@ def _ours() -> Peer:
     two = f"{ADVISED}, 2 processes of 4 threads"
     return Peer(
         "sqlqueue", "sqlqueue", ["sqlqueue"],
-        "run_sqlqueue_worker (a supervisor and N processes), WAKE_UP with its trigger, CALLBACK_QUEUES 32; batch: BATCH_SIZE auto; "
+        "run_sqlqueue_worker (a supervisor and N processes), WAKE_UP with its trigger; batch: BATCH_SIZE auto; "
         "at rest and killed without --cpu-affinity",
         Promise(
             "yes, `send()` joins the transaction",

@@ -45,8 +45,7 @@ class Play:
         self._sender = Sender(self.python, f"{ADAPTERS}.{peer.adapter}", self._environment, self._directory / "sender.log")
 
     def _ours(self) -> dict[str, str]:
-        # a killed process keeps its callback queue for 40 s: eight of them, the default, are not enough for as many kills a minute
-        options = {"HANDLERS": [f"{ADAPTERS}.handlers_ours"], "WAKE_UP": True, "CALLBACK_QUEUES": 32}
+        options = {"HANDLERS": [f"{ADAPTERS}.handlers_ours"], "WAKE_UP": True}
         environment = self.server.environment(QUEUE, **options)
         install = [sys.executable, "-m", "django", "sqlqueue_install", "--wake-up"]
         subprocess.run(install, env=environment, check=True, stdout=subprocess.DEVNULL)

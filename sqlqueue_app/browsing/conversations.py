@@ -29,7 +29,7 @@ from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseE
 from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.models import CopyFate, FailedMessage, FailureStatus, Instance, LakeCopy
+from sqlqueue_app.models import CallbackQueue, CopyFate, FailedMessage, FailureStatus, Instance, LakeCopy
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import known_delayed_tables
@@ -457,10 +457,10 @@ def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], Sc
     return [row for row in found if wanted.fits(row.headers)], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, longer), ()
 
 
-def _tables(settings: Settings, instances: Sequence[Instance]) -> list[tuple[KnownQueue, bool]]:
+def _tables(settings: Settings, holders: Sequence[Instance | CallbackQueue]) -> list[tuple[KnownQueue, bool]]:
     """All queues of the database (False) and all tables of delayed messages (True)."""
     listed = listed_tables(settings.database)
-    known = known_queues(settings, instances)
+    known = known_queues(settings, holders)
     there = {table_key(table.address) for table in listed if table.layout is not None}
     delayed = {table_key(table.address) for table in listed if table.is_delayed}
     queues = [each for each in (*known, *other_queues(settings, known, listed)) if table_key(each.address) in there]

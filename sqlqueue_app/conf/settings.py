@@ -119,7 +119,7 @@ class EndpointSettings:
     max_concurrency: Count | None = None
     batch_size: Count | Literal["auto"] = 1
     wake_up: Flag | None = None
-    callbacks: Flag = True
+    callbacks: Flag | Literal["on_request"] = "on_request"
     callback_concurrency: Count = 1
     instance: QueueName | None = None
     callback_queues: Count = 8
@@ -171,12 +171,15 @@ class EndpointSettings:
         """Whether SATELLITES gives the queue a number of its own."""
         return queue in self.satellites and self.satellites[queue].max_concurrency is not None
 
+    def callback_queue_name(self, instance: str, number: int) -> str:
+        """The callback queues of an instance: `<E>.<I>`, `<E>.<I>-2`, … (docs/internals/decisions.md#callback-queues)."""
+        return f"{self.name}.{instance}" if number == 1 else f"{self.name}.{instance}-{number}"
+
     def callback_queue_names(self, instance: str) -> tuple[str, ...]:
-        """The pool of an instance: `<E>.<I>`, `<E>.<I>-2`, … (docs/internals/decisions.md#callback-queues)."""
+        """Those that the installer makes for an instance; none where CALLBACKS is False."""
         if not self.callbacks:
             return ()
-        first = f"{self.name}.{instance}"
-        return (first, *(f"{first}-{number}" for number in range(2, self.callback_queues + 1)))
+        return tuple(self.callback_queue_name(instance, number) for number in range(1, self.callback_queues + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

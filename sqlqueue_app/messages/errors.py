@@ -62,10 +62,6 @@ class ProcessDied(SqlQueueError):
     """Processes died while they handled the message: stands in the error queue as its reason, and is never raised."""
 
 
-class CallbackQueuesHeld(ConfigurationError):
-    """No callback queue is free now, but one of them will be: a process that has died on this machine holds it still."""
-
-
 class WorkerFailed(SqlQueueError):
     """A worker has stopped because something of ours broke; started again it may work."""
 

@@ -16,6 +16,7 @@ from sqlqueue_app.models.anchors import (
     Subscription,
 )
 from sqlqueue_app.models.cluster import (
+    CallbackQueue,
     Claim,
     DistributedTransaction,
     EndpointExpectation,
@@ -65,6 +66,7 @@ __all__ = [
     "ActionResult",
     "Analytics",
     "BatchKind",
+    "CallbackQueue",
     "CheckResult",
     "Claim",
     "Conversation",

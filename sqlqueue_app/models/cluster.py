@@ -49,6 +49,19 @@ class Instance(models.Model):
         return f"{self.endpoint} on {self.host} ({self.pid})"
 
 
+class CallbackQueue(models.Model):
+    """A callback queue that a process holds or has held. `used_at` follows while it is held; `made`: not by the installer."""
+
+    callback_queue = models.CharField("callback queue", max_length=255, unique=True, help_text="literal name of the table")
+    endpoint = models.CharField("endpoint", max_length=255)
+    name = models.CharField("instance", max_length=255)
+    used_at = models.DateTimeField("last used at")
+    made = models.BooleanField("made by a process", default=False)
+
+    def __str__(self) -> str:
+        return self.callback_queue
+
+
 class Claim(models.Model):
     """Until when a task that one process does for the whole cluster is done or in progress.
 

@@ -36,6 +36,7 @@ from sqlqueue_app.receiving.handlers import (
     task_handlers,
 )
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
+from sqlqueue_app.receiving.instances import InstanceLease, lease_instance, managed_alias
 from sqlqueue_app.receiving.measures import Measures, SlowHandlers
 from sqlqueue_app.receiving.processing import ProcessorConfig, SharedFailures
 from sqlqueue_app.receiving.receiver import NewProcessor, QueuePoller, Receiver, ReceiverOptions
@@ -44,8 +45,9 @@ from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProce
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
+from sqlqueue_app.tables.announcements import install_wake_up_triggers
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, dialect_of_connection
-from sqlqueue_app.tables.installation import FindingKind, delayed_address, inspect_tables
+from sqlqueue_app.tables.installation import FindingKind, check_address, delayed_address, inspect_tables, install_tables
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.managed import HandledTable, TransactionLog, handled_elsewhere
 from sqlqueue_app.tables.queue import QueueTable, queue_table
@@ -134,6 +136,19 @@ class ReceivingEndpoint:
     def queue_exists(self, name: str) -> bool:
         """Whether the table of a literal queue name is there."""
         return queue_table(self.alias, self.book.of_queue(name)).exists()
+
+    def make_callback_queue(self, name: str) -> None:
+        """Make the table of a literal queue name, with what WAKE_UP needs. DatabaseError if this process may not."""
+        planned = [PlannedTable(TableKind.QUEUE, self.book.of_queue(name))]
+        check_address(planned[0].address, dialect_of_connection(connection_of(self.alias)).name)
+        install_tables(self.alias, planned, layout=self.settings.table_layout)
+        if self.config.wake_up and dialect_of_connection(connection_of(self.alias)).name == "postgresql":
+            install_wake_up_triggers(self.alias, planned)
+
+    def lease(self, *, concurrency: int) -> InstanceLease:
+        """Register this process with a callback queue. As `lease_instance`, which it calls."""
+        alias, exists, make = managed_alias(), self.queue_exists, self.make_callback_queue
+        return lease_instance(self.config, alias=alias, concurrency=concurrency, exists=exists, make=make)
 
     def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
         """The queues to receive from: the main one, the satellites, this process's callback queue."""

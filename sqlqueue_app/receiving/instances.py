@@ -1,7 +1,7 @@
 """Instances: the row that says a process of an endpoint is alive, and the lease of its callback queue.
 
-A callback queue belongs to one process at a time (docs/internals/decisions.md#callback-queues). Names come from a pool that the
-installer made; a process takes the first that is free, or whose holder was silent for a while. The database's clock decides.
+A callback queue belongs to one process at a time (docs/internals/decisions.md#callback-queues). A process takes the first name
+that is free, or whose holder was silent for a while, and makes the table where it is missing. The database's clock decides.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import count
 
 from django.db import IntegrityError, router, transaction
-from django.db.models import Q, QuerySet, Value
+from django.db.models import QuerySet, Value
 from django.db.models.functions import Now
 
 from sqlqueue_app import __version__
 from sqlqueue_app.conf import EndpointSettings, instance_name
-from sqlqueue_app.messages.errors import CallbackQueuesHeld, ConfigurationError, LockTimeout
-from sqlqueue_app.models import Claim, Instance
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, LockTimeout, TransientError
+from sqlqueue_app.models import CallbackQueue, Claim, Instance
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
@@ -42,7 +43,7 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLease:
-    """This process as the others see it. `callback_queue` is None where callbacks are off."""
+    """This process as the others see it. `callback_queue` is None if it holds none."""
 
     alias: str
     row_id: int
@@ -69,6 +70,12 @@ class InstanceLease:
 
     def release(self) -> None:
         """Give the callback queue back: the process ends."""
+        self.withdraw()
+        if self.callback_queue:
+            CallbackQueue.objects.using(self.alias).filter(callback_queue=self.callback_queue).update(used_at=Now())
+
+    def withdraw(self) -> None:
+        """Delete the row, with the callback queue as if it had not been used."""
         self._own().delete()
 
     def release_at_the_end(self, logger: logging.Logger) -> None:
@@ -82,26 +89,53 @@ class InstanceLease:
         return Instance.objects.using(self.alias).filter(pk=self.row_id, pid=os.getpid(), host=_host())
 
 
-def lease_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int, exists: Callable[[str], bool]) -> InstanceLease:
-    """Register this process as an instance of the endpoint and lease a callback queue for it, if it has callbacks.
+def register_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int) -> InstanceLease:
+    """Register this process as an instance of the endpoint, without a callback queue."""
+    fields = _this_process(endpoint.name, instance_name(endpoint), concurrency)
+    return InstanceLease(alias, Instance.objects.using(alias).create(**fields).pk, endpoint.name, None)
 
-    `exists` says whether a queue's table is there. ConfigurationError if every callback queue is taken or none was installed, and
-    if an explicitly set INSTANCE is held by another host. CallbackQueuesHeld if they are taken, but one of them by a process of
-    this machine that is gone.
+
+def lease_instance(
+    endpoint: EndpointSettings, *, alias: str, concurrency: int, exists: Callable[[str], bool], make: Callable[[str], object]
+) -> InstanceLease:
+    """Register this process as an instance of the endpoint that holds a callback queue: the first name that no live process holds.
+
+    `exists` says whether a queue's table is there, `make` makes it. ConfigurationError with the remedy if a table would have to be
+    made and cannot be; DatabaseError.
     """
     name = instance_name(endpoint)
-    _refuse_foreign_holder(endpoint, name, alias)
-    fields = _this_process(endpoint.name, name, concurrency)
-    pool = endpoint.callback_queue_names(name)
-    if not pool:
-        row = Instance.objects.using(alias).create(**fields)
-        return InstanceLease(alias, row.pk, endpoint.name, None)
-    return _lease_from(pool, endpoint, alias, fields, exists)
+    refusal: DatabaseError | None = None
+    for number in count(1):
+        queue = endpoint.callback_queue_name(name, number)
+        if refusal is not None and not exists(queue):
+            if number < endpoint.callback_queues:
+                continue
+            break
+        # The row comes before the table: of those who want the name one makes it, and nobody drops it meanwhile.
+        if (lease := claim_callback_queue(queue, alias=alias, endpoint=endpoint.name, name=name, concurrency=concurrency)) is None:
+            continue
+        try:
+            if is_made := not exists(queue):
+                make(queue)
+            known = {"endpoint": endpoint.name, "name": name, "used_at": Now(), **({"made": True} if is_made else {})}
+            CallbackQueue.objects.using(alias).update_or_create(callback_queue=queue, defaults=known)
+            return lease
+        except BaseException as error:
+            lease.release_at_the_end(logger)
+            if not isinstance(error, DatabaseError) or isinstance(error, TransientError):
+                raise
+            refusal = error
+    first, why = endpoint.callback_queue_name(name, 1), str(refusal).splitlines()[0]
+    raise ConfigurationError(
+        f"endpoint {endpoint.name!r} has no callback queue for this process: none from {first!r} on is free, and it cannot make "
+        f"one ({why}); as a role that may create tables run sqlqueue_install --instance {name}, with CALLBACK_QUEUES "
+        f"({endpoint.callback_queues}) no lower than the number of processes that ask, or set INSTANCE to a name that was installed"
+    ) from refusal
 
 
-def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str) -> InstanceLease | None:
-    """Lease the callback queue of a dead instance, so that no process takes it while it is removed; None if a live one has it."""
-    row_id = _take(queue, alias, _this_process(endpoint, name, 0))
+def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str, concurrency: int = 0) -> InstanceLease | None:
+    """Lease a callback queue, to use it or so that no process takes it while it is removed; None if a live one has it."""
+    row_id = _take(queue, alias, _this_process(endpoint, name, concurrency))
     return None if row_id is None else InstanceLease(alias, row_id, endpoint, queue)
 
 
@@ -124,54 +158,6 @@ def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, objec
     }
 
 
-def _lease_from(
-    pool: Sequence[str], endpoint: EndpointSettings, alias: str, fields: dict[str, object], exists: Callable[[str], bool]
-) -> InstanceLease:
-    installed = [queue for queue in pool if exists(queue)]
-    if not installed:
-        raise ConfigurationError(
-            f"endpoint {endpoint.name!r} has no callback queue on this machine: {pool[0]!r} does not exist; run sqlqueue_install, "
-            f"or sqlqueue_install --instance {fields['name']}, set INSTANCE to a name that was installed, or set CALLBACKS to False"
-        )
-    for queue in installed:
-        row_id = _take(queue, alias, fields)
-        if row_id is None:
-            continue
-        lease = InstanceLease(alias, row_id, endpoint.name, queue)
-        if exists(queue):
-            return lease
-        # Removed as a dead instance's in this very moment.
-        lease.release()
-    if held := _held_by_the_dead(installed, alias):
-        raise CallbackQueuesHeld(
-            f"endpoint {endpoint.name!r} has no free callback queue yet: {', '.join(held)} was held by a process of this machine "
-            f"that is gone, and is free {DEAD_AFTER_SECONDS:g} s after its last heartbeat; try again then"
-        )
-    raise ConfigurationError(
-        f"endpoint {endpoint.name!r} has no free callback queue: all of {', '.join(installed)} are leased by live processes; "
-        f"raise CALLBACK_QUEUES above {endpoint.callback_queues} and run sqlqueue_install, or stop a process"
-    )
-
-
-def _held_by_the_dead(queues: Sequence[str], alias: str) -> list[str]:
-    """Those whose holder does not run here any more. No process takes them for that: a container may bear this machine's name."""
-    rows = Instance.objects.using(alias).filter(callback_queue__in=queues, host=_host()).values_list("callback_queue", "pid")
-    return sorted(str(queue) for queue, pid in rows if not _runs(pid))
-
-
-def _runs(pid: int) -> bool:
-    # elsewhere that signal is none that only asks
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
     """The row that holds the queue now for this process; None if a live one has it."""
     try:
@@ -185,20 +171,6 @@ def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
     if row is not None and dead.filter(pk=row.pk).update(**fields) == 1:
         return int(row.pk)
     return None
-
-
-def _refuse_foreign_holder(endpoint: EndpointSettings, name: str, alias: str) -> None:
-    if endpoint.instance is None:
-        return
-    foreign = Instance.objects.using(alias).filter(
-        ~Q(host=_host()), endpoint=endpoint.name, name=name, heartbeat_at__gte=_dead_before()
-    )
-    holder = foreign.first()
-    if holder is not None:
-        raise ConfigurationError(
-            f"INSTANCE {name!r} of endpoint {endpoint.name!r} is held by the host {holder.host!r} (process {holder.pid}): "
-            "replies would reach the wrong host; give each host an INSTANCE of its own"
-        )
 
 
 def is_dead(instance: Instance, now: datetime) -> bool:

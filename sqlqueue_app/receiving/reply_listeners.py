@@ -1,7 +1,7 @@
 """Reply listeners: the callback queues that this process receives from, where the replies to its requests can go.
 
-A process that runs no worker leases one at its first `request()` and gives it back at its end. Nothing starts before that,
-so nothing is lost by a fork before it; a child that is forked later starts with none.
+A process leases one at its first `request()` and gives it back at its end, unless it runs a worker with CALLBACKS True. Nothing
+starts before that, so nothing is lost by a fork before it; a child that is forked later starts with none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from django.db import connections
@@ -19,7 +19,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
 from sqlqueue_app.receiving.background import Worker
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue
-from sqlqueue_app.receiving.instances import Heartbeat, lease_instance, managed_alias
+from sqlqueue_app.receiving.instances import Heartbeat
 from sqlqueue_app.receiving.receiver import Receiver
 from sqlqueue_app.receiving.special_queues import CallbackWakeUp
 from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal, listening
@@ -69,6 +69,7 @@ class ReplyListeners:
         """Forget everything: this is another process now."""
         self._lock = threading.Lock()
         self._listeners: list[ReplyListener] = []
+        self.running: Sequence[str] = ()
 
     def find(self, endpoint: str) -> ReplyListener | None:
         """A listener of the endpoint."""
@@ -81,10 +82,8 @@ class ReplyListeners:
             return any(other is listener for other in self._listeners)
 
     def only(self) -> str | None:
-        """The endpoint of the listeners, if they are all of one."""
-        with self._lock:
-            names = {listener.endpoint for listener in self._listeners}
-        return names.pop() if len(names) == 1 else None
+        """The endpoint that a worker in this process receives for, if it is one that has callbacks."""
+        return self.running[0] if len(self.running) == 1 else None
 
     def add(self, listener: ReplyListener) -> None:
         """Requests may name the queue from now on."""
@@ -101,9 +100,8 @@ class ReplyListeners:
 class WorkerReplyListeners:
     """The callback queues that a worker receives from: requests of its process may name them while the context is open."""
 
-    def __init__(
-        self, endpoints: Iterable[tuple[ReceivingEndpoint, Sequence[Receiver], Sequence[ReceivingQueue], PartOfStop]]
-    ) -> None:
+    def __init__(self, endpoints: list[tuple[ReceivingEndpoint, list[Receiver], list[ReceivingQueue], PartOfStop]]) -> None:
+        self._names = [endpoint.name for endpoint, *_ in endpoints if endpoint.config.callbacks]
         self._listeners = {
             endpoint.name: (reply_listener_of(endpoint, queue.name, receiver), part)
             for endpoint, receivers, queues, part in endpoints
@@ -112,10 +110,12 @@ class WorkerReplyListeners:
         }
 
     def __enter__(self) -> None:
+        reply_listeners.running = self._names
         for listener, _ in self._listeners.values():
             reply_listeners.add(listener)
 
     def __exit__(self, *exception: object) -> None:
+        reply_listeners.running = ()
         for listener, _ in self._listeners.values():
             reply_listeners.remove(listener, f"the worker that received from {listener.queue!r} has ended")
 
@@ -151,13 +151,11 @@ class CallbackReceiver:
     def start(self) -> ReplyListener:
         """Lease a queue and start receiving; uses the calling thread's connections for that.
 
-        ConfigurationError if no queue is free or installed, QueueNotFound without an error queue, DatabaseError.
+        ConfigurationError if no queue is free and none can be made, QueueNotFound without an error queue, DatabaseError.
         """
         each = self._endpoint
         with database_errors(dialect_of_connection(connection_of(each.alias)), f"register an instance of {each.name!r}"):
-            self._lease = lease_instance(
-                each.config, alias=managed_alias(), concurrency=each.config.callback_concurrency, exists=each.queue_exists
-            )
+            self._lease = each.lease(concurrency=each.config.callback_concurrency)
         try:
             (queue,) = [queue for queue in each.receiving_queues(self._lease.callback_queue) if queue.is_callback_queue]
             each.check_tables([queue])
@@ -242,7 +240,7 @@ def reply_listener(endpoint: str | None) -> ReplyListener:
     """Where replies to a process that sends as the endpoint go; starts the receiver if the process has none.
 
     Without an endpoint a worker's own is taken. ConfigurationError if there is none, if its CALLBACKS is False, or if no callback
-    queue is free.
+    queue is free and none can be made.
     """
     settings = get_settings()
     endpoint = endpoint or reply_listeners.only()
@@ -253,7 +251,7 @@ def reply_listener(endpoint: str | None) -> ReplyListener:
         )
     if not settings.senders[endpoint].callbacks:
         raise ConfigurationError(
-            f'request() needs a callback queue, but SQLQUEUE["ENDPOINTS"][{endpoint!r}]["CALLBACKS"] is False: set it to True'
+            f'request() needs a callback queue, but SQLQUEUE["ENDPOINTS"][{endpoint!r}]["CALLBACKS"] is False: remove that'
         )
     return _of_this_process.listener(endpoint)
 

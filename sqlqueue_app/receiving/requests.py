@@ -72,7 +72,7 @@ def request(
     call, and what goes wrong with that comes out of the await.
 
     Raises what `send()` raises, and ConfigurationError inside of a transaction or a handler (the reply could not come before their
-    end), where callbacks are off, and if no callback queue is free; nothing is sent then.
+    end), where callbacks are off, and if no callback queue is free and none can be made; nothing is sent then.
     """
     _refuse_in_handler()
     _refuse_headers(headers)

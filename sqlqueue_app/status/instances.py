@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings, instance_name
-from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, TableMismatch
-from sqlqueue_app.models import Instance
+from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, TableMismatch, TransientError
+from sqlqueue_app.models import CallbackQueue, Instance
 from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, managed_alias
 from sqlqueue_app.status.queues import (
     MIGRATE_COMMAND,
@@ -24,9 +27,11 @@ from sqlqueue_app.status.queues import (
     address_book_of,
     known_queues,
 )
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, guarded_read
 from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
+
+logger = logging.getLogger("sqlqueue.background")
 
 
 class InstanceState(enum.StrEnum):
@@ -107,20 +112,21 @@ def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
     return sum(counts) if counts else None
 
 
-def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance], QueueProblem | None]:
-    """The instances, their rows, and what is wrong if they cannot be read. One statement. Raises ConnectionLost."""
+def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance | CallbackQueue], QueueProblem | None]:
+    """The instances, their rows and those of callback queues, and what is wrong if they cannot be read. Raises ConnectionLost."""
     alias = managed_alias()
     try:
         with guarded_read(alias, "read the registered instances"):
             rows = list(Instance.objects.using(alias).annotate(database_now=Now()))
+            held = list(CallbackQueue.objects.using(alias).annotate(database_now=Now()))
     except ConnectionLost:
         raise
     except DatabaseError as error:
         return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
-    return tuple(_status(row, row.database_now) for row in rows), list(rows), None
+    return tuple(_status(row, row.database_now) for row in rows), [*rows, *held], None
 
 
-def clock_of_rows(rows: Iterable[Instance]) -> datetime | None:
+def clock_of_rows(rows: Iterable[Instance | CallbackQueue]) -> datetime | None:
     """The clock of the database when it gave these rows, aware, in whole seconds; None if it gave none."""
     first: Any = next(iter(rows), None)
     if first is None:
@@ -171,7 +177,7 @@ def forget_dead(instance: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GoneCallbackQueue:
-    """A callback queue that no live process holds. `depth` is None if only a row is left, `silent` the age of the heartbeat."""
+    """A callback queue that no live process holds, `silent` since it was last used. `depth` is None if only a row is left."""
 
     name: str
     endpoint: str
@@ -182,7 +188,7 @@ class GoneCallbackQueue:
 
 
 def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()) -> list[GoneCallbackQueue]:
-    """The callback queues of dead instances that were silent for at least so long, each once; reads only. Raises DatabaseErrors.
+    """The callback queues of instances that have been gone for at least so long, each once; reads only. Raises DatabaseErrors.
 
     A queue is gone with the process that leased it last. Where no process of an instance name lives any more, on another machine
     than this one, the rest of its pool is gone too. Other queues of the settings, and tables that are no queues, are left out.
@@ -194,36 +200,35 @@ def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()
     leased = {each.callback_queue for each in instances if each.alive}
     others = {queue.address for queue in known_queues(settings, rows) if queue.kind is not QueueKind.CALLBACK}
     found: dict[str, GoneCallbackQueue] = {}
-    for name, dead in _names(settings, instances):
+    for name, owned, endpoint, instance, silent in _names(settings, instances, rows):
         try:
             address = book.of_queue(name)
         except AddressError:
             continue  # the row was written by hand
-        if name in leased or name in found or address in others or dead.heartbeat_age < older_than:
+        if name in leased or name in found or address in others or silent < older_than:
             continue
         table = queue_table(settings.database, address)
         try:
             depth = table.depth() if table.exists() else None
         except TableMismatch:
             continue
-        if depth is not None or name == dead.callback_queue:
-            found[name] = GoneCallbackQueue(name, dead.endpoint, dead.name, dead.heartbeat_age, table, depth)
+        if depth is not None or owned:
+            found[name] = GoneCallbackQueue(name, endpoint, instance, silent, table, depth)
     return list(found.values())
 
 
-def _names(settings: Settings, instances: Iterable[InstanceStatus]) -> Iterator[tuple[str, InstanceStatus]]:
-    """Names of callback queues, each with the dead instance that it was of; the one heard of last goes before the others."""
-    every = sorted(instances, key=lambda each: each.heartbeat_age)
-    living = {(each.endpoint, each.name) for each in every if each.alive}
-    for dead in every:
-        if not dead.alive and dead.callback_queue:
-            yield dead.callback_queue, dead
-    for dead in every:
-        endpoint = settings.senders.get(dead.endpoint)
-        if dead.alive or endpoint is None or (dead.endpoint, dead.name) in living or dead.name == instance_name(endpoint):
-            continue
-        for name in endpoint.callback_queue_names(dead.name):
-            yield name, dead
+def _names(settings: Settings, instances: Iterable[InstanceStatus], rows: list[Any]) -> Iterator[tuple[str, bool, str, str, Any]]:
+    """Names of callback queues, whether a row names them, endpoint and instance, for how long that is gone; the last gone first."""
+    living = {(each.endpoint, each.name) for each in instances if each.alive}
+    dead = ((each.callback_queue, each.endpoint, each.name, each.heartbeat_age) for each in instances if not each.alive)
+    gone = sorted(dead, key=lambda each: each[-1])
+    held: list[Any] = [row for row in rows if isinstance(row, CallbackQueue)]
+    gone += [(row.callback_queue, row.endpoint, row.name, row.database_now - row.used_at) for row in held]
+    yield from ((queue, True, endpoint, name, silent) for queue, endpoint, name, silent in gone if queue)
+    for _queue, endpoint, name, silent in gone:
+        known = settings.senders.get(endpoint)
+        if known is not None and (endpoint, name) not in living and name != instance_name(known):
+            yield from ((queue, False, endpoint, name, silent) for queue in known.callback_queue_names(name))
 
 
 def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
@@ -236,5 +241,39 @@ def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
     if lease is None:
         return False
     drop_queue(gone.table.alias, gone.table.address)
-    lease.release()
+    CallbackQueue.objects.using(lease.alias).filter(callback_queue=gone.name).delete()
+    lease.withdraw()
     return True
+
+
+def drop_old_callback_queues(settings: Settings) -> list[str]:
+    """Note which callback queues are held, and drop those that a process made and that are unused for a day and empty; their names.
+
+    What cannot be done (somebody writes, this process may not drop, the database is away) is left to the next time.
+    """
+    alias = managed_alias()
+    known = CallbackQueue.objects.using(alias)
+    with suppress(TransientError), database_errors(dialect_of_connection(connection_of(alias)), "look for old callback queues"):
+        held = Instance.objects.using(alias).exclude(callback_queue=None).exclude(pk__in=dead_instances(alias).values("pk"))
+        known.filter(callback_queue__in=list(held.values_list("callback_queue", flat=True))).update(used_at=Now())
+        old = known.filter(made=True, endpoint__in=list(settings.senders), used_at__lt=Now() - timedelta(days=1))
+        return [row.callback_queue for row in list(old) if _drop_old(settings, row, old)]
+    return []
+
+
+def _drop_old(settings: Settings, row: CallbackQueue, old: QuerySet[CallbackQueue]) -> bool:
+    lease = claim_callback_queue(row.callback_queue, alias=old.db, endpoint=row.endpoint, name=row.name)
+    if lease is None:
+        return False
+    try:
+        # A process may have used it since we looked; from here on none can.
+        address = address_book_of(settings).of_queue(row.callback_queue)
+        if dropped := old.filter(pk=row.pk).exists() and drop_queue(settings.database, address, only_empty=True):
+            row.delete()
+            logger.info("callback queue %s dropped", row.callback_queue, extra={"event": "callback_queue_dropped"})
+        return dropped
+    except DatabaseError as error:
+        logger.debug("callback queue %s stays: %s", row.callback_queue, error)
+        return False
+    finally:
+        lease.withdraw()

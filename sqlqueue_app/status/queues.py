@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import shlex
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from sqlqueue_app.messages.errors import (
 )
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.times import parse_time
-from sqlqueue_app.models import Instance
+from sqlqueue_app.models import CallbackQueue, Instance
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, guarded_read, optional_read
 from sqlqueue_app.tables.installation import Finding, FindingKind, findings_of_layout, inspect_tables
 from sqlqueue_app.tables.listing import (
@@ -93,7 +92,7 @@ def read_queues(
     now: datetime,
     listed: Iterable[ListedTable] | None = None,
 ) -> list[QueueStatus]:
-    """Look at queues, in their order. `listed` are the tables of the database, where the caller has listed them. ConnectionLost.
+    """Look at queues, in their order, but for callback queues not made yet. `listed`: the tables, where known. ConnectionLost.
 
     Exact up to `limit`, or less where there are more than five queues: all together count 50,000 rows at most. A page of 200 queues
     must not take 200 round trips: they are read together, and one by one where one of them fails.
@@ -109,7 +108,8 @@ def read_queues(
         return {}
 
     found = shared_snapshots({queue: (settings.database, queue) for queue in together}, probe)
-    return [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+    looks = [found.get(queue) or read_queue(settings, queue, limit=limit, now=lambda: now) for queue in queues]
+    return [each for each in looks if each.exists is not False or each.queue.kind is not QueueKind.CALLBACK]
 
 
 def table_key(address: QueueAddress) -> tuple[str | None, str | None, str]:
@@ -199,14 +199,12 @@ class KnownQueue:
 
     `name` is unique among the known queues: the literal name of the table, or the whole address where the settings put the queue
     elsewhere than its name alone would. `endpoints` are the endpoints that receive from it, or send their failures or audits to it.
-    `instance` is the name of the instance whose callback queue it is, where that is not this machine's.
     """
 
     name: str
     address: QueueAddress
     kind: QueueKind
     endpoints: tuple[str, ...]
-    instance: str | None = None
 
     @property
     def planned(self) -> PlannedTable:
@@ -220,49 +218,49 @@ def address_book_of(settings: Settings, *, endpoint: str | None = None) -> Addre
     return settings.address_book(dialect_of_connection(connection).name, current_catalog(connection), endpoint=endpoint)
 
 
-def known_queues(settings: Settings, instances: Iterable[Instance] = ()) -> list[KnownQueue]:
+def known_queues(settings: Settings, holders: Iterable[Instance | CallbackQueue] = ()) -> list[KnownQueue]:
     """Every known queue once: main queues and satellites, error and audit queues, then callback queues.
 
-    Callback queues are the pool of this machine and what the `instances` hold. Reaches no database. Raises AddressError for an
-    error or audit address that cannot be read.
+    Callback queues are the pool of this machine where CALLBACKS is True, and what `holders` name. Reaches no database. AddressError
+    for an error or audit address that cannot be read.
     """
     book = address_book_of(settings)
     found: dict[tuple[str, str | None, str | None], KnownQueue] = {}
-    for address, kind, endpoint, instance in (*_of_settings(settings, book), *_callback_queues(settings, book, instances)):
+    for address, kind, endpoint in (*_of_settings(settings, book), *_callback_queues(settings, book, holders)):
         # SQLite and, by its usual collations, SQL Server see one table where names differ only in case.
         table = address.table if book.dialect == "postgresql" else address.table.lower()
         key = (table, address.schema, address.catalog)
         first = found.get(key)
         if first is None:
-            found[key] = KnownQueue(name_of_queue(book, address), address, kind, (endpoint,), instance)
+            found[key] = KnownQueue(name_of_queue(book, address), address, kind, (endpoint,))
         elif endpoint not in first.endpoints:
             found[key] = replace(first, endpoints=(*first.endpoints, endpoint))
     return list(found.values())
 
 
-_Entry = tuple[QueueAddress, QueueKind, str, str | None]
+_Entry = tuple[QueueAddress, QueueKind, str]
 
 
 def _of_settings(settings: Settings, book: AddressBook) -> Iterator[_Entry]:
     for endpoint in settings.senders.values():
         for queue in endpoint.receiving_queue_names():
-            yield book.of_queue(queue), QueueKind.MAIN if queue == endpoint.name else QueueKind.SATELLITE, endpoint.name, None
+            yield book.of_queue(queue), QueueKind.MAIN if queue == endpoint.name else QueueKind.SATELLITE, endpoint.name
     for endpoint in settings.senders.values():
-        yield book.parse(endpoint.error_queue), QueueKind.ERROR, endpoint.name, None
+        yield book.parse(endpoint.error_queue), QueueKind.ERROR, endpoint.name
     for endpoint in settings.senders.values():
         if endpoint.audit_queue is not None:
-            yield book.parse(endpoint.audit_queue), QueueKind.AUDIT, endpoint.name, None
+            yield book.parse(endpoint.audit_queue), QueueKind.AUDIT, endpoint.name
 
 
-def _callback_queues(settings: Settings, book: AddressBook, instances: Iterable[Instance]) -> Iterator[_Entry]:
+def _callback_queues(settings: Settings, book: AddressBook, holders: Iterable[Instance | CallbackQueue]) -> Iterator[_Entry]:
     for endpoint in settings.senders.values():
-        if endpoint.callbacks:
+        if endpoint.callbacks is True:
             for queue in endpoint.callback_queue_names(instance_name(endpoint)):
-                yield book.of_queue(queue), QueueKind.CALLBACK, endpoint.name, None
-    for instance in instances:
-        if instance.callback_queue:
+                yield book.of_queue(queue), QueueKind.CALLBACK, endpoint.name
+    for holder in holders:
+        if holder.callback_queue:
             try:
-                yield book.of_queue(instance.callback_queue), QueueKind.CALLBACK, instance.endpoint, instance.name
+                yield book.of_queue(holder.callback_queue), QueueKind.CALLBACK, holder.endpoint
             except AddressError:
                 continue  # the row was written by hand: the instance is shown all the same, without a depth
 
@@ -354,8 +352,8 @@ def problem_of_error(table: QueueTable, queue: KnownQueue, layout: str, error: D
         except DatabaseError:
             finding = None
         if finding is not None and finding.kind is FindingKind.MISSING:
-            return QueueProblem(ProblemKind.MISSING, finding.text, finding.sql, _install_command(queue)), False
-        return QueueProblem(ProblemKind.MISSING, str(error), command=_install_command(queue)), False
+            return QueueProblem(ProblemKind.MISSING, finding.text, finding.sql, INSTALL_COMMAND), False
+        return QueueProblem(ProblemKind.MISSING, str(error), command=INSTALL_COMMAND), False
     if isinstance(error, TableMismatch):
         return QueueProblem(ProblemKind.MISMATCH, str(error)), True
     return QueueProblem(ProblemKind.UNREADABLE, str(error)), None
@@ -378,12 +376,6 @@ def problem_of_found_layout(table: QueueTable, queue: KnownQueue, layout: str, f
     """The same for columns that were looked up just now; asks no database."""
     finding = next(iter(findings_of_layout(table.dialect, queue.planned, found, layout)), None)
     return None if finding is None else QueueProblem(_KINDS[finding.kind], finding.text, finding.sql)
-
-
-def _install_command(queue: KnownQueue) -> str:
-    if queue.instance is None:
-        return INSTALL_COMMAND
-    return f"{INSTALL_COMMAND} --instance {shlex.quote(queue.instance)}"
 
 
 def _first(table: QueueTable, queue: KnownQueue, layout: str) -> Finding | None:

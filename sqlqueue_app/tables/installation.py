@@ -114,19 +114,29 @@ def _install_locked(connection: BaseDatabaseWrapper, dialect: Dialect, table: Pl
     return True
 
 
-def drop_queue(alias: str, address: QueueAddress) -> None:
-    """Drop the table of a queue, if there is one; waits for receives that are under way. TableMismatch if it is no queue."""
+def drop_queue(alias: str, address: QueueAddress, *, only_empty: bool = False) -> bool:
+    """Drop the table of a queue, if there is one; waits for receives that are under way. TableMismatch if it is no queue.
+
+    With `only_empty` one with a row stays, and False is returned. It is locked before the look; LockTimeout if somebody is at it.
+    """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
     qualified = dialect.qualified(address)
     with database_errors(dialect, f"drop {qualified}"):
         shape = shape_of_table(connection, dialect, address)
         if shape is None:
-            return
+            return True
         layout_of(dialect.name, qualified, shape)
         with _write_transaction(connection), connection.cursor() as cursor:
+            if only_empty:
+                if dialect.name == "postgresql":
+                    cursor.execute(dialect.script("lock_table", table=qualified))
+                cursor.execute(dialect.script("any_row", table=qualified))
+                if cursor.fetchone() is not None:
+                    return False
             cursor.execute(drop_statement(dialect, address))
     forget_tables()
+    return True
 
 
 def inspect_tables(alias: str, tables: list[PlannedTable], *, layout: str = "classic") -> list[Finding]:

@@ -37,11 +37,12 @@ from sqlqueue_app.receiving.background import BackgroundJob, Worker
 from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, lease_instance, managed_alias
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, managed_alias, register_instance
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
 from sqlqueue_app.receiving.reply_listeners import WorkerReplyListeners
 from sqlqueue_app.receiving.waiting import EmptyQueues, PartOfStop, StopSignal, listening
 from sqlqueue_app.status.in_doubt import InDoubt
+from sqlqueue_app.status.instances import drop_old_callback_queues
 from sqlqueue_app.status.samples import Measuring, Sampling
 from sqlqueue_app.status.schedules import Schedules
 from sqlqueue_app.status.subscriptions import subscribe_to_events
@@ -89,7 +90,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             mover.report_to(empty)
         parts = {each.name: PartOfStop(stop) for each in endpoints}
         receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], empty, in_flight) for each in endpoints}
-        listeners = WorkerReplyListeners((each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints)
+        listeners = WorkerReplyListeners([(each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints])
         jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], listeners) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
@@ -124,7 +125,8 @@ def _jobs_for_all(
     """What belongs to no endpoint alone, and is done by one worker for all where it must happen once."""
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
-    of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop)]
+    old = BackgroundJob("old callback queues", 600.0, partial(drop_old_callback_queues, settings))
+    of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop), old]
     in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
     in_doubt = InDoubt(settings.database)
     of_all.append(CheckRunner(settings, own, in_doubt).job())
@@ -170,12 +172,22 @@ def _prepare(
     for each in endpoints:
         each.check_tables(each.receiving_queues(None))
         with database_errors(dialect, f"register an instance of {each.name!r}"):
-            lease = lease_instance(each.config, alias=managed_alias(), concurrency=each.concurrency, exists=each.queue_exists)
+            lease = _lease(each)
         leases.append((each, lease))
         queues[each.name] = each.receiving_queues(lease.callback_queue)
         each.purge_on_startup(queues[each.name])
         subscribe_to_events(each)
     return queues
+
+
+def _lease(endpoint: ReceivingEndpoint) -> InstanceLease:
+    """Register this process, with a callback queue where CALLBACKS is True; without one it receives all the same."""
+    if endpoint.config.callbacks is True:
+        try:
+            return endpoint.lease(concurrency=endpoint.concurrency)
+        except ConfigurationError as error:
+            logger.warning("%s; until then request() fails in this process", error, extra={"event": "no_callback_queue"})
+    return register_instance(endpoint.config, alias=managed_alias(), concurrency=endpoint.concurrency)
 
 
 def _when_reachable(

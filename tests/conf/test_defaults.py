@@ -57,7 +57,7 @@ ENDPOINT_DEFAULTS: dict[str, Any] = {
     "MAX_CONCURRENCY": None,
     "BATCH_SIZE": 1,
     "WAKE_UP": None,
-    "CALLBACKS": True,
+    "CALLBACKS": "on_request",
     "CALLBACK_CONCURRENCY": 1,
     "INSTANCE": None,
     "CALLBACK_QUEUES": 8,

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management import call_command
 
 ENDPOINTS: dict[str, Any] = {
-    "Sales": {"INSTANCE": "web1", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}},
+    "Sales": {"CALLBACKS": True, "INSTANCE": "web1", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}},
     "Billing": {"CALLBACKS": False},
 }
 # in the order of the settings

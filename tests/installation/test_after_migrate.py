@@ -65,6 +65,6 @@ def test_it_runs_once_a_migrate(sqlite_database: QueueDatabase, monkeypatch: pyt
 
 
 def test_a_name_that_is_too_long_stops_it_by_name(postgresql_database: QueueDatabase) -> None:
-    postgresql_database.configure(ENDPOINTS={"Sales": {"INSTANCE": "x" * 60}})
+    postgresql_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": True, "INSTANCE": "x" * 60}})
     with pytest.raises(AddressError, match=r"Sales\.xxx"):
         call_command("migrate", database="postgresql", verbosity=0, skip_checks=True, stdout=StringIO())

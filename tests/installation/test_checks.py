@@ -114,7 +114,10 @@ def test_a_project_without_the_setting_is_left_alone(settings: Settings) -> None
 
 
 def test_names_that_do_not_fit_are_errors(settings: Settings) -> None:
-    settings.SQLQUEUE = {"DATABASE": "postgresql", "ENDPOINTS": {"Sales": {"INSTANCE": "m" * 60, "CALLBACK_QUEUES": 1}}}
+    settings.SQLQUEUE = {
+        "DATABASE": "postgresql",
+        "ENDPOINTS": {"Sales": {"CALLBACKS": True, "INSTANCE": "m" * 60, "CALLBACK_QUEUES": 1}},
+    }
     (message,) = check_names()
     assert (message.id, message.level) == ("sqlqueue.E030", checks.ERROR)
     assert f"'Sales.{'m' * 60}'" in message.msg

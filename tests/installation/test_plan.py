@@ -35,13 +35,14 @@ def test_no_endpoints_need_no_tables(settings: Settings) -> None:
 
 
 def test_callback_queues_are_those_of_the_machines_that_are_named(settings: Settings) -> None:
-    def callbacks(instances: list[str] | None) -> list[str]:
-        names = [name for _, name in named(plan(settings, {"Web": {"CALLBACK_QUEUES": 2}}, instances=instances))]
+    def callbacks(instances: list[str] | None, **more: bool) -> list[str]:
+        names = [name for _, name in named(plan(settings, {"Web": {"CALLBACK_QUEUES": 2, **more}}, instances=instances))]
         return [name for name in names if name.startswith("Web.") and not name.endswith(".Delayed")]
 
     assert callbacks(["a", "b"]) == ["Web.a", "Web.a-2", "Web.b", "Web.b-2"]
     assert callbacks([]) == []
-    (first, second) = callbacks(None)
+    assert callbacks(None) == callbacks(None, CALLBACKS=False) == callbacks(["a"], CALLBACKS=False) == []
+    (first, second) = callbacks(None, CALLBACKS=True)
     assert second == f"{first}-2"
 
 

@@ -10,13 +10,13 @@ import pytest
 from django.utils import timezone
 
 from sqlqueue_app import handles, pause, request, set_concurrency
-from sqlqueue_app.conf import get_settings
-from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, ReplyLost
+from sqlqueue_app.messages.errors import QueueNotFound, ReplyLost
 from sqlqueue_app.models import Instance
-from sqlqueue_app.receiving.instances import Heartbeat, lease_instance
+from sqlqueue_app.receiving.instances import Heartbeat
 from sqlqueue_app.receiving.reply_listeners import _of_this_process, reply_listeners
 from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal
 from sqlqueue_app.sending.replies import PendingRequests, Request, pending
+from sqlqueue_app.tables.installation import drop_queue
 from tests.support.bench import Asking, Running, take
 from tests.support.waiting import poll_until
 
@@ -39,13 +39,13 @@ def test_nothing_starts_before_the_first_request(asking: Asking) -> None:
     assert len(asking.instances()) == 1
 
 
-def test_a_second_process_takes_the_next_queue_and_a_third_finds_none(asking: Asking) -> None:
-    first, second = take(asking), take(asking)
-    with pytest.raises(ConfigurationError, match="raise CALLBACK_QUEUES above 2"):
-        request("Test.Ask")
-    first.release()
+def test_each_process_takes_the_next_queue_that_is_free(asking: Asking) -> None:
+    held = [take(asking) for _ in range(3)]
+    assert [each.callback_queue for each in held] == ["Web.here", "Web.here-2", "Web.here-3"]
+    held[0].release()
     assert request("Test.Ask").queue == "Web.here"
-    second.release()
+    for lease in held[1:]:
+        lease.release()
 
 
 def test_the_queue_of_a_dead_process_is_taken_over_with_what_is_in_it(asking: Asking) -> None:
@@ -160,14 +160,12 @@ def test_without_an_error_queue_nothing_is_leased(asking: Asking) -> None:
     assert asking.instances() == []
 
 
-def test_a_queue_that_was_removed_meanwhile_is_not_leased(asking: Asking) -> None:
-    looks = iter([True, True, False, True])
-    lease = lease_instance(
-        get_settings().endpoint("Web"), alias=asking.bench.database.alias, concurrency=1, exists=lambda name: next(looks)
-    )
-    assert lease.callback_queue == "Web.here-2"
-    assert len(asking.instances()) == 1
-    lease.release()
+def test_a_queue_that_was_removed_meanwhile_is_made_again(asking: Asking) -> None:
+    drop_queue(asking.bench.database.alias, asking.bench.table("Web.here").address)
+    asked = request("Test.Ask")
+    assert asked.queue == "Web.here"
+    asking.answer(asked.message_id)
+    assert asked.result(SECONDS) == {}
 
 
 def test_a_waiting_request_is_looked_for_after_an_eighth_of_its_time() -> None:

@@ -28,7 +28,9 @@ from tests.support.waiting import join_all
 START = datetime(2026, 11, 21, 12, 0, 3, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-ENDPOINTS: dict[str, Any] = {"Sales": {"SATELLITES": {"Sales.Priority": {}}, "INSTANCE": "here", "CALLBACK_QUEUES": 2}}
+ENDPOINTS: dict[str, Any] = {
+    "Sales": {"CALLBACKS": True, "SATELLITES": {"Sales.Priority": {}}, "INSTANCE": "here", "CALLBACK_QUEUES": 2}
+}
 QUEUES = {"Sales", "Sales.Priority", "error", "Sales.Delayed"}
 
 
@@ -47,7 +49,7 @@ def samples(database: QueueDatabase, **chosen: Any) -> list[QueueSample]:
 
 
 def lease(database: QueueDatabase) -> InstanceLease:
-    return lease_instance(get_settings().endpoint("Sales"), alias=database.alias, concurrency=2, exists=lambda name: True)
+    return lease_instance(get_settings().endpoint("Sales"), alias=database.alias, concurrency=2, exists=lambda name: True, make=str)
 
 
 def test_a_sample_holds_what_is_in_each_queue(queue_database: QueueDatabase) -> None:

@@ -170,6 +170,7 @@ def take(asking: Asking) -> InstanceLease:
         alias=asking.bench.database.alias,
         concurrency=1,
         exists=lambda name: asking.bench.table(name).exists(),
+        make=asking.bench.install_queues,
     )
 
 

@@ -23,7 +23,9 @@ from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 from tests.support.databases import QueueDatabase
 
-ENDPOINTS: dict[str, Any] = {"Sales": {"INSTANCE": "here", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}}}
+ENDPOINTS: dict[str, Any] = {
+    "Sales": {"CALLBACKS": True, "INSTANCE": "here", "CALLBACK_QUEUES": 2, "SATELLITES": {"Sales.Priority": {}}}
+}
 HOSTILE = "<script>alert('x')</script>"
 
 

@@ -32,4 +32,6 @@ def bench_threads(bench: Bench) -> dict[str, int]:
 
 
 def lease(bench: Bench) -> InstanceLease:
-    return lease_instance(get_settings().endpoint("Sales"), alias=bench.database.alias, concurrency=2, exists=lambda name: True)
+    return lease_instance(
+        get_settings().endpoint("Sales"), alias=bench.database.alias, concurrency=2, exists=lambda name: True, make=str
+    )

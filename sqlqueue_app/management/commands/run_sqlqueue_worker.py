@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
-from sqlqueue_app.messages.errors import CallbackQueuesHeld, WorkerFailed
+from sqlqueue_app.messages.errors import WorkerFailed
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker, stop_on_signals
@@ -151,7 +151,7 @@ class Command(SqlQueueCommand):
                 stop = StopSignal()
                 with stop_on_signals(stop), _held(affinity, 0):
                     run_worker(settings, chosen, stop)
-        except (CallbackQueuesHeld, WorkerFailed) as error:
+        except WorkerFailed as error:
             # not final: a supervisor starts this process again, and its siblings go on
             raise CommandError(str(error), returncode=EXIT_FAILED) from error
         finally:

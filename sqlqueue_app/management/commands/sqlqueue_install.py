@@ -23,10 +23,10 @@ from sqlqueue_app.tables.listing import current_catalog
 
 _DESCRIPTION = """\
 Makes the tables that the endpoints in SQLQUEUE need and that are missing: queues of endpoints
-and satellites, callback queues, tables of delayed messages, error and audit queues, the
-subscription table. Tables that exist are left as they are, so it is safe to run again, and safe
-when many start at once. It needs the right to create tables; the worker needs no more than to
-read and write them.
+and satellites, tables of delayed messages, error and audit queues, the subscription table; and
+callback queues with --instance, or where CALLBACKS is True. Tables that exist are left as they
+are, so it is safe to run again, and safe when many start at once. It needs the right to create
+tables; the worker needs no more than to read and write them.
 """
 _EPILOG = """\
 examples:
@@ -72,7 +72,7 @@ class Command(SqlQueueCommand):
             "--instance",
             action=Several,
             metavar="NAME",
-            help="make the callback queues of these machines; may be repeated (default: this machine, or INSTANCE of the settings)",
+            help="also make the callback queues of these machines; may be repeated (default: this machine where CALLBACKS is True)",
         )
         parser.add_argument(
             "--wake-up",

@@ -35,6 +35,12 @@ CREATE TABLE {table} (
 -- name: drop_table
 DROP TABLE {table};
 
+-- name: lock_table
+LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE NOWAIT;
+
+-- name: any_row
+SELECT 1 FROM {table} LIMIT 1;
+
 -- name: lock_installation
 -- Held until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended(CAST(:resource AS text), 0));

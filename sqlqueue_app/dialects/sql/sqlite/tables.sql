@@ -38,6 +38,9 @@ CREATE TABLE {table} (
 -- name: drop_table
 DROP TABLE {table};
 
+-- name: any_row
+SELECT 1 FROM {table} LIMIT 1;
+
 -- name: table_exists
 SELECT count(*) FROM sqlite_master
 WHERE type = 'table' AND name = :name COLLATE NOCASE;

@@ -86,6 +86,10 @@ CREATE TABLE {table}(
 -- name: drop_table
 DROP TABLE {table};
 
+-- name: any_row
+-- Nobody else reads or writes the table until the transaction ends.
+SELECT TOP (1) 1 FROM {table} WITH (TABLOCKX, HOLDLOCK, NOWAIT);
+
 -- name: lock_installation
 -- Held until the transaction ends; the resource name is that of the transport, so that both sides' installers wait for each other.
 EXEC sp_getapplock @Resource = :resource, @LockMode = 'Exclusive';

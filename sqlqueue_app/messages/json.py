@@ -8,9 +8,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from enum import Enum
@@ -18,9 +16,10 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
+from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.messages.times import format_timespan, parse_timespan
 from sqlqueue_app.messages.type_hints import (
+    AS_IS,
     MAPPINGS,
     PASCAL,
     Member,
@@ -35,6 +34,7 @@ from sqlqueue_app.messages.type_hints import (
     member_names,
     members_of,
     pascal,
+    spend_budget,
 )
 
 
@@ -72,6 +72,10 @@ _LISTS: Final = (
 _SETS: Final = {set: set, collections.abc.MutableSet: set, frozenset: frozenset, collections.abc.Set: frozenset}
 
 
+CHECKED: Final = "checked"
+"""Given as ``names``: the values are not written yet; what could not be read afterwards is refused, and nothing is made of them."""
+
+
 def reader_for(hint: Any, names: str) -> Reader:
     """The reader of a type hint; raises :class:`MessageTypeError` for a hint that has none.
 
@@ -80,11 +84,38 @@ def reader_for(hint: Any, names: str) -> Reader:
     hint = bare(hint)
     if hint in (Any, object) or isinstance(hint, typing.TypeVar):
         return _anything
+    origin = typing.get_origin(hint)
     if hint is None:
-        return _SCALARS[type(None)]
-    if isinstance(hint, type) and typing.get_origin(hint) is None:
-        return _reader_of_class(hint, names)
-    return _reader_of_generic(hint, typing.get_origin(hint), typing.get_args(hint), names)
+        read = _SCALARS[type(None)]
+    elif isinstance(hint, type) and origin is None:
+        read = _reader_of_class(hint, names)
+    else:
+        read = _reader_of_generic(hint, origin, typing.get_args(hint), names)
+    return read if names != CHECKED else _checking(hint, read)
+
+
+def _checking(hint: Any, read: Reader) -> Reader:
+    """The reader for values that are not written yet: one of the declared type fits, another if it is read as one afterwards."""
+    cls = mapped_class(hint)
+    read_written = reader_for(hint, AS_IS)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    instances = () if cls is None or typing.is_typeddict(cls) else (cls,)
+
+    def check(value: Any) -> Any:
+        if type(value) is hint and cls is None:
+            return value
+        try:
+            if is_union or isinstance(value, instances) or (type(value) is list and cls is None):
+                return read(value)
+            return read_written(json.loads(write_json(value, AS_IS), parse_float=Decimal))
+        except ConversionError as mismatch:
+            if mismatch.path:
+                raise
+        expected = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        found = f"{type(value).__qualname__} ({value!r:.60})"
+        raise ConversionError(f"expected {expected}, got {found}: convert the value, or change the annotation")
+
+    return check
 
 
 def _reader_of_class(cls: type, names: str) -> Reader:
@@ -124,6 +155,8 @@ def _reader_of_generic(hint: Any, origin: Any, args: tuple[Any, ...], names: str
 @lru_cache(maxsize=2048)
 def _object_reader(kind: Any, names: str) -> Reader:
     """The reader of a class, or of an alias of a generic one."""
+    if names == CHECKED:
+        return _object_checker(kind)
     cls: type = typing.get_origin(kind) or kind
     members = [member for member in members_of(kind) if member.settable]
     own = {member.name for member in members}
@@ -152,6 +185,24 @@ def _object_reader(kind: Any, names: str) -> Reader:
     return read
 
 
+def _object_checker(kind: Any) -> Reader:
+    """What checks an object of a class, member by member."""
+    cls: type = typing.get_origin(kind) or kind
+    try:
+        members = [(member, bare(member.hint)) for member in members_of(kind) if member.kept]
+    except MessageTypeError:
+        return _anything  # a class that this process can only send
+    checks = [(each.name, None if mapped_class(hint) else hint, _member_reader(cls, each, CHECKED)) for each, hint in members]
+
+    def check(value: Any) -> Any:
+        for name, leaf, check_member in checks:
+            if type(found := getattr(value, name)) is not leaf:
+                _at(f".{name}", check_member, found)
+        return value
+
+    return check
+
+
 def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
     """The exact names to look for first; another member's own name is never among them."""
     spelled = dict.fromkeys((pascal(member.name), camel(member.name)))
@@ -163,8 +214,8 @@ def _member_reader(cls: type, member: Member, names: str) -> Reader:
     try:
         return reader_for(member.hint, names)
     except MessageTypeError as error:
-        if is_model(cls):
-            return _anything  # a type that Pydantic knows, and checks
+        if is_model(cls) or names == CHECKED:
+            return _anything  # a type that Pydantic knows, and checks; or that only the receiver can read
         raise MessageTypeError(f"{cls.__qualname__}.{member.name}: {error}") from None
 
 
@@ -371,7 +422,7 @@ def _shown(value: Any) -> str:
         return f"an array of {len(value)}"
     if isinstance(value, str):
         return repr(value) if len(value) <= 60 else f"{value[:60]!r}... ({len(value)} characters)"
-    return f"the number {value:.40}" if isinstance(value, Decimal) else f"the number {value:d}"
+    return f"the number {value:.40}" if isinstance(value, Decimal) else f"the number {value!r:.60}"
 
 
 def _has(value: dict[str, Any]) -> str:
@@ -387,40 +438,6 @@ def _unknown(hint: Any) -> MessageTypeError:
         f"nothing in JSON can be read as {hint!r}; use a dataclass, an Enum, str, int, float, bool, Decimal, datetime, "
         "date, time, timedelta, UUID, bytes, list, set, tuple, dict or Any"
     )
-
-
-LEAST_BUDGET: Final = 10_000
-_LEFT: Final[ContextVar[list[int] | None]] = ContextVar("backtracking_budget", default=None)
-
-
-@contextmanager
-def backtracking_budget(size: int) -> Iterator[None]:
-    """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_BUDGET at least.
-
-    Where the alternatives of a union such as `Node | Leaf` hold unions themselves, a short body that fits none could be tried twice
-    as often with each level. Inside of another one, that one counts: several messages of one body share its budget.
-    """
-    if _LEFT.get() is not None:
-        yield
-        return
-    token = _LEFT.set([max(LEAST_BUDGET, size)])
-    try:
-        yield
-    finally:
-        _LEFT.reset(token)
-
-
-def spend_budget() -> None:
-    """One alternative did not fit. MessageBodyError if that were too many."""
-    left = _LEFT.get()
-    if left is None:
-        return
-    left[0] -= 1
-    if left[0] < 0:
-        raise MessageBodyError(
-            "the body fits too many alternatives of its type hints in part and none of them whole: reading it was given up; "
-            "have the alternatives differ where they begin, or send a body that fits one of them"
-        )
 
 
 # The texts of single values that JSON and XML of .NET share; all raise ConversionError for what .NET could not hold.
@@ -492,10 +509,12 @@ def bytes_text(value: bytes | bytearray | memoryview) -> str:
 
 
 _Write = Callable[[Any], str]
+_Scalars = Mapping[type, _Write]
 
 # In C, so twice as fast as we are; asked for values alone that it writes to the letter as we do.
 _encode: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, allow_nan=False, separators=(",", ":")).encode
 _STANDARD: Final = frozenset({str, int, float, bool, type(None)})
+_STANDARD_IN_DICT: Final = _STANDARD - {float}
 _TEXT: Final = frozenset({str})
 
 _text: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -508,17 +527,20 @@ def write_json(value: Any, names: str) -> str:
     durations as ISO text, which .NET refuses; hence a writer of our own (docs/internals/wire.md#bodies).
 
     ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
-    data and stay as they are. May raise RecursionError and OverflowError of values nested without end.
+    data and stay as they are. No annotation tells the reader of a dictionary a float from a Decimal: there a float has an exponent
+    (see :func:`number_in_dict`). May raise RecursionError and OverflowError of values nested without end.
     """
     as_pascal = names == PASCAL
+    kind: type = type(value)
+    in_dict = not is_mappable(kind)
     plain = _object_of(value, as_pascal)
-    if _is_plain(plain):
+    if _is_plain(plain, _STANDARD_IN_DICT if in_dict else _STANDARD):
         try:
             return _encode(plain)
         except ValueError:
             pass  # NaN, or more digits than Python converts: written below, it is named with its place
     out: list[str] = []
-    _write(value, out, as_pascal)
+    _write(value, out, as_pascal, _SCALARS_IN_DICT if in_dict else _WRITTEN_SCALARS)
     return "".join(out)
 
 
@@ -532,34 +554,49 @@ def _object_of(value: Any, as_pascal: bool) -> Any:
     return found if len(found) == len(members) else value
 
 
-def _is_plain(value: Any) -> bool:
+def number_in_dict(text: str) -> float | Decimal:
+    """A number with a fraction or an exponent: the float that :func:`write_json` has written so, else a Decimal with all digits."""
+    if "e" in text and math.isfinite(number := float(text)) and _float_in_dict(number) == text:
+        return number
+    return Decimal(text)
+
+
+def _float_in_dict(value: float) -> str:
+    """``1.5e0``: nobody writes a Decimal so."""
+    text = float_text(value)
+    return text if "e" in text else f"{text}e0"
+
+
+def _is_plain(value: Any, standard: frozenset[type]) -> bool:
     """Whether the standard encoder writes the value as we do: text as keys, and nothing that it knows otherwise or not at all."""
     kind = type(value)
     if kind is dict:
-        return _TEXT.issuperset(map(type, value)) and all(type(item) in _STANDARD or _is_plain(item) for item in value.values())
-    return kind is list and all(type(item) in _STANDARD or _is_plain(item) for item in value)
+        return _TEXT.issuperset(map(type, value)) and all(
+            type(item) in standard or _is_plain(item, standard) for item in value.values()
+        )
+    return kind is list and all(type(item) in standard or _is_plain(item, standard) for item in value)
 
 
-def _write(value: Any, out: list[str], as_pascal: bool) -> None:
+def _write(value: Any, out: list[str], as_pascal: bool, scalars: _Scalars) -> None:
     kind: type = type(value)
-    write = _WRITTEN_SCALARS.get(kind)
+    write = scalars.get(kind)
     if write is not None:
         out.append(write(value))
     elif isinstance(value, Enum):
-        _write(value.value, out, as_pascal)
+        _write(value.value, out, as_pascal, scalars)
     elif is_mappable(kind):
         names = member_names(kind)
         pairs = ((pascal(name) if as_pascal else name, f".{name}", getattr(value, name)) for name in names)
-        _write_object(pairs, out, as_pascal)
+        _write_object(pairs, out, as_pascal, scalars)
     elif isinstance(value, Mapping):
-        _write_object(((_key(key), f"[{key!r}]", item) for key, item in value.items()), out, as_pascal)
+        _write_object(((_key(key), f"[{key!r}]", item) for key, item in value.items()), out, as_pascal, scalars)
     elif isinstance(value, (list, tuple, set, frozenset)):
-        _write_array(value, out, as_pascal)
+        _write_array(value, out, as_pascal, scalars)
     else:
-        out.append(_scalar_of(value)(value))
+        out.append(_scalar_of(value, scalars)(value))
 
 
-def _write_object(pairs: Iterable[tuple[str, str, Any]], out: list[str], as_pascal: bool) -> None:
+def _write_object(pairs: Iterable[tuple[str, str, Any]], out: list[str], as_pascal: bool, scalars: _Scalars) -> None:
     seen: set[str] = set()
     before = "{"
     for name, step, value in pairs:
@@ -569,19 +606,19 @@ def _write_object(pairs: Iterable[tuple[str, str, Any]], out: list[str], as_pasc
         out.append(f"{before}{_text(name)}:")
         before = ","
         try:
-            _write(value, out, as_pascal)
+            _write(value, out, as_pascal, scalars)
         except ConversionError as mismatch:
             mismatch.path.append(step)
             raise
     out.append("}" if seen else "{}")
 
 
-def _write_array(values: Iterable[Any], out: list[str], as_pascal: bool) -> None:
+def _write_array(values: Iterable[Any], out: list[str], as_pascal: bool, scalars: _Scalars) -> None:
     index = -1
     for index, value in enumerate(values):
         out.append("," if index else "[")
         try:
-            _write(value, out, as_pascal)
+            _write(value, out, as_pascal, scalars)
         except ConversionError as mismatch:
             mismatch.path.append(f"[{index}]")
             raise
@@ -598,9 +635,9 @@ def _key(key: Any) -> str:
     raise ConversionError(f"the key {key!r} is {type(key).__name__}; expected str, int or UUID")
 
 
-def _scalar_of(value: Any) -> _Write:
+def _scalar_of(value: Any, scalars: _Scalars) -> _Write:
     # Subclasses of the types below: SafeString, a driver's own datetime. bool and datetime stand before their bases.
-    for kind, write in _WRITTEN_SCALARS.items():
+    for kind, write in scalars.items():
         if isinstance(value, kind):
             return write
     raise ConversionError(f"{type(value).__name__} cannot be written as JSON ({value!r}); make it a dataclass, a dict or text")
@@ -633,3 +670,4 @@ _WRITTEN_SCALARS: Final[dict[type, _Write]] = {
     bytearray: _quoted(bytes_text),
     memoryview: _quoted(bytes_text),
 }
+_SCALARS_IN_DICT: Final = {**_WRITTEN_SCALARS, float: _float_in_dict}

@@ -12,8 +12,8 @@ from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 from sqlqueue_app.messages.errors import MessageBodyError
-from sqlqueue_app.messages.json import ConversionError, Reader, backtracking_budget, reader_for, write_json
-from sqlqueue_app.messages.type_hints import AS_IS, NAMES, bare, is_mappable, mapped_class
+from sqlqueue_app.messages.json import CHECKED, ConversionError, Reader, number_in_dict, reader_for, write_json
+from sqlqueue_app.messages.type_hints import AS_IS, NAMES, backtracking_budget, bare, is_mappable, mapped_class
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml import Element, decode_xml, messages_in, plain_of, write_xml
 
@@ -58,6 +58,8 @@ def writer_for(names: str = AS_IS, content_type: str | None = None, types: Seque
         if kind is not dict and not is_mappable(kind) and not isinstance(message, (Mapping, list, tuple)):
             raise MessageBodyError(f"a body is a dataclass, a dict or a list; got {kind.__name__} ({message!r:.200})")
         try:
+            if is_mappable(kind):
+                _reader_of_class(kind, CHECKED)(message)
             return (write_xml(message, names, types) if as_xml else write_json(message, names)).encode("utf-8")
         except ConversionError as mismatch:
             raise MessageBodyError(f"the body of {kind.__qualname__} cannot be written: {mismatch}") from mismatch.__cause__
@@ -79,7 +81,8 @@ def deserialize(body: bytes, content_type: str | None, target: Any = None, names
     types; without ``target`` its values are text. ``target`` is a class of messages,
     ``dict``, or any type hint of what :func:`serialize` writes. Members are found under their name or its Pascal, camel or
     snake spelling, in any case; unknown ones are ignored; missing ones take their default. An array of one object is
-    taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses cents.
+    taken for the object (core 4 wrote that). In a dict numbers with a fraction are Decimal, because a float loses
+    cents, but for the floats of a dict that :func:`serialize` wrote.
 
     Raises :class:`MessageBodyError`, naming type, member and value, for everything that does not fit: also ``null``, an
     empty body, JSON in UTF-16, and nesting without end; :class:`SeveralMessages` for XML that holds several (see
@@ -113,7 +116,7 @@ def _read_json(hint: Any, names: str, body: bytes) -> Any:
 
 def _read_json_object(body: bytes) -> dict[str, Any]:
     # As it was decoded, with no alternatives to try.
-    found = _decode(body)
+    found = _decode(body, _DICT_DECODER)
     return found if type(found) is dict else _fitted(found, dict, AS_IS)
 
 
@@ -193,7 +196,7 @@ def _wants_object(hint: Any) -> bool:
     return hint is dict or mapped_class(bare(hint)) is not None
 
 
-def _decode(body: bytes) -> Any:
+def _decode(body: bytes, decoder: json.JSONDecoder | None = None) -> Any:
     raw = bytes(body)
     if not raw:
         raise MessageBodyError("the body is empty; expected a JSON object")
@@ -202,9 +205,10 @@ def _decode(body: bytes) -> Any:
     try:
         # not by the codec utf-8-sig, which is written in Python and costs twice as much
         text = raw.decode("utf-8").removeprefix("\ufeff")
-        found, end = _DECODER.raw_decode(text) if text[:1] == "{" else (None, -1)
+        decoder = decoder or _DECODER
+        found, end = decoder.raw_decode(text) if text[:1] == "{" else (None, -1)
         # White space around it, or no object: the whole way.
-        return found if end == len(text) else _DECODER.decode(text)
+        return found if end == len(text) else decoder.decode(text)
     except UnicodeDecodeError as error:
         raise MessageBodyError(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -222,3 +226,4 @@ def _refuse_constant(text: str) -> NoReturn:
 
 # json.loads() would make a decoder of its own for each body.
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
+_DICT_DECODER: Final = json.JSONDecoder(parse_float=number_in_dict, parse_constant=_refuse_constant)

@@ -12,6 +12,8 @@ import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -393,3 +395,37 @@ def _of_name(cls: type[Enum], name: str) -> Enum | None:
         return exact
     wanted = folded(name)
     return next((member for known, member in members.items() if folded(known) == wanted), None)
+
+
+LEAST_BUDGET: Final = 10_000
+_LEFT: Final[ContextVar[list[int] | None]] = ContextVar("backtracking_budget", default=None)
+
+
+@contextmanager
+def backtracking_budget(size: int) -> Iterator[None]:
+    """While open, so many alternatives may fail as a body of `size` bytes could have values, LEAST_BUDGET at least.
+
+    Where the alternatives of a union such as `Node | Leaf` hold unions themselves, a short body that fits none could be tried twice
+    as often with each level. Inside of another one, that one counts: several messages of one body share its budget.
+    """
+    if _LEFT.get() is not None:
+        yield
+        return
+    token = _LEFT.set([max(LEAST_BUDGET, size)])
+    try:
+        yield
+    finally:
+        _LEFT.reset(token)
+
+
+def spend_budget() -> None:
+    """One alternative did not fit. MessageBodyError if that were too many."""
+    left = _LEFT.get()
+    if left is None:
+        return
+    left[0] -= 1
+    if left[0] < 0:
+        raise MessageBodyError(
+            "the body fits too many alternatives of its type hints in part and none of them whole: reading it was given up; "
+            "have the alternatives differ where they begin, or send a body that fits one of them"
+        )

@@ -25,7 +25,6 @@ from sqlqueue_app.messages.json import (
     float_text,
     integer_text,
     reader_for,
-    spend_budget,
     time_text,
 )
 from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration
@@ -43,6 +42,7 @@ from sqlqueue_app.messages.type_hints import (
     mapping_items,
     members_of,
     pascal,
+    spend_budget,
 )
 
 XSI: Final = "http://www.w3.org/2001/XMLSchema-instance"

@@ -30,8 +30,8 @@ from sqlqueue_app.messages.errors import (
     Unrecoverable,
 )
 from sqlqueue_app.messages.headers import CONTENT_TYPE, CONTROL_MESSAGE, ENCLOSED_MESSAGE_TYPES, Intent
-from sqlqueue_app.messages.json import backtracking_budget
 from sqlqueue_app.messages.serializers import body_reader, deserialize_element, type_names_in
+from sqlqueue_app.messages.type_hints import backtracking_budget
 from sqlqueue_app.messages.types import plain_name, resolve_enclosed
 from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.messages.xml import Element, messages_in

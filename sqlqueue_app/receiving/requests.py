@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -16,7 +16,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
-from sqlqueue_app.sending.composer import SendOptions
+from sqlqueue_app.sending.composer import Options, SendOptions
 from sqlqueue_app.sending.replies import Request, check_returns, in_event_loop, pending, read_reply
 from sqlqueue_app.sending.sender import current_handling
 
@@ -27,29 +27,11 @@ _OURS = (names.REPLY_TO_ADDRESS, names.CORRELATION_ID, names.CALLBACK_QUEUE)
 
 
 @overload
-def request(
-    message: object,
-    body: object = None,
-    *,
-    to: str | None = None,
-    headers: Mapping[str, str | None] | None = None,
-    time_to_be_received: timedelta | None = None,
-    message_id: str | None = None,
-    returns: None = None,
-) -> Request[Any]: ...
+def request(message: object, body: object = None, *, returns: None = None, **options: Unpack[Options]) -> Request[Any]: ...
 
 
 @overload
-def request(
-    message: object,
-    body: object = None,
-    *,
-    to: str | None = None,
-    headers: Mapping[str, str | None] | None = None,
-    time_to_be_received: timedelta | None = None,
-    message_id: str | None = None,
-    returns: type[T],
-) -> Request[T]: ...
+def request(message: object, body: object = None, *, returns: type[T], **options: Unpack[Options]) -> Request[T]: ...
 
 
 def request(

@@ -47,6 +47,15 @@ REMOVE_IT = "make its queue, or remove it with unsubscribe() or sqlqueue_subscri
 _REMEMBERED = 1_000
 
 
+class Options(typing.TypedDict, total=False):
+    """The options that all calls have which send to one queue, for their overloads."""
+
+    to: str | None
+    headers: Mapping[str, str | None] | None
+    time_to_be_received: timedelta | None
+    message_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class SendOptions:
     """The options of one message, as `send()` describes them."""

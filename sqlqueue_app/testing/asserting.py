@@ -23,6 +23,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import AddressError, PoisonMessage
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
+from sqlqueue_app.messages.json import number_in_dict
 from sqlqueue_app.messages.serializers import deserialize, is_xml, serialize
 from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.messages.types import registry as message_types
@@ -106,7 +107,8 @@ def _body_differs(each: SentMessage, wanted: object) -> list[str]:
     if wanted is None or isinstance(wanted, (str, type)):
         return []
     on_the_wire = serialize(wanted, content_type=each.content_type, types=each.message_types)
-    return _differences(decoded(on_the_wire, each.content_type), each.body, "body")
+    found = each.body if isinstance(each.body, bytes) else decoded(each.raw, each.content_type)
+    return _differences(decoded(on_the_wire, each.content_type), found, "body")
 
 
 def _name(message: object) -> str:
@@ -342,9 +344,9 @@ class SentMessage:
 
     @cached_property
     def body(self) -> Any:
-        """The decoded body: JSON with fractions as Decimal, XML with values as text, otherwise the raw bytes."""
+        """The decoded body: JSON with numbers as a handler of dicts gets them, XML with values as text, otherwise the raw bytes."""
         try:
-            return decoded(self.raw, self.content_type)
+            return decoded(self.raw, self.content_type, number_in_dict)
         except ValueError:
             return self.raw
 
@@ -376,11 +378,11 @@ class SentMessage:
         return f"{self.message_type or 'a message without a type'} to {self.queue}{when}: {shown(self.body)}"
 
 
-def decoded(body: bytes, content_type: str | None = None) -> Any:
+def decoded(body: bytes, content_type: str | None = None, number: Callable[[str], Any] = Decimal) -> Any:
     """Decode a body as JSON, or as XML by its content type; ValueError if it is neither."""
     if is_xml(content_type):
         return deserialize(body, content_type)
-    return json.loads(body.decode("utf-8-sig"), parse_float=Decimal)
+    return json.loads(body.decode("utf-8-sig"), parse_float=number)
 
 
 def shown(value: object) -> str:

@@ -1,0 +1,264 @@
+"""Bodies are checked before they are written: what the class of a message could not be read from is refused at the sender."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import InitVar, dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sqlqueue_app.messages.errors import MessageBodyError
+from sqlqueue_app.messages.serializers import deserialize, serialize
+
+if TYPE_CHECKING:
+    from somewhere import Unknown  # type: ignore[import-not-found]
+
+T = TypeVar("T")
+
+
+class Status(Enum):
+    OPEN = 1
+    PAID = 2
+
+
+KEY = UUID(int=1)
+
+
+class Address(TypedDict, total=False):
+    city: str
+
+
+class Pair(NamedTuple):
+    name: str
+    value: int
+
+
+PAIR = Pair("x", 1)
+
+
+@dataclass
+class Line:
+    sku: str
+    quantity: int = 1
+
+
+@dataclass
+class Special(Line):
+    discount: float = 0.5
+
+
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+
+
+@dataclass
+class Order:
+    order_id: str = "42"
+    total: Decimal = Decimal("9.90")
+    placed_at: datetime = datetime(2026, 11, 20, tzinfo=UTC)
+    day: date = date(2026, 11, 20)
+    patience: timedelta = timedelta(hours=1)
+    weight: float = 1.5
+    count: int = 3
+    express: bool = False
+    key: UUID = KEY
+    status: Status = Status.OPEN
+    raw: bytes = b""
+    note: str | None = None
+    mixed: int | str = 1
+    kind: Literal["a", "b"] = "a"
+    lines: list[Line] = field(default_factory=list)
+    first: Line | None = None
+    by_name: dict[str, Line] = field(default_factory=dict)
+    by_number: dict[int, str] = field(default_factory=dict)
+    pair: tuple[int, str] = (1, "x")
+    tags: set[str] = field(default_factory=set)
+    pages: Page[Line] | None = None
+    named: Pair = PAIR
+    address: Address = field(default_factory=lambda: Address(city="Ulm"))
+    anything: Any = None
+    plain: dict = field(default_factory=dict)
+
+
+@dataclass
+class Node:
+    name: str
+    children: list[Node] = field(default_factory=list)
+
+
+def refusal(message: object, **arguments: Any) -> str:
+    with pytest.raises(MessageBodyError) as caught:
+        serialize(message, **arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"order_id": 42}, "order_id: expected str, got int (42)"),
+        ({"order_id": None}, "order_id: expected str, got NoneType (None)"),
+        ({"order_id": UUID(int=1).int}, "order_id: expected str, got int (1)"),
+        ({"total": "much"}, "total: expected Decimal, got str ('much')"),
+        ({"total": True}, "total: expected Decimal, got bool (True)"),
+        ({"placed_at": "soon"}, "placed_at: expected datetime, got str ('soon')"),
+        ({"placed_at": 5}, "placed_at: expected datetime, got int (5)"),
+        ({"day": "tomorrow"}, "day: expected date, got str ('tomorrow')"),
+        ({"patience": 60}, "patience: expected timedelta, got int (60)"),
+        ({"weight": "1.5"}, "weight: expected float, got str ('1.5')"),
+        ({"count": 1.5}, "count: expected int, got float (1.5)"),
+        ({"count": "3"}, "count: expected int, got str ('3')"),
+        ({"count": True}, "count: expected int, got bool (True)"),
+        ({"express": 1}, "express: expected bool, got int (1)"),
+        ({"key": "no key"}, "key: expected UUID, got str ('no key')"),
+        ({"status": 3}, "status: expected Status, got int (3)"),
+        ({"note": 5}, "note: expected str | None, got int (5)"),
+        ({"mixed": 1.5}, "mixed: expected int | str, got float (1.5)"),
+        ({"kind": "c"}, "kind: expected Literal['a', 'b'], got str ('c')"),
+        ({"lines": "abc"}, "lines: expected list[tests.messages.test_values_that_are_sent.Line], got str ('abc')"),
+        ({"lines": [Line("a"), Line(5)]}, "lines[1].sku: expected str, got int (5)"),  # type: ignore[arg-type]
+        ({"lines": (Line("a", "2"),)}, "lines[0].quantity: expected a whole number, got '2'"),  # type: ignore[arg-type]
+        ({"lines": [{"sku": 5}]}, "lines[0].sku: expected text, got the number 5"),
+        ({"lines": [Pair("x", 1)]}, "lines[0]: expected Line, got Pair (Pair(name='x', value=1))"),
+        ({"first": Line(5)}, "first.sku: expected str, got int (5)"),  # type: ignore[arg-type]
+        ({"by_name": {"a": Line(5)}}, "by_name['a'].sku: expected text, got the number 5"),  # type: ignore[arg-type]
+        ({"by_number": {"one": "x"}}, "by_number['one']: expected a whole number as key"),
+        ({"pair": (1, "x", 2)}, "pair: expected tuple[int, str], got tuple ((1, 'x', 2))"),
+        ({"pair": (1, 2)}, "pair[1]: expected text, got the number 2"),
+        ({"tags": {1}}, "tags[0]: expected text, got the number 1"),
+        ({"pages": Page([Line(5)])}, "pages.items[0].sku: expected str, got int (5)"),  # type: ignore[arg-type]
+        ({"named": Pair(1, 1)}, "named.name: expected str, got int (1)"),  # type: ignore[arg-type]
+        ({"address": {"city": 7}}, "address.city: expected text, got the number 7"),
+        ({"plain": [1]}, "plain: expected dict, got list ([1])"),
+        ({"order_id": list(range(1000))}, "order_id: expected str, got list ([0, 1, 2,"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_place(values: dict[str, Any], text: str) -> None:
+    for arguments in ({}, {"names": "pascal"}, {"content_type": "text/xml", "types": ["Shop.Order"]}):
+        found = refusal(Order(**values), **arguments)
+        assert found.startswith(f"the body of Order cannot be written: {text}"), found
+        assert len(found) < 300
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"total": 3, "weight": 3, "count": 3.0},
+        {"total": "9.90", "placed_at": "2026-11-20T10:11:12Z", "key": str(UUID(int=1))},
+        {"order_id": UUID(int=1), "day": datetime(2026, 11, 20, tzinfo=UTC), "status": 2},
+        {"lines": (Line("a"), Special("b"), {"sku": "c"})},
+        {"lines": [Line("a")], "first": Special("b"), "by_name": {"a": Line("a")}, "by_number": {1: "x"}},
+        {"pair": [1, "x"], "tags": ["a"], "pages": Page([Line("a")]), "anything": object, "address": {"other": 5}},
+        {"plain": {"a": [1, Line("x")]}, "raw": bytearray(b"x"), "note": "x", "mixed": "x"},
+    ],
+)
+def test_what_the_class_is_read_from_is_sent(values: dict[str, Any]) -> None:
+    values = {name: value for name, value in values.items() if value is not object}
+    body = serialize(Order(**values))
+    assert isinstance(deserialize(body, None, Order), Order)
+
+
+class Text(str):
+    """As SafeString of Django."""
+
+
+def test_a_subclass_of_the_declared_type_fits() -> None:
+    assert serialize(Line(Text("a"))) == b'{"sku":"a","quantity":1}'
+
+
+def test_a_message_that_contains_itself_is_refused_once() -> None:
+    node = Node("a")
+    node.children.append(node)
+    assert "nested too deeply, or contains itself" in refusal(node)
+
+
+def test_what_nobody_here_could_read_is_sent_unchecked() -> None:
+    @dataclass
+    class Unresolved:
+        value: Unknown
+        name: str
+
+    @dataclass
+    class Strange:
+        value: object | complex
+        text: Path = "x"  # type: ignore[name-defined]  # noqa: F821
+        name: str = "x"
+
+    assert serialize(Unresolved(1, "x")) == b'{"value":1,"name":"x"}'
+    assert serialize(Strange(1)) == b'{"value":1,"text":"x","name":"x"}'
+
+
+def test_nothing_of_the_class_runs_and_no_constructor_argument_is_missed() -> None:
+    made = []
+
+    @dataclass
+    class Counted:
+        seed: InitVar[int]
+        name: str
+        number: int = field(init=False, default=0)
+
+        def __post_init__(self, seed: int) -> None:
+            made.append(seed)
+
+    assert serialize(Counted(1, "x")) == b'{"name":"x","number":0}'
+    assert made == [1]
+    wrong = Counted(1, "x")
+    wrong.number = "much"  # type: ignore[assignment]
+    assert "number: expected int, got str ('much')" in refusal(wrong)
+
+
+# --- the numbers of dictionaries ----------------------------------------------------------------------------------------------
+
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.dictionaries(st.text(max_size=3), NUMBERS | st.lists(NUMBERS) | st.dictionaries(st.text(max_size=3), NUMBERS)))
+def test_a_dictionary_is_received_with_the_numbers_that_were_sent(body: dict[str, Any]) -> None:
+    found = deserialize(serialize(body), None)
+    assert repr(found) == repr(body)
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False))
+def test_a_decimal_with_a_fraction_stays_one_to_the_digit(value: Decimal) -> None:
+    body = serialize({"value": value})
+    found = deserialize(body, None)["value"]
+    assert not isinstance(found, float)
+    assert found == value
+    assert serialize({"value": found}) == body
+
+
+def test_floats_and_decimals_live_side_by_side() -> None:
+    body: dict[str, Any] = {
+        "one": 1.0,
+        "rate": 0.1,
+        "tiny": 1e-300,
+        "none": -0.0,
+        "price": Decimal("19.90"),
+        "tax": Decimal("0.1"),
+        "n": 1,
+    }
+    found = deserialize(serialize(body), None)
+    assert {name: (type(value), repr(value)) for name, value in found.items()} == {
+        name: (type(value), repr(value)) for name, value in body.items()
+    }
+    assert json.loads(serialize(body)) == {name: float(value) for name, value in body.items()}
+
+
+@pytest.mark.parametrize("text", ["1.5", "1E+2", "1.50e0", "15e-1", "1e999", "0.1000000000000000055511151231257827e0"])
+def test_what_others_write_stays_exact(text: str) -> None:
+    found = deserialize(f'{{"value":{text}}}'.encode(), None)["value"]
+    assert (type(found), found) == (Decimal, Decimal(text))
+
+
+def test_a_class_reads_the_floats_of_a_dictionary_and_writes_its_own_as_before() -> None:
+    assert deserialize(serialize({"sku": "a", "quantity": 2.0, "discount": 1}), None, Special) == Special("a", 2, 1.0)
+    assert deserialize(serialize({"order_id": "1", "total": 9.9, "weight": 0.1}), None, Order).total == Decimal("9.9")
+    assert serialize(Special("a", 1, 0.5)) == b'{"sku":"a","quantity":1,"discount":0.5}'

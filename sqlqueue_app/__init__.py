@@ -25,62 +25,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "send",
-    "send_many",
-    "publish",
-    "subscribe",
-    "unsubscribe",
-    "handles",
-    "health_check",
-    "message_type",
-    "request",
-    "Unrecoverable",
-    "RetryNow",
-    "RetryLater",
-    "MoveToError",
-    "Discard",
-    "default_policy",
-    "MessageContext",
-    "SqlQueueError",
-    "QueueNotFound",
-    "pause",
-    "resume",
-    "set_concurrency",
-    "close_callbacks",
-    "forget_subscribers",
-]
+    "send", "send_many", "publish", "subscribe", "unsubscribe", "handles", "health_check", "message_type", "request",
+    "Unrecoverable", "RetryNow", "RetryLater", "MoveToError", "Discard", "default_policy",
+    "MessageContext", "SqlQueueError", "QueueNotFound",
+    "pause", "resume", "set_concurrency", "close_callbacks", "forget_subscribers",
+]  # fmt: skip
 
-_CONTROL = "sqlqueue_app.status.control"
-_ERRORS = "sqlqueue_app.messages.errors"
-_RECOVERABILITY = "sqlqueue_app.policies.recoverability"
-_REQUESTS = "sqlqueue_app.receiving.requests"
-_SENDER = "sqlqueue_app.sending.sender"
-
-_MODULES = {
-    "Discard": _RECOVERABILITY,
-    "MessageContext": "sqlqueue_app.receiving.context",
-    "MoveToError": _RECOVERABILITY,
-    "QueueNotFound": _ERRORS,
-    "RetryLater": _RECOVERABILITY,
-    "RetryNow": _RECOVERABILITY,
-    "SqlQueueError": _ERRORS,
-    "Unrecoverable": _ERRORS,
-    "close_callbacks": _REQUESTS,
-    "default_policy": _RECOVERABILITY,
-    "forget_subscribers": "sqlqueue_app.sending.subscribers",
-    "handles": "sqlqueue_app.receiving.handlers",
-    "health_check": "sqlqueue_app.health_checks",
-    "message_type": "sqlqueue_app.messages.types",
-    "pause": _CONTROL,
-    "publish": _SENDER,
-    "request": _REQUESTS,
-    "resume": _CONTROL,
-    "send": _SENDER,
-    "send_many": _SENDER,
-    "set_concurrency": _CONTROL,
-    "subscribe": _SENDER,
-    "unsubscribe": _SENDER,
+_NAMES = {
+    "sqlqueue_app.health_checks": ("health_check",),
+    "sqlqueue_app.messages.errors": ("QueueNotFound", "SqlQueueError", "Unrecoverable"),
+    "sqlqueue_app.messages.types": ("message_type",),
+    "sqlqueue_app.policies.recoverability": ("Discard", "MoveToError", "RetryLater", "RetryNow", "default_policy"),
+    "sqlqueue_app.receiving.context": ("MessageContext",),
+    "sqlqueue_app.receiving.handlers": ("handles",),
+    "sqlqueue_app.receiving.requests": ("close_callbacks", "request"),
+    "sqlqueue_app.sending.sender": ("publish", "send", "send_many", "subscribe", "unsubscribe"),
+    "sqlqueue_app.sending.subscribers": ("forget_subscribers",),
+    "sqlqueue_app.status.control": ("pause", "resume", "set_concurrency"),
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,18 +15,20 @@ from django.db import Error as DjangoDatabaseError
 from django.db import connections, router
 
 from sqlqueue_app.conf import Code, Settings, current_problems, dialect_of, get_settings, is_configured
+from sqlqueue_app.conf.validation import listed, meant
 from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE, options_for, seconds_until_given_up
 from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_tables
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.status.queues import dead_row_problems
-from sqlqueue_app.status.schedules import schedules_without_route
+from sqlqueue_app.status.schedules import handlers_or_none, schedules_without_route
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
-from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.tables.listing import current_catalog, list_tables
 from sqlqueue_app.tables.managed import handled_elsewhere
+from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.two_phase import max_prepared_transactions
 
 
@@ -34,7 +36,7 @@ def register() -> None:
     """Register all checks with Django; called when the app is ready, may be called again."""
     for check in (check_settings, check_sqlite_transaction_mode, check_schedules, check_names, check_router, check_deduplication):
         checks.register(check, TAG)
-    for check in (check_worker_side, check_other_databases):
+    for check in (check_worker_side, check_other_databases, check_routes, check_shared_handlers):
         checks.register(check, TAG)
     for check in (check_tables, check_dead_rows, check_server_side, check_prepared_transactions):
         checks.register(check, checks.Tags.database)
@@ -95,6 +97,53 @@ def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     ]
 
 
+def check_routes(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn about routes to queues that neither settings nor database know; without the database, about near misses only."""
+    settings = usable_settings()
+    if settings is None or not (unknown := {each: name for each, name in settings.routes.items() if name not in settings.senders}):
+        return []
+    known, looked, what = {*settings.senders}, settings.database in (databases or ()), "no endpoint of the settings"
+    if looked:
+        try:
+            book = settings.address_book(dialect_of(settings.database), current_catalog(connection_of(settings.database)))
+            there = {name for name in unknown.values() if queue_table(settings.database, book.of_endpoint(name)).exists()}
+            known |= {table.address.table for table in list_tables(settings.database) if table.layout is not None}
+        except (ConfigurationError, DatabaseError, DjangoDatabaseError):
+            return []  # check_tables reports it
+        unknown, what = {each: name for each, name in unknown.items() if name not in there}, f"{what} and no queue of the database"
+    return [
+        checks.Warning(
+            f'SQLQUEUE["ROUTES"]["{pattern}"] is {name!r}, which is {what}{near}',
+            hint="correct the name, or make the queue: sending to it raises QueueNotFound",
+            id=UNKNOWN_ROUTE,
+        )
+        for pattern, name in unknown.items()
+        if (near := meant(name, known)) or looked
+    ]
+
+
+def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
+    """Report endpoints with the same handlers where no route says which of them gets a message. Imports the handlers."""
+    settings = usable_settings()
+    if settings is None or settings.routes or len(settings.endpoints) < 2:
+        return []
+    owners: dict[str, list[str]] = {}
+    for name, endpoint in settings.endpoints.items():
+        for path in dict.fromkeys(handler.path for handler in handlers_or_none(endpoint)):
+            owners.setdefault(path, []).append(name)
+    path, names = max(owners.items(), key=lambda entry: len(entry[1]), default=("", []))
+    if len(names) < 2:
+        return []
+    message = (
+        f"the endpoints {listed(names, last='and')} have the same handler {path}, and ROUTES is empty: "
+        "nothing decides which of them gets a message"
+    )
+    hint = "list the modules of each endpoint in its HANDLERS, and the endpoint of each message type in ROUTES"
+    return [checks.Error(message, hint=hint, id=SHARED_HANDLERS)]
+
+
+SHARED_HANDLERS: Final = "sqlqueue.E027"
+UNKNOWN_ROUTE: Final = "sqlqueue.W007"
 UNUSABLE_NAME: Final = "sqlqueue.E030"
 HANDLED_ELSEWHERE: Final = "sqlqueue.E031"
 NO_ROUTER: Final = "sqlqueue.W030"

@@ -13,6 +13,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -332,8 +333,9 @@ def get_settings() -> Settings:
     """The `SQLQUEUE` setting, checked and complete; without the setting, the defaults and no endpoints but those for `TASKS`.
 
     Reads Django's settings at the first call and never connects to a database. Raises ConfigurationError that lists all
-    errors; warnings are left to the system checks. Safe to call from any thread.
+    errors, and as `check_installed`; warnings are left to the system checks. Safe to call from any thread.
     """
+    check_installed()
     settings, problems = _read()
     errors = [problem.message for problem in problems if problem.is_error]
     if len(errors) == 1:
@@ -341,6 +343,12 @@ def get_settings() -> Settings:
     if errors:
         raise ConfigurationError(f"{len(errors)} settings are wrong: {'; '.join(errors)}")
     return settings
+
+
+def check_installed() -> None:
+    """Raise ConfigurationError if the app is missing from INSTALLED_APPS: its models, commands and checks are missing then."""
+    if apps.models_ready and not apps.is_installed("sqlqueue_app"):
+        raise ConfigurationError("'sqlqueue_app' is not in INSTALLED_APPS: add it there and run migrate")
 
 
 def current_problems() -> list[Problem]:

@@ -75,6 +75,8 @@ class QueueNotFound(DatabaseError):
 
     table: str | None = None
     """Its quoted name, where one table was written to or looked up."""
+    queue: str = ""
+    """Its name alone."""
 
 
 class TableMismatch(DatabaseError):

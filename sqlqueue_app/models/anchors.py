@@ -7,6 +7,10 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from sqlqueue_app.conf.settings import check_installed
+
+check_installed()  # else Django says that a model has no app_label
+
 
 class Anchor(models.Model):
     """A model without a table and, unless it names some, without permissions."""

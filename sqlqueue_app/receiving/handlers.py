@@ -110,11 +110,16 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
 
     The handler runs inside the receive transaction; what it does on the queue's database commits or rolls back with the receive.
     HandlerError for an `async def` function, which could not share that transaction, for one that does not take two positional
-    arguments, and for a class that is no message type.
+    arguments, for a class that is no message type, and for a bare `@handles`.
     """
     if not messages:
         raise HandlerError(
             "@handles() names no message type: expected a message class or a type name, as in @handles('Sales.PlaceOrder')"
+        )
+    for function in filter(inspect.isroutine, messages):
+        raise HandlerError(
+            f"@handles decorates {_path(function)} without a message type: "
+            "write @handles(PlaceOrder) for a message class, or @handles('Sales.PlaceOrder') for a type name"
         )
 
     def register(function: _Handler) -> _Handler:

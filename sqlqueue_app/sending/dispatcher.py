@@ -10,6 +10,8 @@ from functools import cached_property, lru_cache, partial
 
 from django.db import transaction
 
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.conf.validation import meant
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import QueueNotFound
@@ -71,9 +73,9 @@ class Dispatcher:
             else:
                 self._write(self._rows_of(groups), begun=begun)
         except QueueNotFound as missing:
-            if (because := self._because(groups, missing.table)) is None:
-                raise
-            raise QueueNotFound(f"{missing}; {because}") from missing
+            because = self._because(groups, missing.table)
+            missing.args = (f"{missing}; {because}" if because else f"{missing}{_near_miss(missing.queue)}",)
+            raise
 
     def _rows_of(self, groups: Sequence[Sequence[OutgoingMessage]]) -> Iterator[tuple[Inserts, NewRow]]:
         """The messages as rows with their tables. Rows of immediate messages are made lazily."""
@@ -96,7 +98,11 @@ class Dispatcher:
         the alias's own connection: they are asked for between the statements.
         """
         ids: list[str] = []
-        self._write(self._with_tables(rows, ids), begun=begun)
+        try:
+            self._write(self._with_tables(rows, ids), begun=begun)
+        except QueueNotFound as missing:
+            missing.args = (f"{missing}{_near_miss(missing.queue)}",)
+            raise
         return ids
 
     def _with_tables(self, rows: Iterable[tuple[QueueAddress, NewRow]], ids: list[str]) -> Iterator[tuple[Inserts, NewRow]]:
@@ -153,6 +159,15 @@ class SeparateDispatcher(Dispatcher):
 def own_delayed_table(alias: str, book: AddressBook, endpoint: str | None) -> DelayedTable:
     """The table that messages of this endpoint wait in; ConfigurationError as `check_can_delay`."""
     return DelayedTable(alias, delayed_address(book, check_can_delay(endpoint)))
+
+
+def _near_miss(queue: str) -> str:
+    """The end of an error about a queue that does not exist: the route that names it, and the endpoint that may be meant."""
+    settings = get_settings()
+    if queue in settings.endpoints:
+        return ""
+    route = next((f'; SQLQUEUE["ROUTES"]["{pattern}"] names it' for pattern, name in settings.routes.items() if name == queue), "")
+    return route + meant(queue, {*settings.endpoints, *settings.routes.values()} - {queue})
 
 
 class _Soonest:

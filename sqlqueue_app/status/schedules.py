@@ -23,7 +23,7 @@ from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import Schedule, ScheduleTick
 from sqlqueue_app.receiving.background import BackgroundJob
-from sqlqueue_app.receiving.handlers import handlers_of
+from sqlqueue_app.receiving.handlers import Handler, handlers_of
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes, SendOptions
 from sqlqueue_app.sending.sender import Sender
@@ -254,13 +254,14 @@ def schedules_without_route(settings: Settings) -> list[ScheduleSettings]:
     unrouted = [schedule for schedule in settings.schedules.values() if routes.find(schedule.send) is None]
     if not unrouted:
         return []
-    handled = {name for endpoint in settings.endpoints.values() for name in _handled_types(endpoint)}
+    handled = {handler.message_type for endpoint in settings.endpoints.values() for handler in handlers_or_none(endpoint)}
     return [schedule for schedule in unrouted if schedule.send not in handled]
 
 
-def _handled_types(endpoint: EndpointSettings) -> list[str]:
+def handlers_or_none(endpoint: EndpointSettings) -> list[Handler]:
+    """The handlers of an endpoint, whose modules are imported; none where that raises."""
     try:
-        return [handler.message_type for handler in handlers_of(endpoint.handlers)]
+        return handlers_of(endpoint.handlers)
     except Exception:  # noqa: BLE001 - a module of the project may raise anything; the worker of the endpoint reports it
         return []
 

@@ -336,7 +336,7 @@ def raise_table_error(table: Table, doing: str, error: Exception) -> None:
         return
     ours = kind(f"failed to {doing}: {str(error).strip()}")
     if isinstance(ours, QueueNotFound):
-        ours.table = table.qualified
+        ours.table, ours.queue = table.qualified, table.address.table
     raise ours from error
 
 
@@ -352,7 +352,7 @@ def _is_missing(table: Table) -> bool:
 def missing_table(table: Table, text: str) -> QueueNotFound:
     """The error that says, in these words, that there is no such table."""
     error = QueueNotFound(text)
-    error.table = table.qualified
+    error.table, error.queue = table.qualified, table.address.table
     return error
 
 

@@ -1,0 +1,196 @@
+"""Routes that lead nowhere, handlers that nobody can be routed to, a missing app: each is reported by its cause."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core import checks
+from django.test import override_settings
+
+from sqlqueue_app import handles, send, send_many
+from sqlqueue_app.checks import check_routes, check_shared_handlers, register
+from sqlqueue_app.messages.errors import HandlerError, QueueNotFound
+from sqlqueue_app.receiving.handlers import registry
+from tests.support.databases import QueueDatabase
+
+MISSPELLED = {"ENDPOINTS": {"Sales": {}}, "ROUTES": {"Shop.*": "Sales", "Shop.Refund": "Salse", "Peer.*": "Warehouse"}}
+
+
+def found(**arguments: Any) -> list[tuple[str | None, str]]:
+    return [(each.id, each.msg) for each in check_routes(**arguments)]
+
+
+def test_a_check_without_databases_opens_none_and_names_near_misses() -> None:
+    # pytest-django fails a test that uses a database without asking for one.
+    with override_settings(SQLQUEUE=MISSPELLED):
+        assert found() == [
+            (
+                "sqlqueue.W007",
+                "SQLQUEUE[\"ROUTES\"][\"Shop.Refund\"] is 'Salse', which is no endpoint of the settings: did you mean 'Sales'?",
+            )
+        ]
+
+
+def test_a_check_of_the_database_names_each_queue_that_is_nowhere(queue_database: QueueDatabase) -> None:
+    queue_database.configure(**MISSPELLED)
+
+    messages = [message for _, message in found(databases=[queue_database.alias])]
+
+    assert messages == [
+        'SQLQUEUE["ROUTES"]["Shop.Refund"] is \'Salse\', which is no endpoint of the settings and no queue of the database'
+        ": did you mean 'Sales'?",
+        'SQLQUEUE["ROUTES"]["Peer.*"] is \'Warehouse\', which is no endpoint of the settings and no queue of the database',
+    ]
+
+
+def test_the_queue_of_a_peer_is_fine_and_may_be_the_one_that_is_meant(queue_database: QueueDatabase) -> None:
+    install(queue_database, "Warehouse")
+    queue_database.configure(**{**MISSPELLED, "ROUTES": {"Peer.*": "Warehouse", "Stock.*": "Warehose"}})
+
+    (message,) = [message for _, message in found(databases=[queue_database.alias])]
+
+    assert message.startswith('SQLQUEUE["ROUTES"]["Stock.*"] is')
+    assert message.endswith(": did you mean 'Warehouse'?")
+
+
+def test_routes_to_what_the_settings_know_are_fine() -> None:
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {}}, "SEND_AS": "Salse", "ROUTES": {"A.*": "Sales", "B.*": "Salse"}}):
+        assert found() == []
+
+
+def test_the_checks_are_registered() -> None:
+    register()
+    with override_settings(SQLQUEUE=MISSPELLED):
+        assert "sqlqueue.W007" in {each.id for each in checks.run_checks()}
+
+
+def install(database: QueueDatabase, *names: str) -> None:
+    from django.core.management import call_command
+
+    database.configure(ENDPOINTS={name: {"CALLBACKS": False} for name in names})
+    call_command("sqlqueue_install", verbosity=0)
+
+
+CALLS: dict[str, Callable[[str], object]] = {
+    "send": lambda name: send(name, {}),
+    "send_many": lambda name: send_many(name, [{}]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_sending_by_a_wrong_route_names_the_route_and_the_near_miss(queue_database: QueueDatabase, call: str) -> None:
+    queue_database.configure(**MISSPELLED)
+
+    with pytest.raises(QueueNotFound) as caught:
+        CALLS[call]("Shop.Refund")
+    assert str(caught.value).endswith('; SQLQUEUE["ROUTES"]["Shop.Refund"] names it: did you mean \'Sales\'?')
+    assert caught.value.queue == "Salse"
+
+    with pytest.raises(QueueNotFound) as caught:
+        CALLS[call]("Peer.Order")
+    assert str(caught.value).endswith('; SQLQUEUE["ROUTES"]["Peer.*"] names it')
+
+
+def test_sending_to_a_misspelled_address_names_the_near_miss(queue_database: QueueDatabase) -> None:
+    queue_database.configure(**MISSPELLED)
+    with pytest.raises(QueueNotFound, match=r"does not exist.*: did you mean 'Sales'\?$"):
+        send("Shop.Order", {}, to="Slaes")
+
+
+# --- handlers -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_bare_decorator_is_refused_where_it_stands() -> None:
+    def place_order(message: Any, context: Any) -> None:
+        """A handler."""
+
+    with pytest.raises(
+        HandlerError, match=r"@handles decorates .*place_order without a message type: write @handles\(PlaceOrder\)"
+    ):
+        handles(place_order)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def shared() -> Iterator[str]:
+    """The path of a handler of this module."""
+
+    def handler(message: Any, context: Any) -> None:
+        """Handles nothing."""
+
+    before = registry.all()
+    handles("Shared.Message")(handler)
+    yield f"{__name__}.shared.<locals>.handler"
+    for each in registry.all():
+        if each not in before:
+            registry.remove(each)
+
+
+@pytest.mark.parametrize("first", [[__name__], ["tests.conf"]])
+def test_two_endpoints_with_the_same_handlers_and_no_routes_are_an_error(shared: str, first: list[str]) -> None:
+    endpoints = {"Sales": {"HANDLERS": first}, "Billing": {"HANDLERS": [__name__]}, "Other": {"HANDLERS": []}}
+    with override_settings(SQLQUEUE={"ENDPOINTS": endpoints}):
+        (error,) = check_shared_handlers()
+
+    assert (error.id, error.level) == ("sqlqueue.E027", checks.ERROR)
+    assert error.msg == (
+        f"the endpoints 'Sales' and 'Billing' have the same handler {shared}, and ROUTES is empty: "
+        "nothing decides which of them gets a message"
+    )
+
+
+@pytest.mark.usefixtures("shared")
+def test_routes_or_handlers_of_their_own_make_it_right() -> None:
+    same = {"Sales": {"HANDLERS": [__name__]}, "Billing": {"HANDLERS": [__name__]}}
+    with override_settings(SQLQUEUE={"ENDPOINTS": same, "ROUTES": {"Shared.*": "Sales"}}):
+        assert check_shared_handlers() == []
+    with override_settings(SQLQUEUE={"ENDPOINTS": {**same, "Billing": {"HANDLERS": []}}}):
+        assert check_shared_handlers() == []
+    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {}}}):
+        assert check_shared_handlers() == []
+
+
+# --- the app ------------------------------------------------------------------------------------------------------------------
+
+WITHOUT_APP = """
+import django
+from django.conf import settings
+
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    SQLQUEUE={"ENDPOINTS": {"Sales": {}}, "ROUTES": {"Shop.*": "Sales"}},
+)
+django.setup()
+from sqlqueue_app import *
+
+for call in CALLS:
+    try:
+        exec(call)
+    except SqlQueueError as error:
+        print(error)
+"""
+CALLS_WITHOUT_APP = [
+    "send('Shop.Order', {})",
+    "send_many('Shop.Order', [{}])",
+    "publish('Shop.Ordered', {})",
+    "request('Shop.Order', {})",
+    "subscribe('Shop.Ordered', endpoint='Sales')",
+    "pause('Sales')",
+    "set_concurrency('Sales', 2)",
+    "import sqlqueue_app.testing",
+    "import sqlqueue_app.management.commands.run_sqlqueue_worker",
+]
+
+
+@pytest.mark.once
+def test_the_missing_app_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"CALLS = {CALLS_WITHOUT_APP!r}\n{WITHOUT_APP}", encoding="utf-8")
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, script], env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)
+    expected = ["'sqlqueue_app' is not in INSTALLED_APPS: add it there and run migrate"] * len(CALLS_WITHOUT_APP)
+    assert done.stdout.splitlines() == expected, done.stderr

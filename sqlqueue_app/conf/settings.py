@@ -71,7 +71,7 @@ TransactionMode = Literal["transaction_scope", "sends_atomic_with_receive", "rec
 ConcurrencyModel = Literal["fixed", "adaptive", "monitor"]
 FailureWithoutTransaction = Literal["error_queue", "discard"]
 TableLayout = Literal["classic", "modern"]
-BodyNames = Literal["as_is", "pascal"]
+BodyNames = Literal["as_is", "pascal_case", "pascal"]
 Serializer = Literal["json", "xml"]
 ErrorQueueOwner = Literal["sqlqueue", "servicecontrol"]
 

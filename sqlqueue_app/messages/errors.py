@@ -75,8 +75,7 @@ class QueueNotFound(DatabaseError):
 
     table: str | None = None
     """Its quoted name, where one table was written to or looked up."""
-    queue: str = ""
-    """Its name alone."""
+    queue: str = ""  # its name alone
 
 
 class TableMismatch(DatabaseError):

@@ -206,7 +206,7 @@ def _object_checker(kind: Any) -> Reader:
 def _spellings(member: Member, own: set[str], names: str) -> tuple[str, ...]:
     """The exact names to look for first; another member's own name is never among them."""
     spelled = dict.fromkeys((pascal(member.name), camel(member.name)))
-    wanted = [*spelled, member.name] if names == PASCAL else [member.name, *spelled]
+    wanted = [*spelled, member.name] if names != AS_IS else [member.name, *spelled]
     return tuple(name for name in wanted if name == member.name or name not in own)
 
 
@@ -530,7 +530,7 @@ def write_json(value: Any, names: str) -> str:
     data and stay as they are. No annotation tells the reader of a dictionary a float from a Decimal: there a float has an exponent
     (see :func:`number_in_dict`). May raise RecursionError and OverflowError of values nested without end.
     """
-    as_pascal = names == PASCAL
+    as_pascal = names != AS_IS
     kind: type = type(value)
     in_dict = not is_mappable(kind)
     plain = _object_of(value, as_pascal)

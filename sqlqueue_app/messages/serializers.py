@@ -39,7 +39,7 @@ def serialize(message: object, names: str = AS_IS, content_type: str | None = No
 
     ``message`` is a dataclass (or a class that maps like one), a dict or a list, of: those, ``None``, str, int, float,
     bool; Decimal as a number with all its digits, datetime as ISO text with ``T`` and ``Z`` or offset where aware, date,
-    time, timedelta as TimeSpan text, UUID with dashes, Enum by value, bytes as base64. ``names="pascal"`` writes the
+    time, timedelta as TimeSpan text, UUID with dashes, Enum by value, bytes as base64. ``names="pascal_case"`` writes the
     members of classes as .NET spells them; keys of dicts are data and stay. XML is that of NServiceBus, where an Enum has
     its name, a duration is ISO 8601, and the root is named by ``types``: the full names of the type and its base types.
     Raises :class:`MessageBodyError`, naming the place, for NaN, infinities and what has no form in JSON or XML.
@@ -196,7 +196,16 @@ def _wants_object(hint: Any) -> bool:
     return hint is dict or mapped_class(bare(hint)) is not None
 
 
-def _decode(body: bytes, decoder: json.JSONDecoder | None = None) -> Any:
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+# json.loads() would make a decoder of its own for each body.
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
+_DICT_DECODER: Final = json.JSONDecoder(parse_float=number_in_dict, parse_constant=_refuse_constant)
+
+
+def _decode(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
     raw = bytes(body)
     if not raw:
         raise MessageBodyError("the body is empty; expected a JSON object")
@@ -205,7 +214,6 @@ def _decode(body: bytes, decoder: json.JSONDecoder | None = None) -> Any:
     try:
         # not by the codec utf-8-sig, which is written in Python and costs twice as much
         text = raw.decode("utf-8").removeprefix("\ufeff")
-        decoder = decoder or _DECODER
         found, end = decoder.raw_decode(text) if text[:1] == "{" else (None, -1)
         # White space around it, or no object: the whole way.
         return found if end == len(text) else decoder.decode(text)
@@ -218,12 +226,3 @@ def _decode(body: bytes, decoder: json.JSONDecoder | None = None) -> Any:
         raise MessageBodyError("the body is nested too deeply") from None
     except (ValueError, ArithmeticError) as error:
         raise MessageBodyError(f"the body holds a number that cannot be read: {error}") from None
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
-
-
-# json.loads() would make a decoder of its own for each body.
-_DECODER: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)
-_DICT_DECODER: Final = json.JSONDecoder(parse_float=number_in_dict, parse_constant=_refuse_constant)

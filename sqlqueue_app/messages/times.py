@@ -143,10 +143,17 @@ EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final = timedelta()
 
 
+def as_delay(delay: object) -> timedelta | None:
+    """The delay of a timedelta, or of so many seconds. WireFormatError for another kind, and for more than a timedelta holds."""
+    if delay is None or isinstance(delay, timedelta):
+        return delay
+    if isinstance(delay, (int, float)) and not isinstance(delay, bool) and abs(delay) <= timedelta.max.total_seconds() / 2:
+        return timedelta(seconds=delay)
+    raise WireFormatError(f"delay is {type(delay).__name__} ({delay!r:.60}); expected seconds or a timedelta, such as 60")
+
+
 def check_delay(delay: object, deliver_at: object, time_to_be_received: timedelta | None) -> None:
     """Raise WireFormatError for values of another kind, ConfigurationError for values that exclude each other."""
-    if delay is not None and not isinstance(delay, timedelta):
-        raise WireFormatError(f"delay is {type(delay).__name__} ({delay!r}); expected a timedelta, such as timedelta(seconds=5)")
     if deliver_at is not None and not isinstance(deliver_at, datetime):
         raise WireFormatError(f"deliver_at is {type(deliver_at).__name__} ({deliver_at!r}); expected an aware datetime")
     if isinstance(deliver_at, datetime) and deliver_at.utcoffset() is None:

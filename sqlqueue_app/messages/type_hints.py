@@ -27,10 +27,10 @@ from sqlqueue_app.messages.errors import MessageBodyError, MessageTypeError
 AS_IS: Final = "as_is"
 """Members are written under their Python names."""
 
-PASCAL: Final = "pascal"
+PASCAL: Final = "pascal_case"
 """Members are written as .NET names them: ``order_id`` as ``OrderId``."""
 
-NAMES: Final = (AS_IS, PASCAL)
+NAMES: Final = (AS_IS, PASCAL, "pascal")  # the last is the former name of PASCAL
 
 
 @dataclass(frozen=True, slots=True)

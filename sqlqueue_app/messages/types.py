@@ -105,7 +105,7 @@ def message_type(name: str, *, assembly: str | None = None, names: str | None = 
     """Register a class as the message type ``name``, above ``@dataclass``.
 
     ``name`` is the .NET full name where there is one (``Shop.Messages.PlaceOrder``); ``assembly`` the .NET assembly, which
-    makes the type resolve at every receiver. ``names="pascal"`` writes members as .NET spells them, ``"as_is"`` as they
+    makes the type resolve at every receiver. ``names="pascal_case"`` writes members as .NET spells them, ``"as_is"`` as they
     are; without it the setting ``BODY_NAMES`` decides. Raises :class:`MessageTypeError` for a name that is taken, a name
     with ``,`` or ``;``, and a class that no body could be read into.
     """

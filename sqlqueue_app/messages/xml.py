@@ -29,6 +29,7 @@ from sqlqueue_app.messages.json import (
 )
 from sqlqueue_app.messages.times import format_iso_duration, format_timespan, parse_iso_duration
 from sqlqueue_app.messages.type_hints import (
+    AS_IS,
     MAPPINGS,
     PASCAL,
     alternatives,
@@ -370,7 +371,7 @@ _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "
 def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
     """The document of a message, as the XML serializer of NServiceBus 6 and later writes it (docs/internals/wire.md#bodies).
 
-    `types` are the full names of its type and its base types, `names` spells members of classes: "pascal" for a reader of .NET.
+    `types` are the full names of its type and its base types, `names` spells members of classes: "pascal_case" for .NET.
     Raises ConversionError for what XML or .NET could not hold. May raise RecursionError of values nested without end.
     """
     if not types:
@@ -383,7 +384,7 @@ def write_xml(value: Any, names: str, types: Sequence[str]) -> str:
     bases = "".join(f' xmlns:baseType{index or ""}="{_attribute(base)}"' for index, base in enumerate(types[1:]))
     start = f'<{root} xmlns:xsi="{XSI}" xmlns:xsd="{_XSD}"{bases} xmlns="{_NAMESPACE}{_attribute(space)}">'
     out: list[str] = ['<?xml version="1.0"?>', start]
-    _Writer(names == PASCAL, out).members(value)
+    _Writer(names != AS_IS, out).members(value)
     out.append(f"</{root}>")
     return "".join(out)
 

@@ -13,6 +13,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, complete_headers
 from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent, whole_number
+from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.receiving.destinations import AllowedDestinations
 from sqlqueue_app.sending.composer import Composer, SendOptions
 from sqlqueue_app.sending.replies import return_code_headers, return_code_of
@@ -88,7 +89,7 @@ class MessageContext:
         to: str | None = None,
         headers: Mapping[str, str | None] | None = None,
         time_to_be_received: timedelta | None = None,
-        delay: timedelta | None = None,
+        delay: timedelta | float | None = None,
         deliver_at: datetime | None = None,
         immediate: bool = False,
     ) -> str:
@@ -98,7 +99,7 @@ class MessageContext:
         has one writer, right after the receive transaction has ended). `delay` and `deliver_at` as in `send()`.
         MessageTypeError for a type without a route, AddressError for a bad address, MessageBodyError for a bad body.
         """
-        options = SendOptions(to, headers, time_to_be_received, delay, deliver_at)
+        options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at)
         outgoing = self._composer.compose(message, body, options, incoming=self._incoming)
         if immediate:
             self._send_at_once([outgoing])
@@ -113,7 +114,7 @@ class MessageContext:
         *,
         headers: Mapping[str, str | None] | None = None,
         time_to_be_received: timedelta | None = None,
-        delay: timedelta | None = None,
+        delay: timedelta | float | None = None,
         deliver_at: datetime | None = None,
         immediate: bool = False,
     ) -> str:

@@ -34,7 +34,7 @@ from sqlqueue_app.messages.errors import (
 from sqlqueue_app.messages.headers import Headers, Intent, check_custom_headers, read_headers, write_headers
 from sqlqueue_app.messages.serializers import CONTENT_TYPES, Writer, is_xml, writer_for
 from sqlqueue_app.messages.times import check_delay, delay_milliseconds, deliver_at_header, due_time
-from sqlqueue_app.messages.type_hints import PASCAL, is_mappable, pascal_keys
+from sqlqueue_app.messages.type_hints import AS_IS, is_mappable, pascal_keys
 from sqlqueue_app.messages.types import MessageType, registry, resolve_enclosed
 from sqlqueue_app.sending.subscribers import Subscribers, subscribers_of
 from sqlqueue_app.sending.tracing import OPENTELEMETRY, tracing
@@ -54,6 +54,13 @@ class Options(typing.TypedDict, total=False):
     headers: Mapping[str, str | None] | None
     time_to_be_received: timedelta | None
     message_id: str | None
+
+
+class DelayOptions(Options, total=False):
+    """Those of `send()`."""
+
+    delay: timedelta | float | None
+    deliver_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +298,7 @@ class Composer:
         spelling = self._spelling(known)
         # Only XML names the types in the body.
         write = writer_for(spelling, CONTENT_TYPES["xml" if as_xml else "json"], resolve_enclosed(enclosed) if as_xml else ())
-        if known is None or spelling != PASCAL or not typing.is_typeddict(known.cls):
+        if known is None or spelling == AS_IS or not typing.is_typeddict(known.cls):
             return write
         return lambda payload: write(pascal_keys(payload, known.cls))
 

@@ -10,6 +10,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from django.db import connections, transaction
 
@@ -17,8 +18,9 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
+from sqlqueue_app.messages.times import as_delay
 from sqlqueue_app.messages.types import registry
-from sqlqueue_app.sending.composer import Composer, SendOptions, compose_rows, outgoing_of, sender_identity
+from sqlqueue_app.sending.composer import Composer, DelayOptions, SendOptions, compose_rows, outgoing_of, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
@@ -26,7 +28,18 @@ from sqlqueue_app.tables.queue import all_or_none, queue_table
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 logger = logging.getLogger("sqlqueue.send")
+
+
+@overload
+def send(message: str, body: Mapping[Any, Any] | DataclassInstance | None = None, **options: Unpack[DelayOptions]) -> str: ...
+
+
+@overload
+def send(message: object, **options: Unpack[DelayOptions]) -> str: ...
 
 
 def send(
@@ -36,7 +49,7 @@ def send(
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
     time_to_be_received: timedelta | None = None,
-    delay: timedelta | None = None,
+    delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
     message_id: str | None = None,
 ) -> str:
@@ -45,7 +58,7 @@ def send(
     It goes where ROUTES says, or to the address `to`. Inside `atomic()` on the queue's database it commits and rolls back with your
     rows; outside it is committed on return. While only another database is in `atomic()`, it is sent when that one commits.
 
-    With `delay` (a timedelta, counted by the database's clock from the moment it is written; 0 or less: at once) or `deliver_at`
+    With `delay` (seconds or a timedelta, by the database's clock from the moment it is written; 0 or less: at once) or `deliver_at`
     (an aware datetime) it waits in the delayed table of the endpoint that sends it, until a worker that knows this endpoint moves
     it. A process that is none uses the table of SEND_AS, or of the first endpoint of the settings.
 
@@ -55,7 +68,7 @@ def send(
     """
     handled = current_handling()
     chosen = _sender_in(handled)
-    options = SendOptions(to, headers, time_to_be_received, delay, deliver_at, message_id)
+    options = SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at, message_id)
     outgoing = chosen.composer.compose(message, body, options, incoming=handled.incoming if handled is not None else None)
     chosen.write([outgoing])
     return outgoing.message_id or ""
@@ -68,7 +81,7 @@ def send_many(
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
     time_to_be_received: timedelta | None = None,
-    delay: timedelta | None = None,
+    delay: timedelta | float | None = None,
     deliver_at: datetime | None = None,
 ) -> list[str]:
     """Send many messages, all or none, a few hundred rows or more per statement; returns their ids in order.
@@ -86,7 +99,7 @@ def send_many(
     rows = compose_rows(
         chosen.composer,
         _pairs(messages, source),
-        SendOptions(to, headers, time_to_be_received, delay, deliver_at),
+        SendOptions(to, headers, time_to_be_received, as_delay(delay), deliver_at),
         what=what,
         incoming=handled.incoming if handled is not None else None,
     )

@@ -25,7 +25,7 @@ from sqlqueue_app.messages.errors import AddressError, PoisonMessage
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.json import number_in_dict
 from sqlqueue_app.messages.serializers import deserialize, is_xml, serialize
-from sqlqueue_app.messages.times import parse_time
+from sqlqueue_app.messages.times import as_delay, parse_time
 from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
@@ -46,13 +46,13 @@ def assert_sent(
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
     count: int | None = None,
-    delay: timedelta | None = None,
+    delay: timedelta | float | None = None,
 ) -> SentMessage:
     """Raise AssertionError unless such a message was sent and not rolled back; return the first.
 
     `message` is a message class, the name of a type, or an object whose members are compared. `body` and `headers` list what must
     be there; more may be. Values are compared as on the wire, member names as handlers read them (`order_id` is `OrderId`). `to` is
-    an address, `count` the expected number (None: at least one). `delay` is compared to the second; `timedelta()` means no delay.
+    an address, `count` the expected number (None: at least one). `delay` is compared to the second; 0 means no delay.
     """
     found, matching = _find(message, body, to, headers, delay)
     if not matching if count is None else len(matching) != count:
@@ -69,7 +69,7 @@ def assert_not_sent(
     *,
     to: str | None = None,
     headers: Mapping[str, str | None] | None = None,
-    delay: timedelta | None = None,
+    delay: timedelta | float | None = None,
 ) -> None:
     """Raise AssertionError if such a message was sent; without arguments, if any was. Arguments as for `assert_sent`."""
     found, matching = _find(message, body, to, headers, delay)
@@ -82,7 +82,7 @@ def _find(
     body: Mapping[str, Any] | None,
     to: str | None,
     headers: Mapping[str, str | None] | None,
-    delay: timedelta | None,
+    delay: timedelta | float | None,
 ) -> tuple[list[tuple[SentMessage, list[str]]], list[SentMessage]]:
     if body is not None and not isinstance(message, (str, type)) and message is not None:
         raise TypeError(f"a body was given beside the message {type(message).__qualname__}: hand in one of them")
@@ -129,8 +129,8 @@ def _headers_differ(each: SentMessage, headers: Mapping[str, str | None]) -> lis
     ]
 
 
-def _delay_differs(each: SentMessage, delay: timedelta | None) -> list[str]:
-    if delay is None or abs(each.delay - delay) <= TOLERANCE:
+def _delay_differs(each: SentMessage, delay: timedelta | float | None) -> list[str]:
+    if (wanted := as_delay(delay)) is None or abs(each.delay - wanted) <= TOLERANCE:
         return []
     return [f"its delay is {each.delay}, expected {delay}"]
 
@@ -163,7 +163,7 @@ def _wanted(
     body: Mapping[str, Any] | None,
     to: str | None,
     headers: Mapping[str, str | None] | None,
-    delay: timedelta | None,
+    delay: timedelta | float | None,
 ) -> str:
     wanted = message if body is None else body
     wire = None if wanted is None or isinstance(wanted, (str, type)) else decoded(serialize(wanted))

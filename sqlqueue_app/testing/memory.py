@@ -101,7 +101,7 @@ class InMemoryEndpoint:
         The message itself is not listed as sent. `reply_to` is the address for replies; its queue must exist.
         """
         given = {} if reply_to is None else {"NServiceBus.ReplyToAddress": reply_to}
-        leave_out(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))
+        leave_out(connection_of(ALIAS), send(message, body, to=self.name, headers={**given, **(headers or {})}))  # type: ignore[call-overload]
         return self.drain(raise_errors=raise_errors)
 
     def drain(self, **options: Any) -> Drained:

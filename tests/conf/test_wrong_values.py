@@ -123,7 +123,7 @@ WRONG: list[tuple[object, str, str]] = [
     (sales(TRANSACTION_MODE="TransactionScope"), "E005", f"{S}[\"TRANSACTION_MODE\"] is 'TransactionScope', expected 'transaction_scope', 'sends_atomic_with_receive', 'receive_only' or 'none': did you mean 'transaction_scope'?"),
     (sales(ON_FAILURE_WITHOUT_TRANSACTION="x"), "E005", f"{S}[\"ON_FAILURE_WITHOUT_TRANSACTION\"] is 'x', expected 'error_queue' or 'discard'"),
     ({"TABLE_LAYOUT": "x"}, "E005", "SQLQUEUE[\"TABLE_LAYOUT\"] is 'x', expected 'classic' or 'modern'"),
-    ({"BODY_NAMES": "Pascal"}, "E005", "SQLQUEUE[\"BODY_NAMES\"] is 'Pascal', expected 'as_is' or 'pascal': did you mean 'pascal'?"),
+    ({"BODY_NAMES": "Pascal"}, "E005", "SQLQUEUE[\"BODY_NAMES\"] is 'Pascal', expected 'as_is', 'pascal_case' or 'pascal': did you mean 'pascal'?"),
     # missing
     ({"SCHEDULES": {"nightly": {"SEND": "a"}}}, "E006", f"{CRON} is missing, expected a crontab line of five fields"),
     ({"SCHEDULES": {"nightly": {"CRON": "0 2 * * *"}}}, "E006", 'SQLQUEUE["SCHEDULES"]["nightly"]["SEND"] is missing, expected the full name of a message type'),

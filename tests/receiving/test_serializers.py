@@ -19,7 +19,7 @@ class Base:
     order_id: str
 
 
-@message_type("Serialized.Priced", names="pascal")
+@message_type("Serialized.Priced", names="pascal_case")
 @dataclass
 class Priced(Base):
     total: Decimal

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
-from sqlqueue_app import send, send_many
+from sqlqueue_app import RetryLater, send, send_many
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.messages.envelope import OutgoingMessage
@@ -20,6 +20,7 @@ from sqlqueue_app.messages.times import parse_time
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, notified_of_delays
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address, install_tables
+from sqlqueue_app.testing import FakeContext, assert_sent
 from tests.sending.conftest import Desk
 from tests.sending.types import PlaceOrder
 from tests.support.golden import rows as golden_rows
@@ -152,6 +153,18 @@ def test_many_are_delayed_with_few_statements(web: Desk) -> None:
     assert all(headers[FORWARD] for headers, _ in found)
 
 
+@pytest.mark.parametrize("delay", [3600, 3600.0, timedelta(hours=1)])
+def test_a_delay_is_seconds_or_a_timedelta_as_it_is_of_a_retry(web: Desk, delay: float | timedelta) -> None:
+    context = FakeContext()
+    context.send("Sending.Ping", {}, to="Sales", delay=delay)
+    send("Sending.Ping", {}, delay=delay)
+    send_many("Sending.Ping", [{}], delay=delay)
+
+    assert all(3_500 < seconds < 3_601 for _, seconds in delayed(web))
+    assert_sent("Sending.Ping", delay=delay, count=2)
+    assert [message.delay for message in context.sent] == [RetryLater(delay).delay] == [timedelta(hours=1)]
+
+
 def test_many_are_all_delayed_or_none(web: Desk) -> None:
     with pytest.raises(SqlQueueError, match=r"messages\[700\]"):
         send_many([*(PlaceOrder(str(number)) for number in range(700)), object()], delay=timedelta(hours=1))
@@ -159,8 +172,10 @@ def test_many_are_all_delayed_or_none(web: Desk) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"delay": 5}, WireFormatError, r"delay is int \(5\); expected a timedelta"),
-    ({"delay": True}, WireFormatError, r"delay is bool \(True\); expected a timedelta"),
+    ({"delay": "5"}, WireFormatError, r"delay is str \('5'\); expected seconds or a timedelta, such as 60"),
+    ({"delay": True}, WireFormatError, r"delay is bool \(True\); expected seconds or a timedelta"),
+    ({"delay": float("nan")}, WireFormatError, r"delay is float \(nan\); expected seconds or a timedelta"),
+    ({"delay": 1e300}, WireFormatError, r"delay is float \(1e\+300\); expected seconds or a timedelta"),
     ({"deliver_at": "tomorrow"}, WireFormatError, r"deliver_at is str \('tomorrow'\); expected an aware datetime"),
     ({"deliver_at": datetime(2026, 1, 1)}, WireFormatError, "has no time zone; expected an aware datetime"),  # noqa: DTZ001
     ({"delay": timedelta.max}, WireFormatError, "ends after the year 9999"),

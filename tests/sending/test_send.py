@@ -225,6 +225,7 @@ def test_a_time_to_be_received_of_years_is_cut_at_what_the_wire_can_say(desk: De
     ("setting", "message", "member"),
     [
         ("as_is", PlaceOrder("42"), "order_id"),
+        ("pascal_case", PlaceOrder("42"), "OrderId"),
         ("pascal", PlaceOrder("42"), "OrderId"),
         ("pascal", AsIs("42"), "order_id"),
         ("as_is", Pascal("42"), "OrderId"),

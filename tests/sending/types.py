@@ -52,7 +52,7 @@ class Line(TypedDict):
     unit_price: Decimal
 
 
-@message_type("Sending.Keys", names="pascal")
+@message_type("Sending.Keys", names="pascal_case")
 class Keys(TypedDict, total=False):
     """An order in a dictionary."""
 

@@ -15,6 +15,11 @@ PARALLEL := --numprocesses $(WORKERS)
 CREATED := $(VENV)/.created
 RUNTIME := $(VENV)/.runtime
 TOOLS := $(VENV)/.tools
+# pip without its warnings: its errors, and a line for each package that it fetches.
+INSTALL := set -o pipefail; $(RUN) -m pip install --disable-pip-version-check --root-user-action ignore --progress-bar off \
+	2> >(grep -v ^WARNING >&2) -r
+PROGRESS := | awk '/^Collecting / {sub(/[<>=!~;[(].*/, "", $$2); print "  fetching " $$2; fflush()} \
+	/^Installing / {print "  installing ..."; fflush()}'
 # Other queues to measure beside: never in the environment of the project.
 PEERS := .venv-peers/.made
 
@@ -63,11 +68,13 @@ $(CREATED):
 	@test -n "$(PYTHON)" || { echo "no python3 was found: install Python 3.11 or later, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is $$($(PYTHON) --version 2>&1): Python 3.11 or later is needed, say make PYTHON=/path/to/python" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
+	@echo "making the environment $(VENV), once ..."
+	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
 $(RUNTIME): requirements.txt | $(CREATED)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@echo "fetching what the demo and the tests need, once: about 700 MB, most of it Spark ..."
+	@$(INSTALL) requirements.txt $(PROGRESS)
 	@touch $@
 
 # some of them need the Python that the newest Django needs; those are told as missing where there is none

@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     # and the settings read the environment when they are imported
     from project.settings import VAR_DIR  # noqa: PLC0415
 
+    say("starting the site and the worker ...")
     password = ensure_administrator(ADMIN, VAR_DIR / "admin-password")
     connections.close_all()
     port = chosen.port or free_port()
@@ -156,6 +157,7 @@ def box(port: int, password: str | None) -> str:
     sales = get_settings().endpoint("Sales")
     rows = [
         f"The shop        {site}/",
+        f"Its overview    {site}/admin/sqlqueue_app/dashboard/",
         f"Its queues      {site}/admin/sqlqueue_app/queue/",
         f"Its worker      model {sales.concurrency_model}, mode {sales.transaction_mode}",
         f"Sign in as      {ADMIN}, {secret}",

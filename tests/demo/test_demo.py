@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -74,6 +75,8 @@ def test_it_checks_itself(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.startswith("setting up the database ...\nstarting the site and the worker ...\n")
+    assert re.search(r"Its overview    http://127\.0\.0\.1:\d+/admin/sqlqueue_app/dashboard/ ", answer.stdout)
     assert "check: orders came all the way" in answer.stdout
 
 
@@ -113,6 +116,16 @@ def test_make_hands_model_and_mode_on() -> None:
 
     assert command() == "-m project.demo"
     assert command("MODEL=fixed", "MODE=receive_only") == "-m project.demo --model fixed --mode receive_only"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_says_what_it_fetches(tmp_path: Path) -> None:
+    steps = subprocess.run(
+        ["make", "--dry-run", "demo", f"VENV={tmp_path / 'none'}"],
+        cwd=ROOT, env=environment(ROOT, PATH=os.environ["PATH"]), capture_output=True, text=True, check=True, timeout=SECONDS,
+    ).stdout  # fmt: skip
+
+    assert "fetching what the demo and the tests need, once" in steps
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="the children are looked for with ps --ppid, which Linux has")

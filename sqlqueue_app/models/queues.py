@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import uuid
-from typing import Any
+from typing import Any, cast
 
 from django.apps import AppConfig, apps
 from django.core.signals import setting_changed
@@ -58,6 +58,14 @@ def queue_models() -> list[type[QueueMessage]]:
     """The models of the queues that the endpoints of the settings receive from, and of their error and audit queues."""
     settings = get_settings()
     return [queue_model(address) for address in settings.queue_addresses(dialect_of(settings.database))]
+
+
+def __getattr__(name: str) -> type[QueueMessage]:
+    """The model of a class name, which `manage.py shell` and pickle import from here like any other model."""
+    found = apps.all_models[QUEUE_MODELS_LABEL].get(name.lower())
+    if found is None or found.__name__ != name:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return cast("type[QueueMessage]", found)
 
 
 def make_known_models() -> None:

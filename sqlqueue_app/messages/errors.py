@@ -69,6 +69,9 @@ class WorkerFailed(SqlQueueError):
 class DatabaseError(SqlQueueError):
     """What the database said, told apart by error code; the driver's error is the cause."""
 
+    remedy = ""
+    """What a command prints behind it."""
+
 
 class QueueNotFound(DatabaseError):
     """The table of a queue does not exist."""
@@ -86,12 +89,26 @@ class ConstraintViolation(DatabaseError):
     """A constraint refused the row."""
 
 
+class PermissionDenied(DatabaseError):
+    """The user of the connection lacks a right."""
+
+    remedy = "; give the user the rights that sqlqueue_install --sql --grant ROLE prints"
+
+
 class TransientError(DatabaseError):
     """The same work may succeed when it is tried again."""
 
 
 class ConnectionLost(TransientError):
     """The connection is gone, and its transaction with it."""
+
+    remedy = "; start the database, or correct HOST and PORT in DATABASES"
+
+
+class CannotConnect(ConnectionLost):
+    """There is no such database or user, the password is wrong, or a SQLite file cannot be opened or written."""
+
+    remedy = "; correct NAME, USER and PASSWORD in DATABASES, or create the database; a SQLite file and its folder must be writable"
 
 
 class Deadlock(TransientError):
@@ -104,6 +121,8 @@ class SerializationFailure(TransientError):
 
 class LockTimeout(TransientError):
     """A lock was not granted in time."""
+
+    remedy = "; another connection holds a lock: try again when it is done"
 
 
 class DoomedTransaction(TransientError):
@@ -122,6 +141,11 @@ def terminal_text(text: str) -> str:
 def terminal_line(text: str) -> str:
     """The same, on one line."""
     return terminal_text(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """A number with its noun, for logs and commands, which are in English: `1 message`, `2,000 messages`."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def json_text(text: str) -> str:

@@ -15,6 +15,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.base import BaseScheduler
 from django.db import connections
 
+from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.policies.polling import BUSY_LOOK_SECONDS, SLOW_TASK_TICK_SECONDS
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.tables.connections import POOL_IDLE_SECONDS, ConnectionPool
@@ -148,10 +149,11 @@ def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
     with kept.checkout() if job.every_seconds < POOL_IDLE_SECONDS else _new_connections():
         try:
             job.call()
-        except Exception:
-            background_logger.exception(
-                "background job %s failed", job.name, extra={"event": "background_job_failed", "job": job.name}
-            )
+        except Exception as error:
+            extra = {"event": "background_job_failed", "job": job.name}
+            # What the database refused is said by its text; a bug needs its traceback.
+            trace = None if isinstance(error, DatabaseError) else error
+            background_logger.error("background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
 
 
 @contextmanager

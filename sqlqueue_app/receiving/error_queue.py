@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
@@ -31,6 +32,7 @@ MESSAGE_CHARACTERS = 16_384
 TRACE_CHARACTERS = 100_000
 # Trying again cannot help: the body, the type or the settings will be the same.
 UNRECOVERABLE = (Unrecoverable, MessageBodyError, MessageTypeError, HandlerError, CannotPrepare)
+_OWN_CODE = str(Path(__file__).parent.parent)
 _DROPPED = (names.DELAYED_RETRIES, names.IMMEDIATE_RETRIES)
 
 
@@ -52,6 +54,8 @@ class Failure:
     message: str
     source: str
     stack_trace: str
+    traceback: str = ""
+    """Its last part alone, the Python traceback, for logs."""
     unrecoverable: bool = False
     facts: Mapping[str, str] = field(default_factory=dict)
     """What else is known of the attempt, such as its handler; written as entries of the exception's data."""
@@ -61,16 +65,18 @@ def failure_of(error: BaseException, *, unrecoverable: bool, facts: Mapping[str,
     """The exception in words; never raises, whatever the exception's own `__str__` does.
 
     The stack trace has the form that ServiceControl groups by: type and message, then frames in the form of .NET, innermost first,
-    then the Python traceback (docs/internals/operations.md#failure-groups).
+    then the Python traceback from the handler on (docs/internals/operations.md#failure-groups).
     """
     inner = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     text = _text(error)
+    python = _traceback(error)
     return Failure(
         exception_type=_type_name(error),
         inner_exception_type=_type_name(inner) if inner is not None else None,
         message=text[:MESSAGE_CHARACTERS],
         source=_source(error),
-        stack_trace=_stack_trace(error, text),
+        stack_trace=_stack_trace(error, text, python),
+        traceback=python.rstrip(),
         unrecoverable=unrecoverable,
         facts=facts or {},
     )
@@ -125,16 +131,24 @@ def _source(error: BaseException) -> str:
     return str(trace.tb_frame.f_globals.get("__name__", type(error).__module__))
 
 
-def _stack_trace(error: BaseException, text: str) -> str:
+def _stack_trace(error: BaseException, text: str, python: str) -> str:
     text = text[:MESSAGE_CHARACTERS]
     first = f"{_type_name(error)}: {text}" if text else _type_name(error)
     lines = [first, *_dotnet_frames(error)]
-    try:
-        python = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001 - a broken __str__ in the chain of causes
-        python = "".join(traceback.format_tb(error.__traceback__))
     # Halves of surrogate pairs (from surrogateescape) cannot be written into any of the databases.
-    return ("\n".join(lines) + "\n" + _shortened(python)).encode("utf-8", "replace").decode("utf-8")
+    return ("\n".join(lines) + "\n" + python).encode("utf-8", "replace").decode("utf-8")
+
+
+def _traceback(error: BaseException) -> str:
+    """The Python traceback, from the handler or the middleware around it on: without the worker's own frames above."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
+        frames = frames.tb_next
+    try:
+        python = "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:  # noqa: BLE001 - a broken __str__ in the chain of causes
+        python = "".join(traceback.format_tb(frames))
+    return _shortened(python)
 
 
 def _shortened(text: str) -> str:

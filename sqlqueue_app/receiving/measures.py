@@ -86,6 +86,8 @@ class Measures:
         self._counted: dict[str, Counted] = {}
         self._names: dict[str, str] = {}
         self._types: set[str] = set()
+        # Since the start of the process, whatever is taken.
+        self.all_handled = self.all_failures = 0
         self._minute = ""
         self._minute_begin = 0.0
 
@@ -95,6 +97,7 @@ class Measures:
         last: str | None = None
         counted = _NOTHING
         with self._lock:
+            self.all_handled += len(messages)
             for text, at, started, completed in messages:
                 if text != last or counted is _NOTHING:
                     last, counted = text, self._of_type(text or "")
@@ -144,6 +147,7 @@ class Measures:
 
     def _count(self, headers: Headers, what: str) -> None:
         with self._lock:
+            self.all_failures += what == "failures"
             counted = self._of_type(headers.get(names.ENCLOSED_MESSAGE_TYPES) or "")
             setattr(counted, what, getattr(counted, what) + 1)
 

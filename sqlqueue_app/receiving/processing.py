@@ -25,7 +25,7 @@ from django.db import transaction
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
-from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, NullHeaders, PoisonMessage, TransientError
+from sqlqueue_app.messages.errors import DatabaseError, DoomedTransaction, NullHeaders, PoisonMessage, TransientError, counted
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.policies.polling import BatchSize, LowerBound
@@ -358,8 +358,8 @@ class MessageProcessor:
         except Exception as error:
             # Whatever it was, one of the messages is to blame, and alone it will show.
             self._note_lost_batch(count)
-            text = "the transaction of %s messages is lost, each is received again and handled alone: %s"
-            logger.warning(text, count, error, extra=self.config.log_extra("batch_lost", ""), exc_info=error)
+            text = "the transaction of %s is lost, each is received again and handled alone: %s"
+            logger.warning(text, counted(count, "message"), error, extra=self.config.log_extra("batch_lost", ""), exc_info=error)
             return True
         for call in batch.after_commit:
             call()
@@ -426,7 +426,6 @@ class MessageProcessor:
                 type(lost).__name__,
                 failure.message,
                 extra=self.config.log_extra("transaction_lost", str(row.id), attempt=attempt),
-                exc_info=error,
             )
             return False
         return True
@@ -451,10 +450,9 @@ class MessageProcessor:
                 call()
             self._measure(batch)
         logger.error(
-            "a handler ended the receive transaction by a COMMIT or ROLLBACK of its own; "
-            "%s of %s messages moved to the error queue: %s",
+            "a handler ended the receive transaction by a COMMIT or ROLLBACK of its own; %s of %s moved to the error queue: %s",
             len(missing),
-            len(batch.rows),
+            counted(len(batch.rows), "message"),
             failure.message,
             extra=self.config.log_extra("transaction_ended", str(row.id)),
         )

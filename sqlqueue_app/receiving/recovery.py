@@ -83,13 +83,13 @@ class Recovery:
         elif isinstance(action, RetryLater):
             extra = self._config.log_extra("delayed_retry", message_id, attempt=attempt, delay_seconds=action.delay.total_seconds())
             text = "attempt %s failed, trying again in %s: %s: %s\n%s"
-            logger.warning(text, attempt, action.delay, *what, failure.stack_trace, extra=extra)
+            logger.warning(text, attempt, action.delay, *what, failure.traceback, extra=extra)
         elif isinstance(action, Discard):
             extra = self._config.log_extra("message_discarded", message_id)
-            logger.error("message failed and is dropped (%s): %s\n%s", action.reason, what[1], failure.stack_trace, extra=extra)
+            logger.error("message failed and is dropped (%s): %s\n%s", action.reason, what[1], failure.traceback, extra=extra)
         else:
             extra = self._config.log_extra("moved_to_error_queue", message_id)
-            logger.error("message moved to the error queue %s: %s\n%s", action.queue, what[1], failure.stack_trace, extra=extra)
+            logger.error("message moved to the error queue %s: %s\n%s", action.queue, what[1], failure.traceback, extra=extra)
 
     def _context(self, delivery: Delivery, failure: Failure, error: BaseException | None) -> FailureContext:
         incoming = delivery.incoming

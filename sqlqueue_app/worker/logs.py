@@ -9,21 +9,29 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Final, TextIO
 
-from sqlqueue_app.messages.errors import json_text, terminal_line, terminal_text
+from sqlqueue_app.messages.errors import counted, json_text, terminal_line, terminal_text
+from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 
+worker_logger = logging.getLogger("sqlqueue.worker")
 FIELDS = ("event", "endpoint", "queue", "message_id", "attempt", "delay_seconds", "job")
 
 _before: dict[logging.Handler, tuple[int, bool]] = {}  # what `remove_logging` brings back
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-20 10:11:12,123 INFO sqlqueue.receive message expired [event=message_expired queue=Sales]`."""
+    """`2026-11-20 10:11:12.123+01:00 INFO sqlqueue.receive message expired [event=message_expired queue=Sales]`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging's own name
+        """The local time with its offset from UTC."""
+        return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(" ", "milliseconds")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, with the fields in brackets behind its sentence and before a traceback.
@@ -81,3 +89,28 @@ def remove_logging(handler: logging.Handler | None) -> None:
     root.removeHandler(handler)
     level, root.propagate = _before.pop(handler)
     root.setLevel(level)
+
+
+ACTIVITY_SECONDS: Final = 60.0
+
+
+class Activity:
+    """Logs what each endpoint has handled in this process since the line before, also where that is nothing."""
+
+    def __init__(self, endpoints: Sequence[ReceivingEndpoint], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._measures = {each.name: each.measures for each in endpoints}
+        self._clock = clock
+        self._since = clock()
+        self._before = dict.fromkeys(self._measures, (0, 0))
+
+    def report(self) -> None:
+        """Log the line; to be called every ACTIVITY_SECONDS. The first call, at the start, logs nothing."""
+        if (seconds := self._clock() - self._since) < ACTIVITY_SECONDS / 2:
+            return
+        self._since += seconds
+        parts = []
+        for name, measures in self._measures.items():
+            handled, failures = self._before[name]
+            self._before[name] = now = measures.all_handled, measures.all_failures
+            parts.append(f"{name} {counted(now[0] - handled, 'message')}, {counted(now[1] - failures, 'failed attempt')}")
+        worker_logger.info("handled in the last %.0f s: %s", seconds, "; ".join(parts), extra={"event": "worker_activity"})

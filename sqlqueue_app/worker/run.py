@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -26,7 +27,7 @@ from sqlqueue_app.conf.crontab import cron_times
 from sqlqueue_app.failures.index import FailureIndexing
 from sqlqueue_app.failures.operations import bulk_operations_job
 from sqlqueue_app.installation import planned_tables
-from sqlqueue_app.messages.errors import ConfigurationError, TransientError, WorkerFailed
+from sqlqueue_app.messages.errors import CannotConnect, ConfigurationError, TransientError, WorkerFailed, counted
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.monitoring.check_results import CheckRunner, custom_check_jobs
 from sqlqueue_app.monitoring.checks import ProcessChecks, connections_needed
@@ -49,6 +50,7 @@ from sqlqueue_app.status.subscriptions import subscribe_to_events
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
+from sqlqueue_app.worker.logs import ACTIVITY_SECONDS, Activity
 from sqlqueue_app.worker.service_control import service_control_jobs
 
 logger = logging.getLogger("sqlqueue.worker")
@@ -71,7 +73,8 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
     """Receive until the stop signal is set, or until nothing is left; returns how many messages were received.
 
     `in_flight` records which rows are being handled, for the supervisor; a worker without a supervisor has none.
-    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables;
+    A database that is away at the start is waited for. ConfigurationError for wrong settings, QueueNotFound for missing tables,
+    CannotConnect for a database, user or password that is wrong;
     WorkerFailed, when everything has ended in order, if it ended because a thread died of an error of ours.
     """
     endpoints = endpoints_of(
@@ -96,6 +99,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         own = ProcessChecks(settings.database, _connections_needed(endpoints, queues))
         notifications = Notifications(settings, stop)
+        jobs.append(BackgroundJob("activity", ACTIVITY_SECONDS, Activity(endpoints).report, uses_database=False))
         jobs += [measuring.job(), notifications.job(), *_jobs_for_all(settings, endpoints, own, stop)]
         # The leases' threads must end before the connections of this thread are given back.
         connections.close_all()
@@ -113,7 +117,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
 
 
 def _ended(received: int, stop: StopSignal) -> int:
-    logger.info("stopped, %s messages received", received, extra={"event": "worker_stopped"})
+    logger.info("stopped, %s received", counted(received, "message"), extra={"event": "worker_stopped"})
     if stop.has_failed:
         raise WorkerFailed("a thread of the worker died of an error that the log tells (event thread_died): start the worker again")
     return received
@@ -198,12 +202,13 @@ def _when_reachable(
     while not stop.is_set():
         try:
             return prepare()
+        except CannotConnect:
+            raise
         except TransientError as error:
             # Away, or (SQLite) written to by somebody who takes long: both pass.
             wait = outage.next_wait()
-            logger.warning(
-                "database %r cannot be used yet, trying again in %g s: %s", alias, wait, error, extra={"event": "database_away"}
-            )
+            text, why = "database %r cannot be used yet, trying again in %g s: %s", " ".join(str(error).split())
+            logger.warning(text, alias, wait, why, extra={"event": "database_away"})
             connections.close_all()
             stop.wait(wait)
     return None
@@ -232,6 +237,7 @@ def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:
     )
 
 
+REPEAT_SECONDS: Final = 1.0
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 # Never the number of a signal.
 _END = b"\0"
@@ -241,9 +247,12 @@ _listening = threading.Event()
 
 
 @contextlib.contextmanager
-def stop_on_signals(stop: StopSignal, *, abort: Callable[[], None] = lambda: None) -> Iterator[None]:
+def stop_on_signals(
+    stop: StopSignal, *, abort: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
     """SIGINT and SIGTERM set the stop signal; the second one calls `abort` and ends the process at once with 128 + its number.
 
+    The same signal again within REPEAT_SECONDS of the first is no second one: `timeout` signals its child and then the whole group.
     An aborted process leaves its transactions to the database, which rolls them back: the messages are in their queues again.
     Only in the main thread; does nothing in others. Both are called in a thread of their own, so they may take locks.
     """
@@ -258,13 +267,15 @@ def stop_on_signals(stop: StopSignal, *, abort: Callable[[], None] = lambda: Non
     os.set_blocking(writing, False)
 
     def watch() -> None:
-        seen = 0
+        first: tuple[int, float] | None = None
         while (got := os.read(reading, 1)) not in (_END, b""):
             if got[0] not in _NUMBERS:
                 continue
-            seen += 1
+            now = clock()
             stop.set()
-            if seen > 1:
+            if first is None:
+                first = got[0], now
+            elif got[0] != first[0] or now - first[1] >= REPEAT_SECONDS:
                 os.write(2, b"second signal: aborting, messages in work go back to their queues\n")
                 abort()
                 os._exit(128 + got[0])
@@ -509,4 +520,6 @@ def task_result_jobs(settings: Settings) -> list[BackgroundJob]:
 def _purge(alias: str, backend: TaskBackend) -> None:
     keep = timedelta(seconds=backend.options.keep_results_seconds or 0)
     if purged := purge_task_results(alias, backend.alias, before=timezone.now() - keep):
-        background_logger.info("%s old task results of %s deleted", purged, backend.alias, extra={"event": "task_results_purged"})
+        background_logger.info(
+            "%s of %s deleted", counted(purged, "old task result"), backend.alias, extra={"event": "task_results_purged"}
+        )

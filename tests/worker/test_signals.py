@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -42,6 +44,44 @@ def test_a_signal_that_another_thread_takes_stops_a_main_thread_that_waits() -> 
         assert stop.wait(60)
         thread.join(60)
     assert not thread.is_alive()
+
+
+# The clock is asked once for each signal. The second SIGTERM comes 0.9 s after the first, the third one after a second.
+REPEATS = """
+import os, signal, sys, threading
+import django
+django.setup()
+from sqlqueue_app.receiving.waiting import StopSignal
+from sqlqueue_app.worker.run import stop_on_signals
+
+times, asked = iter([10.0, 10.9, 11.0]), threading.Semaphore(0)
+
+def clock():
+    asked.release()
+    return next(times)
+
+with stop_on_signals(StopSignal(), clock=clock):
+    for number in map(int, sys.argv[1:]):
+        os.kill(os.getpid(), number)
+        asked.acquire()
+        print(number, flush=True)
+    threading.Event().wait(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "survived"),
+    [([signal.SIGTERM] * 3, 2), ([signal.SIGINT, signal.SIGTERM], 1)],
+    ids=["a repeat within a second is the same signal", "another signal is the second one"],
+)
+def test_the_second_signal_aborts(numbers: list[signal.Signals], survived: int) -> None:
+    command = [sys.executable, "-c", REPEATS, *(str(int(each)) for each in numbers)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert ended.returncode == 128 + numbers[-1]
+    # The last one may end the process before it prints.
+    assert len(ended.stdout.split()) >= survived
+    assert ended.stderr == "second signal: aborting, messages in work go back to their queues\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -21,11 +21,12 @@ _EPILOG = """\
 signals:
   The first SIGINT (Ctrl-C) or SIGTERM stops fetching, finishes the messages that are being handled, and ends.
   The second one ends the process at once; unfinished messages are in their queues again.
+  The same signal again within a second is the same one, for `timeout` sends it to the process and to its group.
 
 exit codes:
   0  stopped in order, or nothing left with --until-empty
   1  the database refused, or a queue table is missing (run sqlqueue_install, or start with --install)
-  2  a wrong argument or setting
+  2  a wrong argument or setting, or a missing driver
   3  a thread died of an error of its own, and the worker stopped in order: start it again (a supervisor does)
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
 
@@ -75,7 +76,8 @@ class Command(SqlQueueCommand):
 
     help = (
         "Receive the messages of the endpoints in SQLQUEUE and call their handlers, each message in one transaction with its "
-        "handlers' work (unless TRANSACTION_MODE says otherwise). A database that is away is waited for."
+        "handlers' work (unless TRANSACTION_MODE says otherwise). A database that is away is waited for; a wrong name, user or "
+        "password ends the worker."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -38,7 +38,7 @@ from sqlqueue_app.failures.operation_batches import (
 from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, failure_kind_of, kind_of
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
-from sqlqueue_app.messages.errors import SqlQueueError, TransientError
+from sqlqueue_app.messages.errors import SqlQueueError, TransientError, counted
 from sqlqueue_app.models import ActionResult, FailureStatus, Operation, OperationState
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -245,7 +245,9 @@ class OperationRunner:
         except OperationRefused as error:
             return self._end(operation_id, OperationState.FAILED, str(error))
         except Exception as error:  # noqa: BLE001 - one bad message must not stop the others
-            logger.warning("a batch of %s messages failed: %s", self._size, error, extra={"event": "operation_batch_failed"})
+            logger.warning(
+                "a batch of %s failed: %s", counted(self._size, "message"), error, extra={"event": "operation_batch_failed"}
+            )
             if self._size > 1:
                 self._size = max(1, self._size // 10)
                 return self._rows(operation_id).get()

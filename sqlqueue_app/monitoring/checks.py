@@ -278,7 +278,7 @@ MINIMUMS: Final = Check(
     gettext_lazy("Start workers of the endpoint, or change its minimum."),
     _minimums,
     code="instances",
-    line="%(subject)s: %(alive)s live instances, at least %(minimum)s are expected",
+    line="live instances of %(subject)s: %(alive)s, expected at least %(minimum)s",
     now=gettext_lazy("%(endpoint)s is below its minimum: %(alive)s of %(minimum)s expected processes are alive."),
     failed=EventKind.ENDPOINT_BELOW,
     passed=EventKind.ENDPOINT_ENOUGH,
@@ -293,7 +293,7 @@ RECEIVERS: Final = Check(
     gettext_lazy("Start a worker of the endpoint: python manage.py run_sqlqueue_worker"),
     _receivers,
     code="no_live_instance",
-    line="queue %(subject)s: %(waiting)s messages are waiting, and no live instance receives from it",
+    line="messages waiting in queue %(subject)s: %(waiting)s, and no live instance receives from it",
     now=_OF_A_QUEUE,
     state=gettext_lazy("No live worker"),
     severity=Severity.ERROR,
@@ -307,7 +307,7 @@ REPLIES: Final = Check(
     _replies,
     read_by=Reader.STATUS,
     code="no_live_instance",
-    line="queue %(subject)s: %(waiting)s replies are waiting, and no live process holds it",
+    line="replies waiting in queue %(subject)s: %(waiting)s, and no live process holds it",
     state=gettext_lazy("Nobody receives"),
 )
 FAILURES: Final = Check(
@@ -319,7 +319,7 @@ FAILURES: Final = Check(
     _failures,
     read_by=Reader.STATUS,
     code="failed",
-    line="%(subject)s: %(about)s%(failed)s failed messages",
+    line="failed messages in %(subject)s: %(about)s%(failed)s",
     state=gettext_lazy("Failed messages"),
 )
 MOVER: Final = Check(
@@ -330,7 +330,7 @@ MOVER: Final = Check(
     gettext_lazy("Every worker moves them: see in the logs of the workers why none does."),
     _mover,
     code="overdue",
-    line="%(subject)s: %(overdue)s delayed messages are overdue: no worker moves them",
+    line="overdue delayed messages of %(subject)s: %(overdue)s; no worker moves them",
     now=gettext_lazy("%(count)s delayed messages of %(endpoint)s are overdue: no worker moves them."),
 )
 PURGING: Final = Check(

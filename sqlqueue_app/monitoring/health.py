@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import meant
-from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError
+from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, counted
 from sqlqueue_app.models import Severity
 from sqlqueue_app.monitoring.check_results import CheckResults, read_results
 from sqlqueue_app.monitoring.checks import (
@@ -293,13 +293,13 @@ def is_watched(queue: QueueStatus, status: Status) -> bool:
 _Found = Iterator[HealthFinding | Measure]
 
 
-def _held(measure: Measure, limit: Bounds | None, words: str) -> _Found:
+def _held(measure: Measure, limit: Bounds | None, noun: str, rest: str = "") -> _Found:
     """The measure, and a finding where it is beyond the limit that the caller sets."""
     yield measure
     level = Level.OK if limit is None else limit.level(measure.value)
     if level is not Level.OK:
-        number = f"{measure.value:g}" if measure.unit else f"{measure.value:.0f}"
-        text = f"{measure.subject}: {'' if measure.exact else 'about '}{number} {words}"
+        number = f"{measure.value:g} {noun}" if measure.unit else counted(round(measure.value), noun)
+        text = f"{measure.subject}: {'' if measure.exact else 'about '}{number}{rest}"
         yield HealthFinding(level, measure.name, measure.subject, text)
 
 
@@ -312,10 +312,10 @@ def _of_queues(scope: _Scope, limits: Limits) -> _Found:
         is_backlog = each.queue.kind not in (QueueKind.ERROR, QueueKind.AUDIT) or each.name in scope.named
         limit = limits.length if is_backlog else None
         length = Measure(each.name, "length", depth.waiting, limit or _NO_BOUNDS, exact=depth.exact)
-        yield from _held(length, limit, "messages are waiting")
+        yield from _held(length, limit, "message", " waiting")
         yield from _of_age(each, limits.age if is_backlog else None)
         expired = Measure(each.name, "expired", depth.expired, limits.expired or _NO_BOUNDS, exact=each.expiry_exact)
-        yield from _held(expired, limits.expired, "messages are expired and not purged")
+        yield from _held(expired, limits.expired, "expired message", " not purged")
 
 
 def _of_age(queue: QueueStatus, limit: Bounds | None) -> _Found:
@@ -335,14 +335,14 @@ def _of_failures(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
     for queue, failed in snapshot.failed:
         if queue.name in names:
             exact = queue.depth is None or queue.depth.exact
-            yield from _held(Measure(queue.name, "failed", failed, bounds, exact=exact), limits.failed, "failed messages")
+            yield from _held(Measure(queue.name, "failed", failed, bounds, exact=exact), limits.failed, "failed message")
 
 
 def _of_endpoints(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
     for name, overdue in snapshot.overdue.items():
         if name in scope.endpoints:
             measure = Measure(name, "overdue", overdue, limits.overdue or _NONE_IS_FINE)
-            yield from _held(measure, limits.overdue, "delayed messages are overdue: no worker moves them")
+            yield from _held(measure, limits.overdue, "overdue delayed message", " not moved by any worker")
     if snapshot.registry_problem:
         return
     minimums = {name: least for name, least in snapshot.minimums.items() if scope.is_all or name in scope.endpoints}
@@ -351,4 +351,4 @@ def _of_endpoints(snapshot: Snapshot, scope: _Scope, limits: Limits) -> _Found:
         if name in snapshot.settings.endpoints or name in minimums:
             default = Bounds(critical=minimums[name], least=True) if minimums.get(name) else _NO_BOUNDS
             measure = Measure(name, "instances", snapshot.workers(name), limits.instances or default)
-            yield from _held(measure, limits.instances, "live instances")
+            yield from _held(measure, limits.instances, "live instance")

@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.messages.errors import TransientError, counted
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.monitoring.checks import finding_in_words, label_of
 from sqlqueue_app.monitoring.rules import EVERY_SECONDS, GONE, NEW, RAISED, RESOLVED, Change, Evaluator
@@ -119,9 +119,9 @@ class NotificationSender:
             with transaction.atomic(using=self._alias):
                 if mine.update(state=DeliveryState.FAILED, finished_at=now, next_attempt_at=None, error=text):
                     record_event(EventKind.NOTIFICATION_FAILED, delivery.rule_name, {"error": text}, now=now)
-            line = "notification %r cannot be sent to %s, given up after %s attempts: %s (%s)"
+            line = "notification %r cannot be sent to %s, given up after %s: %s (%s)"
             extra = {"event": "notification_failed"}
-            logger.error(line, delivery.rule_name, where, delivery.attempts, text, delivery.pk, extra=extra)
+            logger.error(line, delivery.rule_name, where, counted(delivery.attempts, "attempt"), text, delivery.pk, extra=extra)
             return
         delay = DELAYS[delivery.attempts - 1]
         mine.update(next_attempt_at=now + delay, error=text)

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final
 
 from sqlqueue_app.lake.columns import MESSAGE_TABLES, TABLES
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.models import BatchKind, LakeBatch, LakeCopy, LakeFile
 from sqlqueue_app.pipeline.manifest import Commit, count_in_run
 from sqlqueue_app.pipeline.storage import BatchLost, NewFile, PipelineError, inflight
@@ -70,8 +71,8 @@ def _compact_group(tools: Tools, old: Sequence[LakeFile]) -> int:
     if rows != expected:
         tools.storage.delete(inflight(batch))
         raise PipelineError(
-            f"the files of {folder!r} in the lake {tools.storage.name} have {rows:,} rows, and {expected:,} by the manifest: "
-            "somebody has changed them; they are left as they are"
+            f"the files of {folder!r} in the lake {tools.storage.name} have {counted(rows, 'row')}, and {expected:,} by the "
+            "manifest: somebody has changed them; they are left as they are"
         )
     commit = Commit(batch, BatchKind.COMPACTION, rows=rows, files=files)
     tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in files])
@@ -86,7 +87,9 @@ def _retire(tools: Tools, batch: LakeBatch, files: Sequence[LakeFile]) -> None:
         alive = LakeFile.objects.using(tools.alias).filter(pk__in=chosen, retired_at=None)
         retired += alive.update(retired_at=batch.committed_at)
     if retired != len(files):
-        raise BatchLost(f"{len(files) - retired} of {len(files)} files were retired by another pipeline: the batch is rolled back")
+        raise BatchLost(
+            f"another pipeline retired {len(files) - retired} of {counted(len(files), 'file')}: the batch is rolled back"
+        )
     tools.step("retired")
     count_in_run(tools.alias, tools.run, batches=1)
 

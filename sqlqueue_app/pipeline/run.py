@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlqueue_app.conf import PipelineSettings, Settings
 from sqlqueue_app.conf.kinds import has_password
 from sqlqueue_app.failures.queries import read_all_failures
-from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, SqlQueueError, counted
 from sqlqueue_app.models import PipelineRun, RunState
 from sqlqueue_app.pipeline.compacting import compact, retire_old
 from sqlqueue_app.pipeline.copying import ErrorQueueCopier, OutcomeTracker
@@ -265,9 +265,9 @@ class _Run:
             self._done.messages += taken.rows - taken.unreadable
             self._count(taken)
             logger.info(
-                "%s %s messages of %s into the lake",
+                "%s %s of %s into the lake",
                 "copied" if self._options.peek_only else "took",
-                taken.rows,
+                counted(taken.rows, "message"),
                 queue.name,
                 extra={"event": "pipeline_batch", "queue": queue.name},
             )
@@ -309,8 +309,8 @@ class _Run:
             self._done.failures += copied.rows - copied.unreadable
             self._count(copied)
             logger.info(
-                "copied %s messages of %s into the lake",
-                copied.rows,
+                "copied %s of %s into the lake",
+                counted(copied.rows, "message"),
                 queue.name,
                 extra={"event": "pipeline_copied", "queue": queue.name},
             )

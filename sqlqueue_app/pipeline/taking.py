@@ -20,6 +20,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from sqlqueue_app.lake.columns import MESSAGES, UNREADABLE, LakeTable
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.models import BatchKind, LakeBatch, LakePosition
 from sqlqueue_app.pipeline.lake_batches import PreparedBatch, WrittenBatch, count_batch, make_batch, write_parsed
 from sqlqueue_app.pipeline.manifest import Commit
@@ -77,7 +78,7 @@ class AuditQueueTaker:
         removed = remove_ranges(self._table, ranges_of(prepared.row_versions))
         if removed != commit.rows:
             raise BatchLost(
-                f"{commit.rows - removed:,} of {commit.rows:,} rows of {self._table.qualified} were taken by somebody else: "
+                f"somebody else took {commit.rows - removed:,} of {counted(commit.rows, 'row')} of {self._table.qualified}: "
                 "the batch is rolled back"
             )
         self._tools.step("deleted")
@@ -196,9 +197,8 @@ class AuditQueueCopier:
             settled = self._watermark.advance(probe)
             if settled is None or settled < newest:
                 self.left = (
-                    f"{len(probe.writers())} transaction(s) have been writing to {self._table.qualified} for more than "
-                    f"{self._settle_seconds:g} seconds, and may commit rows below those that are there: they are left for the "
-                    "next run"
+                    f"{counted(len(probe.writers()), 'transaction')} still writing to {self._table.qualified} after "
+                    f"{self._settle_seconds:g} s may commit rows below those that are there: these are left for the next run"
                 )
             return settled
 
@@ -247,8 +247,8 @@ def delete_copied(tools: Tools, table: QueueTable, queue: str, most: int, stop: 
         after = highest
     positions(tools, queue).delete()
     logger.warning(
-        "%s rows of %s were in the lake already, copied while it was peeked at: they were deleted, and not written once more",
-        deleted,
+        "deleted %s of %s that the lake had already, copied while the queue was peeked at; nothing was written twice",
+        counted(deleted, "row"),
         table.qualified,
         extra={"event": "pipeline_copied_deleted", "queue": queue},
     )

@@ -17,7 +17,7 @@ from sqlqueue_app.conf.kinds import load_callable
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound
+from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, counted
 from sqlqueue_app.models import DistributedTransaction, HandledMessage, TwoPhaseCoordinator
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
@@ -249,7 +249,9 @@ class ReceivingEndpoint:
             return
         for queue in queues:
             purged = queue.table.purge()
-            logger.info("%s messages purged from %s", purged, queue.name, extra={"event": "queue_purged", "queue": queue.name})
+            logger.info(
+                "%s purged from %s", counted(purged, "message"), queue.name, extra={"event": "queue_purged", "queue": queue.name}
+            )
 
     def check_tables(self, queues: list[ReceivingQueue]) -> None:
         """Look at the tables before receiving: QueueNotFound names all that are missing; what is merely slow is a warning."""
@@ -425,4 +427,4 @@ def purge_expired(table: QueueTable, batch: int) -> None:
             break
     if purged:
         name = table.address.table
-        logger.info("%s expired messages purged from %s", purged, name, extra={"event": "expired_purged", "queue": name})
+        logger.info("%s purged from %s", counted(purged, "expired message"), name, extra={"event": "expired_purged", "queue": name})

@@ -375,10 +375,10 @@ class Receiver(ABC):
         if before == maximum:
             return
         logger.info(
-            "at most %s threads receive from %s now, before it were %s",
-            maximum,
+            "concurrency of %s changed from %s to %s",
             self.queue,
             before,
+            maximum,
             extra={"event": "concurrency_changed", "queue": self.queue},
         )
         self._concurrency_changed()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlqueue_app.dialects.dialect import Rendered
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.messages.headers import Headers, write_headers
 from sqlqueue_app.tables.connections import Table, executed, fetch_all, run
 from sqlqueue_app.tables.row_selection import statement_chunks
@@ -41,7 +42,7 @@ class DelayedTable(Table):
     def insert(self, rows: Sequence[NewRow]) -> None:
         """Keep at most `rows_per_statement` messages, each with a delay or a due time, by one statement, which is all or none."""
         connection = self.connection()
-        with self.errors(f"delay {len(rows)} message(s) in {self.qualified}"):
+        with self.errors(f"delay {counted(len(rows), 'message')} in {self.qualified}"):
             statement = self.dialect.delay_statement(self.qualified, len(rows))
             values = delayed_values_of(rows, statement.names[: len(statement.names) // len(rows)])
             with executed(connection, statement, values):
@@ -196,7 +197,7 @@ def _each(table: DelayedTable, statement: str, keys: Iterable[str], **values: ob
     for chosen in statement_chunks(keys):
         ids = ", ".join(f"'{uuid.UUID(key)}'" if is_quoted else str(int(key)) for key in chosen)
         rendered = table.dialect.statement(statement, table=table.qualified, ids=ids)
-        with table.errors(f"{statement.replace('_', ' ')} {len(chosen)} row(s) of {table.qualified}"):
+        with table.errors(f"{statement.replace('_', ' ')} {counted(len(chosen), 'row')} of {table.qualified}"):
             yield from fetch_all(table.connection(), rendered, **values)
 
 

@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Dialect, QueueLayout, Rendered, layout_of
 from sqlqueue_app.messages.addresses import QueueAddress
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.tables.connections import (
     Table,
     connection_of,
@@ -120,7 +121,7 @@ class QueueTable(Table):
             with connection.cursor() as cursor:
                 cursor.execute(statement.sql, values)
         except Exception as error:
-            raise_table_error(self, f"send {len(rows)} message(s) to {self.qualified}", error)
+            raise_table_error(self, f"send {counted(len(rows), 'message')} to {self.qualified}", error)
             raise
 
     def _send_statement(self, rows: int) -> Rendered:

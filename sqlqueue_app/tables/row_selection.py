@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.tables.connections import fetch_all, run
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import bytes_of, row_id_of, text_of
@@ -77,7 +78,7 @@ def _each(table: QueueTable, statement: str, row_versions: Iterable[int], **text
     for numbers in statement_chunks(row_versions):
         chosen = ", ".join(str(int(number)) for number in numbers)
         rendered = table.dialect.statement(statement, table=table.qualified, row_versions=chosen, **texts)
-        with table.errors(f"{statement.replace('_', ' ')} {len(numbers)} row(s) of {table.qualified}"):
+        with table.errors(f"{statement.replace('_', ' ')} {counted(len(numbers), 'row')} of {table.qualified}"):
             yield from fetch_all(table.connection(), rendered)
 
 
@@ -128,7 +129,7 @@ def remove_ranges(table: QueueTable, ranges: Iterable[NumberRange]) -> int:
     removed = 0
     for portion in _chunks(ranges, _ROWS_PER_STATEMENT.get(table.dialect.name)):
         text = ", ".join(f"({int(each.lowest)}, {int(each.highest)})" for each in portion)
-        with table.errors(f"delete {len(portion)} range(s) of rows of {table.qualified}"):
+        with table.errors(f"delete {counted(len(portion), 'range')} of rows of {table.qualified}"):
             removed += run(table.connection(), table.dialect.statement("remove_ranges", table=table.qualified, ranges=text))
     return removed
 

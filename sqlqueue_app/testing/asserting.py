@@ -21,7 +21,7 @@ from django.db.transaction import Atomic
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import AddressError, PoisonMessage
+from sqlqueue_app.messages.errors import AddressError, PoisonMessage, counted
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.json import number_in_dict
 from sqlqueue_app.messages.serializers import deserialize, is_xml, serialize
@@ -56,7 +56,7 @@ def assert_sent(
     """
     found, matching = _find(message, body, to, headers, delay)
     if not matching if count is None else len(matching) != count:
-        number = "was not sent" if count is None else f"was sent {len(matching)} times, expected {count}"
+        number = "was not sent" if count is None else f"was sent {counted(len(matching), 'time')}, expected {count}"
         _fail(f"{_wanted(message, body, to, headers, delay)} {number}", found)
     if not matching:
         raise ValueError("count=0: say assert_not_sent(), which has nothing to return")
@@ -74,7 +74,7 @@ def assert_not_sent(
     """Raise AssertionError if such a message was sent; without arguments, if any was. Arguments as for `assert_sent`."""
     found, matching = _find(message, body, to, headers, delay)
     if matching:
-        _fail(f"{_wanted(message, body, to, headers, delay)} was sent {len(matching)} times, expected none", found)
+        _fail(f"{_wanted(message, body, to, headers, delay)} was sent {counted(len(matching), 'time')}, expected none", found)
 
 
 def _find(

@@ -197,7 +197,7 @@ def test_nagios_gets_one_line_with_performance_data(queue_database: QueueDatabas
 
     text, _, data = out.partition(" | ")
     assert code == 2
-    assert text == "SQLQUEUE CRITICAL - Sales: 2 messages are waiting"
+    assert text == "SQLQUEUE CRITICAL - Sales: 2 messages waiting"
     assert out.count("\n") == 1
     assert "'Sales length'=2;0;1;0 " in data
     assert "'Sales.Priority length'=0;0;1;0 " in data

@@ -51,7 +51,7 @@ def test_without_the_extra_it_says_what_to_install(sqlite_database: QueueDatabas
     install(sqlite_database)
 
     monkeypatch.setattr(run_sqlqueue_pipeline, "find_spec", lambda name: None if name == "pyspark" else object())
-    assert refused("--lake", "/srv/lake") == ("pyspark is not installed: run pip install 'django-sqlqueue[spark]'", 2)
+    assert refused("--lake", "/srv/lake") == ("not installed: pyspark; run pip install 'django-sqlqueue[spark]'", 2)
 
 
 @needs_spark

@@ -68,7 +68,7 @@ def test_all_are_shown_with_what_is_wrong(table: SubscriptionTable) -> None:
 
 
 def test_one_is_removed(table: SubscriptionTable) -> None:
-    assert "1 subscription(s) removed." in run("--endpoint", "Legacy", "--remove", "Commands.Handled")
+    assert "1 subscription removed" in run("--endpoint", "Legacy", "--remove", "Commands.Handled")
 
     assert left(table) == [("Sales", "Commands.Former"), ("Sales", "Commands.Handled")]
 

@@ -143,7 +143,7 @@ def test_two_that_put_the_same_files_together(
         if name == "written together" and steps.count(name) == 1:
             compact(tools)
 
-    with pytest.raises(BatchLost, match="were retired by another pipeline"):
+    with pytest.raises(BatchLost, match="another pipeline retired 3 of 3 files"):
         compact(tools_of(sqlite_database, spark, tmp_path, step=first_another))
     tools.manifest.recover()
 

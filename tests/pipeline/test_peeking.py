@@ -168,8 +168,8 @@ def test_a_row_that_is_committed_below_others_is_waited_for(busy_shop: Shop) -> 
         shop.audit.send([message()])
         assert queue.take(10) is None
         assert queue.left == (
-            f"1 transaction(s) have been writing to {shop.audit.qualified} for more than 0 seconds, and may commit rows below "
-            "those that are there: they are left for the next run"
+            f"1 transaction still writing to {shop.audit.qualified} after 0 s may commit rows below those that are there: "
+            "these are left for the next run"
         )
         assert shop.queue().take(10) is None
         assert len(shop.copied()) == 1

@@ -110,7 +110,7 @@ def test_the_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         receiver.change_concurrency(4)
         receiver.change_concurrency(4)
     events = [(record.message, record.queue) for record in caplog.records if getattr(record, "event", "") == "concurrency_changed"]  # type: ignore[attr-defined]
-    assert events == [("at most 4 threads receive from Sales now, before it were 2", "Sales")]
+    assert events == [("concurrency of Sales changed from 2 to 4", "Sales")]
 
 
 def test_a_budget_knows_when_there_are_too_many() -> None:

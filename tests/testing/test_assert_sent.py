@@ -104,7 +104,7 @@ def test_counts(bench: Bench) -> None:
     assert_sent("Test.Any", {"n": 2}, count=1)
     assert failure("Test.Any", count=3).startswith("Test.Any was sent 2 times, expected 3; sent were 2:")
     assert [each.body["n"] for each in sent("Test.Any")] == [1, 2]
-    with pytest.raises(AssertionError, match="was sent 1 times, expected none"):
+    with pytest.raises(AssertionError, match="was sent 1 time, expected none"):
         assert_not_sent("Test.Any", {"n": 1})
     with pytest.raises(ValueError, match="assert_not_sent"):
         assert_sent("Test.None", count=0)

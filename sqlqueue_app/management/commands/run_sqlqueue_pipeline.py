@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, from_command_line, one_line, whole_number
-from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError
+from sqlqueue_app.messages.errors import ConfigurationError, SqlQueueError, counted
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.run import stop_at_eof, stop_on_signals
@@ -87,7 +87,7 @@ class Command(SqlQueueCommand):
         settings = get_settings()
         missing = [name for name in _NEEDED if find_spec(name) is None]
         if missing:
-            raise ConfigurationError(f"{' and '.join(missing)} is not installed: run pip install 'django-sqlqueue[spark]'")
+            raise ConfigurationError(f"not installed: {' and '.join(missing)}; run pip install 'django-sqlqueue[spark]'")
         # Only now: all this needs the extra.
         from sqlqueue_app.pipeline.run import options_of, run_pipeline  # noqa: PLC0415
 
@@ -118,7 +118,7 @@ class Command(SqlQueueCommand):
     def _progress(self, done: Any) -> None:
         if sys.stderr.isatty():
             self._is_shown = True
-            self.stderr.write(f"\r{done.messages:,} messages and {done.failures:,} failures in {done.batches:,} batches", ending="")
+            self.stderr.write(f"\r{_counts(done)}", ending="")
             self.stderr.flush()
 
     def _end_progress(self) -> None:
@@ -131,11 +131,16 @@ class Command(SqlQueueCommand):
             self.write_json(asdict(done))
             return
         if done.finished:
-            self.stdout.write(f"{done.finished:,} batches of a run before were finished")
-        self.stdout.write(f"{done.messages:,} messages {word}, {done.failures:,} failures copied, in {done.batches:,} batches")
+            self.stdout.write(f"finished {counted(done.finished, 'batch', 'batches')} of an earlier run")
+        self.stdout.write(_counts(done, f" {word}", " copied"))
         if done.unreadable:
             self.stdout.write(
-                f"{done.unreadable:,} rows cannot be read: they are in the table `unreadable` of the lake as they were"
+                f"copied as they were to the table `unreadable` of the lake: {counted(done.unreadable, 'unreadable row')}"
             )
         for problem in done.problems:
             self.stderr.write(f"warning: {problem}")
+
+
+def _counts(done: Any, taken: str = "", copied: str = "") -> str:
+    batches = counted(done.batches, "batch", "batches")
+    return f"{counted(done.messages, 'message')}{taken}, {counted(done.failures, 'failure')}{copied}, in {batches}"

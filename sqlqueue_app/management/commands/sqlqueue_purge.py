@@ -10,6 +10,7 @@ from django.core.management.base import CommandParser
 from sqlqueue_app.browsing.messages import purge_expired, purge_queue
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument, add_queue_argument, named_table
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.tables.queue import QueueTable
 
 
@@ -52,5 +53,5 @@ class Command(SqlQueueCommand):
 
     def _progress(self, deleted: int) -> None:
         if sys.stderr.isatty():
-            self.stderr.write(f"\r{deleted:,} expired messages deleted", ending="")
+            self.stderr.write(f"\r{counted(deleted, 'expired message')} deleted", ending="")
             self.stderr.flush()

@@ -17,7 +17,7 @@ from sqlqueue_app.failures.queries import find_messages, group_exists, read_all_
 from sqlqueue_app.failures.retrying import RETRIABLE
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.management.command_line import SqlQueueCommand, add_format_argument
-from sqlqueue_app.messages.errors import ConfigurationError, terminal_text
+from sqlqueue_app.messages.errors import ConfigurationError, counted, terminal_text
 from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.status.events import command_actor, record_action
 
@@ -91,10 +91,11 @@ class Command(SqlQueueCommand):
             for line in _lines(operation):
                 self.stdout.write(line)
         if operation.state == OperationState.CANCELLED:
-            raise CommandError(f"cancelled: {operation.done} messages were retried before", returncode=_INTERRUPTED)
+            raise CommandError(f"cancelled; retried before: {counted(operation.done, 'message')}", returncode=_INTERRUPTED)
         if left or not done:
             raise CommandError(
-                operation.error or f"{left} of {operation.total} messages were not retried, and stay where they are", returncode=1
+                operation.error or f"left {left:,} of {counted(operation.total, 'message')} where they are, not retried",
+                returncode=1,
             )
 
     def _progress(self, operation: Operation) -> None:
@@ -124,11 +125,11 @@ class Command(SqlQueueCommand):
             document = {"dry_run": True, "total": found.total, "eligible": found.eligible, "not_eligible": found.not_eligible}
             self.write_json({**document, "targets": dict(found.targets), "reasons": reasons})
             return
-        self.stdout.write(f"{_messages(found.eligible)} would be retried")
+        self.stdout.write(f"{counted(found.eligible, 'message')} would be retried")
         for target, count in found.targets.most_common():
             self.stdout.write(f"  {count:,} to {terminal_text(target)}")
         if found.not_eligible:
-            self.stdout.write(f"{_messages(found.not_eligible)} would not be")
+            self.stdout.write(f"{counted(found.not_eligible, 'message')} would not be")
         for text, count in found.in_words():
             self.stdout.write(f"  {count:,}: {terminal_text(text)}")
 
@@ -139,10 +140,6 @@ def _group(text: str) -> UUID | None:
     except ValueError:
         return None
     return group if group_exists(group) else None
-
-
-def _messages(count: int) -> str:
-    return f"{count:,} message" if count == 1 else f"{count:,} messages"
 
 
 def _document(operation: Operation) -> dict[str, Any]:
@@ -161,6 +158,6 @@ def _document(operation: Operation) -> dict[str, Any]:
 
 
 def _lines(operation: Operation) -> Iterator[str]:
-    yield f"{_messages(operation.done)} retried"
+    yield f"{counted(operation.done, 'message')} retried"
     for entry in operation.log:
         yield f"  {entry['what']} {entry['count']:,}: {terminal_text(reason_in_words(entry['reason'], entry['detail']))}"

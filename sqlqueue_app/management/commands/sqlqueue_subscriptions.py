@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, columns
+from sqlqueue_app.messages.errors import counted
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions, remove_subscriptions
 
 
@@ -54,7 +55,7 @@ class Command(SqlQueueCommand):
 
     def _print(self, found: list[SubscriptionState], *, removed: bool) -> None:
         if removed:
-            self.stdout.write(f"{len(found)} subscription(s) removed.")
+            self.stdout.write(f"{counted(len(found), 'subscription')} removed")
         elif not found:
             self.stdout.write("No subscriptions.")
         for line in columns(_cells(each) for each in found):

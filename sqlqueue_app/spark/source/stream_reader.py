@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, RowRange, dialect
-from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout
+from sqlqueue_app.messages.errors import ConfigurationError, LockTimeout, counted
 from sqlqueue_app.spark.source.batch_reader import RowsOfTable, plan_ranges, read_rows
 from sqlqueue_app.spark.source.database import Connection, SourceTable, connected, find_table
 from sqlqueue_app.spark.source.options import StreamOptions
@@ -66,9 +66,9 @@ class QueueFollower(DataSourceStreamReader, SupportsTriggerAvailableNow):
             while (self._watermark.advance(probe) or _BEFORE_ALL) < self._last_row:
                 if time.monotonic() > deadline:
                     raise LockTimeout(
-                        f"{len(probe.writers())} transaction(s) have been writing to {table.qualified} for more than "
-                        f"{self._options.settle_seconds} seconds, and rows of theirs may belong before those that are there: end "
-                        "them, or wait longer by the option settle_seconds"
+                        f"{counted(len(probe.writers()), 'transaction')} still writing to {table.qualified} after "
+                        f"{self._options.settle_seconds} s may commit rows before those that are there: end what writes so long, "
+                        "or raise the option settle_seconds"
                     )
                 threading.Event().wait(_SETTLE_POLL_SECONDS)
 

@@ -15,7 +15,7 @@ from django.db import Error as DatabaseError
 from django.db import connection
 
 from project.shop.orders import place_order
-from sqlqueue_app.messages.errors import SqlQueueError
+from sqlqueue_app.messages.errors import SqlQueueError, counted
 
 # Every tenth order is Mallory's, whose orders cannot be shipped; the register jams with Trudy's.
 BASKETS = tuple(
@@ -55,7 +55,7 @@ class Command(BaseCommand):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        self.stdout.write(f"{placed} orders placed")
+        self.stdout.write(f"{counted(placed, 'order')} placed")
 
     def place(self, count: int | None, seconds_between: float, stop: queue.SimpleQueue[int]) -> int:
         """Place `count` orders, or any number until the stop; a database that is away is only reported."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from django.apps import AppConfig, apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
@@ -13,6 +18,18 @@ class SqlQueueConfig(AppConfig):
     name = "sqlqueue_app"
     verbose_name = _("SQL queues")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def __init__(self, app_name: str, app_module: Any) -> None:
+        """A missing driver ends a command of ours with one line and exit code 2, before Django does with a traceback."""
+        super().__init__(app_name, app_module)
+        try:
+            if "sqlqueue" in "".join(sys.argv[1:2]):
+                # Django's models load this one; any other may lack its driver where only SQL is printed.
+                connections[DEFAULT_DB_ALIAS]
+        except (ImproperlyConfigured, ImportError) as error:
+            extras = "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'; SQLite needs none"
+            sys.stderr.write(f"CommandError: {error}".partition(". ")[0].splitlines()[0].rstrip(".") + f": {extras}\n")
+            raise SystemExit(2) from error
 
     def ready(self) -> None:
         """Register the checks, the queue models and the installation after `migrate`."""

@@ -26,7 +26,7 @@ from sqlqueue_app.sending.composer import Routes
 from sqlqueue_app.sending.sender import send_many
 from sqlqueue_app.status.events import EventKind, report_event
 from sqlqueue_app.status.queues import QueueKind, address_book_of, known_queues
-from sqlqueue_app.tables.connections import guarded_read, optional_read
+from sqlqueue_app.tables.connections import database_errors, guarded_read, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT, LAST_ROW_VERSION, PEEKED_BODY_BYTES, QueueTable, queue_table
 from sqlqueue_app.tables.row_selection import TakenRow, find_ids, remove_rows, take_rows
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
@@ -473,7 +473,7 @@ def send_copies(
 ) -> list[str]:
     """Send `count` times in one transaction; returns the ids. `progress` gets the number so far. Raises as `send_many`."""
     ids: list[str] = []
-    with transaction.atomic(using=table.alias):
+    with database_errors(table.dialect, f"send to {table.qualified}"), transaction.atomic(using=table.alias):
         while len(ids) < count:
             size = min(_CHUNK, count - len(ids))
             ids += send_many(

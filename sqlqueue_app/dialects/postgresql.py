@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlqueue_app.messages.errors import (
+    CannotConnect,
     ConnectionLost,
     ConstraintViolation,
     DatabaseError,
     Deadlock,
     DoomedTransaction,
     LockTimeout,
+    PermissionDenied,
     QueueNotFound,
     SerializationFailure,
 )
@@ -57,6 +59,7 @@ _KINDS: dict[str, type[DatabaseError]] = {
     "3F000": QueueNotFound,
     "40P01": Deadlock,
     "40001": SerializationFailure,
+    "42501": PermissionDenied,
     "55P03": LockTimeout,
     "25P02": DoomedTransaction,
     "57P01": ConnectionLost,
@@ -64,6 +67,12 @@ _KINDS: dict[str, type[DatabaseError]] = {
     "57P03": ConnectionLost,
     "57P05": ConnectionLost,
 }
+# libpq does not hand on the SQLSTATE of a refused login, so this is the one error that is known by its text. A text in another
+# language, or one that is not here, counts as a lost connection, which a worker waits for.
+_REFUSED: Final = re.compile(
+    r"database \".*\" does not exist|role \".*\" does not exist|password authentication failed for user|no password supplied"
+    r"|no pg_hba\.conf entry for|permission denied for database|is not permitted to log in"
+)
 
 
 def error_kind(error: BaseException) -> type[DatabaseError] | None:
@@ -76,6 +85,8 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
         return None
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state is None:
+        if _REFUSED.search(str(error)):
+            return CannotConnect
         return ConnectionLost if {"OperationalError", "InterfaceError"} & names else None
     if state in _KINDS:
         return _KINDS[state]

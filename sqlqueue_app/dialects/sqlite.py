@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from sqlqueue_app.messages.errors import ConnectionLost, ConstraintViolation, DatabaseError, LockTimeout
+from sqlqueue_app.messages.errors import CannotConnect, ConnectionLost, ConstraintViolation, DatabaseError, LockTimeout
 
 DEFAULT_SCHEMA = None
 # 32,766 parameters a statement since SQLite 3.32, but Django's own limit for older builds is 999: 6 values a row.
@@ -60,8 +60,10 @@ _KINDS: dict[int, type[DatabaseError]] = {
     sqlite3.SQLITE_BUSY: LockTimeout,
     sqlite3.SQLITE_LOCKED: LockTimeout,
     sqlite3.SQLITE_CONSTRAINT: ConstraintViolation,
-    sqlite3.SQLITE_CANTOPEN: ConnectionLost,
+    sqlite3.SQLITE_CANTOPEN: CannotConnect,
+    sqlite3.SQLITE_NOTADB: CannotConnect,
     sqlite3.SQLITE_IOERR: ConnectionLost,
+    sqlite3.SQLITE_READONLY: CannotConnect,
 }
 
 

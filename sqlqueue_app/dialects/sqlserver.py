@@ -15,6 +15,7 @@ from sqlqueue_app.messages.errors import (
     Deadlock,
     DoomedTransaction,
     LockTimeout,
+    PermissionDenied,
     QueueNotFound,
     SerializationFailure,
 )
@@ -105,6 +106,9 @@ _NUMBERS: dict[int, type[DatabaseError]] = {
     916: QueueNotFound,
     927: QueueNotFound,
     942: QueueNotFound,
+    229: PermissionDenied,
+    230: PermissionDenied,
+    262: PermissionDenied,
     1205: Deadlock,
     1222: LockTimeout,
     3930: DoomedTransaction,

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn, cast
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, terminal_line
@@ -94,10 +96,10 @@ class SqlQueueCommand(BaseCommand):
             options = self._read_options(options)
         try:
             return super().execute(*args, **options)
-        except ConfigurationError as error:
+        except (ConfigurationError, ImproperlyConfigured) as error:
             raise CommandError(one_line(str(error)), returncode=self.usage_exit_code) from error
-        except DatabaseError as error:
-            raise CommandError(one_line(str(error)), returncode=1) from error
+        except (DatabaseError, DjangoDatabaseError) as error:
+            raise CommandError(one_line(f"{error}{getattr(error, 'remedy', '')}"), returncode=1) from error
 
     def _read_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Parse options of `call_command`, which Django passes on unparsed, as on a command line."""

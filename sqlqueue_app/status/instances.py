@@ -15,7 +15,14 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings, instance_name
-from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, TableMismatch, TransientError
+from sqlqueue_app.messages.errors import (
+    AddressError,
+    ConnectionLost,
+    DatabaseError,
+    PermissionDenied,
+    TableMismatch,
+    TransientError,
+)
 from sqlqueue_app.models import CallbackQueue, Instance
 from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, managed_alias
 from sqlqueue_app.status.queues import (
@@ -122,7 +129,8 @@ def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance | Callba
     except ConnectionLost:
         raise
     except DatabaseError as error:
-        return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
+        command = "" if isinstance(error, PermissionDenied) else MIGRATE_COMMAND
+        return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
     return tuple(_status(row, row.database_now) for row in rows), [*rows, *held], None
 
 

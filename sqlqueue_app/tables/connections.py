@@ -63,7 +63,7 @@ def database_errors(dialect: Dialect, doing: str) -> Iterator[None]:
         yield
     except Exception as error:
         kind = _kind_of(dialect, error)
-        if kind is None:
+        if kind is None or isinstance(error, DatabaseError):
             raise
         raise kind(f"failed to {doing}: {str(error).strip()}") from error
 

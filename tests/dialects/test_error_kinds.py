@@ -17,6 +17,7 @@ from sqlqueue_app.messages.errors import (
     Deadlock,
     DoomedTransaction,
     LockTimeout,
+    PermissionDenied,
     QueueNotFound,
     SerializationFailure,
 )
@@ -47,6 +48,8 @@ PYODBC: list[tuple[str, str, type[DatabaseError] | None]] = [
     ("08001", f"{DRIVER}TCP Provider: Error code 0x2749 (10057) (SQLDriverConnect)", ConnectionLost),
     ("HYT00", f"{DRIVER}Query timeout expired (0) (SQLExecDirectW)", LockTimeout),
     ("HYT00", f"{DRIVER}Login timeout expired (0) (SQLDriverConnect)", ConnectionLost),
+    ("42000", f"{SERVER}The SELECT permission was denied on the object 'Sales'. (229) (SQLExecDirectW)", PermissionDenied),
+    ("42000", f"{SERVER}CREATE TABLE permission denied in database 'shop'. (262) (SQLExecDirectW)", PermissionDenied),
     ("42000", f"{SERVER}Incorrect syntax near 'FROM'. (156) (SQLExecDirectW)", None),
     # several diagnostics, the first of which is only a note
     (

@@ -6,15 +6,14 @@ import argparse
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.db import Error as DjangoDatabaseError
 
 from sqlqueue_app.conf import Settings, dialect_of, get_settings
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
 from sqlqueue_app.dialects.schema import PlannedTable, installation_script
 from sqlqueue_app.installation import Purpose, grants_for, planned_tables, wake_up_tables
-from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument, one_line
+from sqlqueue_app.management.command_line import Several, SqlQueueCommand, add_format_argument
 from sqlqueue_app.management.migration_writer import write_queue_migration
-from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
+from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import managed_models
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, install_wake_up_triggers
 from sqlqueue_app.tables.connections import connection_of
@@ -152,12 +151,9 @@ class Command(SqlQueueCommand):
 
     def _install(self, settings: Settings, options: dict[str, Any]) -> None:
         tables = self._tables(settings, options)
-        try:
-            made = install_tables(settings.database, tables, layout=settings.table_layout)
-            woken = self._wake_up_tables(settings, options) if options["wake_up"] else []
-            triggers = install_wake_up_triggers(settings.database, woken)
-        except DjangoDatabaseError as error:
-            raise DatabaseError(f"cannot install into {settings.database!r}: {one_line(str(error))}") from error
+        made = install_tables(settings.database, tables, layout=settings.table_layout)
+        woken = self._wake_up_tables(settings, options) if options["wake_up"] else []
+        triggers = install_wake_up_triggers(settings.database, woken)
         if options["format"] == "json":
             document = [{"kind": table.kind.value, "table": str(table.address), "created": table in made} for table in tables]
             added = [{"table": str(table.address), "created": table in triggers} for table in woken]
@@ -176,11 +172,8 @@ class Command(SqlQueueCommand):
 
     def _check(self, settings: Settings, options: dict[str, Any]) -> None:
         tables = self._tables(settings, options)
-        try:
-            findings = inspect_tables(settings.database, tables, layout=settings.table_layout)
-            findings += inspect_wake_up_triggers(settings.database, self._wake_up_tables(settings, options))
-        except DjangoDatabaseError as error:
-            raise DatabaseError(f"cannot look into {settings.database!r}: {one_line(str(error))}") from error
+        findings = inspect_tables(settings.database, tables, layout=settings.table_layout)
+        findings += inspect_wake_up_triggers(settings.database, self._wake_up_tables(settings, options))
         # The trigger is optional: its absence is a problem only with --wake-up.
         fine = {FindingKind.NON_UNICODE_HEADERS} if options["wake_up"] else _INFORMATION
         wrong = [finding for finding in findings if finding.kind not in fine]

@@ -1,0 +1,103 @@
+"""The surroundings of a command are wrong: one line with the remedy, and no try again of what waiting does not mend."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.running import Ran, refused
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install
+
+WORKER = ("run_sqlqueue_worker",)
+SEND = ("sqlqueue_send", "Sales", "--type", "T", "--body", "{}")
+CANNOT_CONNECT = (
+    "; correct NAME, USER and PASSWORD in DATABASES, or create the database; a SQLite file and its folder must be writable"
+)
+
+
+def run(database: QueueDatabase, command: tuple[str, ...], **changed: Any) -> Ran:
+    """A command in a process whose DATABASES has other values for the database of the test."""
+    environment = database.child_environment()
+    seen = json.loads(environment["SQLQUEUE_TEST_CHILD"])
+    seen["DATABASES"][database.alias].update(changed)
+    answer = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "django", *command],
+        env={**environment, "SQLQUEUE_TEST_CHILD": json.dumps(seen)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return Ran(answer.returncode, answer.stdout, answer.stderr)
+
+
+@pytest.mark.parametrize("command", [WORKER, SEND])
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"NAME": "no_such_database"}, 'database "no_such_database" does not exist'),
+        ({"USER": "nobody_known", "HOST": "127.0.0.1"}, 'password authentication failed for user "nobody_known"'),
+        ({"PASSWORD": "wrong", "HOST": "127.0.0.1"}, 'password authentication failed for user "postgres"'),
+    ],
+)
+def test_a_wrong_database_user_or_password_on_postgresql(
+    postgresql_database: QueueDatabase, command: tuple[str, ...], changed: dict[str, str], reason: str
+) -> None:
+    install(postgresql_database)
+
+    line = refused(run(postgresql_database, command, **{"PASSWORD": "wrong", **changed}), 1)
+
+    assert line.startswith("CommandError: failed to ")
+    assert line.endswith(reason + CANNOT_CONNECT)
+
+
+@pytest.mark.parametrize("command", [WORKER, SEND])
+def test_a_role_without_rights(postgresql_database: QueueDatabase, command: tuple[str, ...]) -> None:
+    install(postgresql_database)
+
+    line = refused(run(postgresql_database, command, USER=postgresql_database.create_role("rightless")), 1)
+
+    assert "permission denied for " in line
+    assert line.endswith("; give the user the rights that sqlqueue_install --sql --grant ROLE prints")
+
+
+@pytest.mark.parametrize("command", [WORKER, SEND])
+def test_a_sqlite_file_that_cannot_be_opened_or_is_none(
+    sqlite_database: QueueDatabase, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    install(sqlite_database)
+    (tmp_path / "no database").write_text("text, and enough of it to be longer than the header of a database" * 9)
+
+    missing = refused(run(sqlite_database, command, NAME=str(tmp_path / "no folder" / "db")), 1)
+    wrong = refused(run(sqlite_database, command, NAME=str(tmp_path / "no database")), 1)
+
+    assert missing.endswith("unable to open database file" + CANNOT_CONNECT)
+    assert wrong.endswith("file is not a database" + CANNOT_CONNECT)
+
+
+def test_a_locked_sqlite_file(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    entry = sqlite_database.connection.settings_dict
+    with closing(sqlite3.connect(entry["NAME"], isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ran = run(sqlite_database, SEND, OPTIONS={**entry["OPTIONS"], "timeout": 0.1})
+
+    text = 'CommandError: failed to send to "Sales": database is locked; another connection holds a lock: try again when it is done'
+    assert refused(ran, 1) == text
+
+
+@pytest.mark.parametrize("command", [WORKER, SEND, ("sqlqueue_status",)])
+@pytest.mark.parametrize("engine", ["django.db.backends.mysql", "django.db.backends.no_such_driver"])
+def test_an_engine_without_its_driver(sqlite_database: QueueDatabase, command: tuple[str, ...], engine: str) -> None:
+    line = refused(run(sqlite_database, command, ENGINE=engine, OPTIONS={}))
+
+    assert line.startswith(("CommandError: Error loading MySQLdb module: pip", f"CommandError: '{engine}' isn't an available"))
+    assert "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'" in line

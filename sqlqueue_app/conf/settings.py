@@ -242,6 +242,7 @@ class Settings:
     install_after_migrate: Flag = True
     schedules: Mapping[Text, ScheduleSettings] = field(default_factory=_empty)
     metrics: MetricsSettings | None = None
+    instance_expiry_seconds: Annotated[float, seconds(60)] = 600.0
     admin_url: WebAddress | None = None
     webhook_hosts: tuple[HostPattern, ...] | None = None
     pipeline: PipelineSettings | None = None

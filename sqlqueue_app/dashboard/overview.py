@@ -201,6 +201,7 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
     delayed = sum(each.waiting or 0 for each in status.delayed)
     alive = sum(1 for each in status.instances if each.alive)
     dead = len(status.instances) - alive
+    missed = any(not each.alive and not each.replaced for each in status.instances)
     ours = status.error_queue_owner == "sqlqueue"
     queues, checks = url_of(Queue), url_of(CheckResult)
     return [
@@ -231,7 +232,7 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
             number(alive),
             ngettext("alive; %(count)s dead", "alive; %(count)s dead", dead) % {"count": number(dead)},
             url_of(Endpoint) or queues,
-            Grade.ERROR if dead else Grade.OK if alive else Grade.WARNING,
+            Grade.ERROR if missed else Grade.OK if alive else Grade.WARNING,
         ),
         Tile(_("Checks"), number(failing), _("that fail and are not muted"), checks, Grade.ERROR if failing else Grade.OK),
         Tile(_("Operations"), number(running), _("that are not done yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
@@ -505,7 +506,7 @@ def _summary(status: Status) -> tuple[State, ...]:
         each.depth is not None and not each.depth.exact for each in status.queues if each.queue.kind is QueueKind.ERROR
     )
     alive = sum(1 for each in status.instances if each.alive)
-    dead = len(status.instances) - alive
+    dead = sum(1 for each in status.instances if not each.alive and not each.replaced)
     phrases = [
         State(Grade.ERROR if broken else Grade.OK, _("tables with errors: %(count)s") % {"count": number(broken)}),
         State(

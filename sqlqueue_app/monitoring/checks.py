@@ -113,9 +113,8 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         silent = {"endpoint": each.endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
         age = {"age": each.heartbeat_age, "silent": f"{each.heartbeat_age.total_seconds():.0f}"}
         now = {"name": each.name, "host": each.host, "pid": each.pid, **age}
-        yield ProbeOutcome(
-            f"{each.endpoint} on {each.host} ({each.pid})", None if each.alive else silent, now, endpoint=each.endpoint
-        )
+        problem = None if each.alive or each.replaced else silent
+        yield ProbeOutcome(f"{each.endpoint} on {each.host} ({each.pid})", problem, now, endpoint=each.endpoint)
 
 
 def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:

@@ -10,6 +10,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
@@ -41,9 +42,9 @@ class DesiredState:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InstanceLease:
-    """This process as the others see it. `callback_queue` is None if it holds none."""
+    """This process as the others see it. `callback_queue` is None if it holds none. Only the heartbeat's thread changes it."""
 
     alias: str
     row_id: int
@@ -67,6 +68,11 @@ class InstanceLease:
     def write_paused(self, paused: bool) -> None:
         """Write that the process has paused now, or that it receives."""
         self._own().update(paused_since=Now() if paused else None)
+
+    def register_again(self, endpoint: EndpointSettings, concurrency: int) -> None:
+        """Make a new row in place of the one that is gone, without a callback queue, which another process may have now."""
+        registered = register_instance(endpoint, alias=self.alias, concurrency=concurrency)
+        self.row_id, self.callback_queue = registered.row_id, None
 
     def release(self) -> None:
         """Give the callback queue back: the process ends."""
@@ -183,6 +189,29 @@ def dead_instances(alias: str) -> QuerySet[Instance]:
     return Instance.objects.using(alias).filter(heartbeat_at__lt=_dead_before())
 
 
+def forget_expired(seconds: float) -> int:
+    """Delete the rows of processes that were not heard of for so long; how many. What is locked is left to the next time."""
+    alias = managed_alias()
+    with (
+        suppress(TransientError),
+        database_errors(dialect_of_connection(connection_of(alias)), "delete the rows of dead instances"),
+    ):
+        expired = Instance.objects.using(alias).filter(heartbeat_at__lt=Now() - timedelta(seconds=seconds))
+        # Mostly there is none, and on SQLite a DELETE would wait for a handler that is at work.
+        if (found := list(expired)) and expired.filter(pk__in=[each.pk for each in found]).delete()[0]:
+            for each in found:
+                logger.warning(
+                    "process %s of %s on %s has not been heard of for %g s and is forgotten",
+                    each.pid,
+                    each.endpoint,
+                    each.host,
+                    seconds,
+                    extra={"event": "instance_expired", "endpoint": each.endpoint},
+                )
+            return len(found)
+    return 0
+
+
 def _dead_before() -> object:
     return Now() - timedelta(seconds=DEAD_AFTER_SECONDS)
 
@@ -242,7 +271,7 @@ class Heartbeat:
             return
         if not alive:
             logger.error(
-                "the instance of %s was taken over: this process was silent for too long",
+                "the row of this process of %s is gone: it was silent for too long",
                 self._lease.endpoint,
                 extra={"event": "lease_lost", "endpoint": self._lease.endpoint},
             )

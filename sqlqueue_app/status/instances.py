@@ -6,7 +6,7 @@ import enum
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -74,6 +74,8 @@ class InstanceStatus:
     paused_since: datetime | None = None
     id: int = 0
     asked_ago: timedelta | None = None
+    replaced: bool = False
+    """Whether it is dead and another process of its endpoint has started since, one for each that is dead."""
 
     @property
     def live_threads(self) -> int:
@@ -131,7 +133,19 @@ def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance | Callba
     except DatabaseError as error:
         command = "" if isinstance(error, PermissionDenied) else MIGRATE_COMMAND
         return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
-    return tuple(_status(row, row.database_now) for row in rows), [*rows, *held], None
+    return _with_replaced([_status(row, row.database_now) for row in rows], rows), [*rows, *held], None
+
+
+def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
+    starts = sorted((each.endpoint, each.started_at) for each in found if each.alive)
+    last_heard = {row.pk: row.heartbeat_at for row in rows}
+    for place, each in sorted(enumerate(found), key=lambda pair: last_heard[pair[1].id]):
+        successor = (each.endpoint, last_heard[each.id])
+        start = next((start for start in starts if start[0] == each.endpoint and start > successor), None)
+        if not each.alive and start is not None:
+            starts.remove(start)
+            found[place] = replace(each, replaced=True)
+    return tuple(found)
 
 
 def clock_of_rows(rows: Iterable[Instance | CallbackQueue]) -> datetime | None:

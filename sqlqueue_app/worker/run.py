@@ -38,7 +38,7 @@ from sqlqueue_app.receiving.background import BackgroundJob, Worker
 from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, managed_alias, register_instance
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, forget_expired, managed_alias, register_instance
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
 from sqlqueue_app.receiving.reply_listeners import WorkerReplyListeners
 from sqlqueue_app.receiving.waiting import EmptyQueues, PartOfStop, StopSignal, listening
@@ -94,7 +94,7 @@ def run_worker(settings: Settings, options: RunOptions, stop: StopSignal, *, in_
         parts = {each.name: PartOfStop(stop) for each in endpoints}
         receivers = {each.name: _receivers(each, queues[each.name], stop, parts[each.name], empty, in_flight) for each in endpoints}
         listeners = WorkerReplyListeners([(each, receivers[each.name], queues[each.name], parts[each.name]) for each in endpoints])
-        jobs = [_heartbeat(lease, receivers[each.name], queues[each.name], listeners) for each, lease in leases]
+        jobs = [_heartbeat(each, lease, receivers[each.name], queues[each.name], listeners) for each, lease in leases]
         for each in endpoints:
             jobs += [*each.purge_jobs(queues[each.name]), *each.watching_jobs(), *service_control_jobs(each)]
         own = ProcessChecks(settings.database, _connections_needed(endpoints, queues))
@@ -130,7 +130,8 @@ def _jobs_for_all(
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     old = BackgroundJob("old callback queues", 600.0, partial(drop_old_callback_queues, settings))
-    of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop), old]
+    expired = BackgroundJob("expired instances", 60.0, partial(forget_expired, settings.instance_expiry_seconds))
+    of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop), old, expired]
     in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
     in_doubt = InDoubt(settings.database)
     of_all.append(CheckRunner(settings, own, in_doubt).job())
@@ -215,11 +216,20 @@ def _when_reachable(
 
 
 def _heartbeat(
-    lease: InstanceLease, receivers: list[Receiver], queues: list[ReceivingQueue], listeners: WorkerReplyListeners
+    endpoint: ReceivingEndpoint,
+    lease: InstanceLease,
+    receivers: list[Receiver],
+    queues: list[ReceivingQueue],
+    listeners: WorkerReplyListeners,
 ) -> BackgroundJob:
     following = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.follows_endpoint]
     callbacks = [receiver for receiver, queue in zip(receivers, queues, strict=True) if queue.is_callback_queue]
-    return Heartbeat(lease, receivers, following, callbacks, lambda: listeners.lost(lease.endpoint)).job()
+
+    def lost() -> None:
+        listeners.lost(lease.endpoint)
+        lease.register_again(endpoint.config, following[0].maximum)
+
+    return Heartbeat(lease, receivers, following, callbacks, lost).job()
 
 
 def _log_started(endpoints: list[ReceivingEndpoint], queues: list[str]) -> None:

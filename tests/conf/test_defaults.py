@@ -34,6 +34,7 @@ DEFAULTS: dict[str, Any] = {
     "INSTALL_AFTER_MIGRATE": True,
     "SCHEDULES": {},
     "METRICS": None,
+    "INSTANCE_EXPIRY": 600,
     "ADMIN_URL": None,
     "WEBHOOK_HOSTS": None,
     "PIPELINE": None,

@@ -1,0 +1,103 @@
+"""Processes that were killed: replaced ones are no problem, and the rows of all of them go after a while."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from sqlqueue_app.models import Instance
+from sqlqueue_app.receiving import instances
+from sqlqueue_app.receiving.instances import forget_expired
+from sqlqueue_app.status.instances import read_instances
+from tests.support.bench import Bench, Running
+from tests.support.waiting import poll_until
+
+
+def process(bench: Bench, pid: int, *, started: float, heard: float, endpoint: str = "Sales") -> None:
+    """A row; the times are seconds ago."""
+    now = timezone.now()
+    Instance.objects.using(bench.database.alias).create(
+        endpoint=endpoint,
+        name="here",
+        host="here",
+        pid=pid,
+        started_at=now - timedelta(seconds=started),
+        heartbeat_at=now - timedelta(seconds=heard),
+        concurrency=1,
+        threads={endpoint: 1},
+    )
+
+
+def replaced(bench: Bench) -> set[int]:
+    return {each.pid for each in read_instances()[0] if each.replaced}
+
+
+def pids(bench: Bench) -> set[int]:
+    return set(Instance.objects.using(bench.database.alias).values_list("pid", flat=True))
+
+
+def test_a_dead_process_is_replaced_by_one_that_has_started_since(bench: Bench) -> None:
+    bench.configure()
+    process(bench, 1, started=1000, heard=60)
+    assert replaced(bench) == set()
+    process(bench, 2, started=50, heard=1)
+    assert replaced(bench) == {1}
+
+
+@pytest.mark.parametrize("started", [70, 1000])
+def test_one_that_ran_beside_it_is_no_successor(bench: Bench, started: float) -> None:
+    bench.configure()
+    process(bench, 1, started=1000, heard=60)
+    process(bench, 2, started=started, heard=1)
+    assert replaced(bench) == set()
+
+
+def test_each_dead_process_needs_a_successor_of_its_own_endpoint(bench: Bench) -> None:
+    bench.configure()
+    process(bench, 1, started=1000, heard=100)
+    process(bench, 2, started=1000, heard=60)
+    process(bench, 3, started=30, heard=1)
+    process(bench, 4, started=30, heard=1, endpoint="Billing")
+    assert replaced(bench) == {1}
+    process(bench, 5, started=20, heard=1)
+    assert replaced(bench) == {1, 2}
+
+
+def test_the_rows_of_processes_that_are_gone_for_long_are_deleted(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.configure()
+    process(bench, 1, started=10_000, heard=601)
+    process(bench, 2, started=10_000, heard=599)
+    process(bench, 3, started=10_000, heard=1)
+    assert forget_expired(600) == 1
+    assert pids(bench) == {2, 3}
+    assert "process 1 of Sales on here has not been heard of for 600 s and is forgotten" in caplog.text
+    assert forget_expired(600) == 0
+
+
+def test_any_worker_deletes_them_after_the_time_of_the_settings(bench: Bench) -> None:
+    bench.configure()
+    bench.database.configure(**{**bench.database.settings.SQLQUEUE, "INSTANCE_EXPIRY": 100})
+    process(bench, 1, started=1000, heard=200, endpoint="Other")
+    process(bench, 2, started=1000, heard=80, endpoint="Other")
+    with Running(bench):
+        poll_until(lambda: 1 not in pids(bench), what="the row of the process that is gone is deleted")
+        assert 2 in pids(bench)
+
+
+def test_a_worker_whose_row_is_gone_registers_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a suspended machine: other workers have forgotten it."""
+    monkeypatch.setattr(instances, "HEARTBEAT_SECONDS", 0.1)
+    bench.configure()
+    rows = Instance.objects.using(bench.database.alias)
+    with Running(bench):
+        poll_until(lambda: rows.exclude(threads={}).exists(), what="it has reported its threads")
+        before = rows.get().pk
+        rows.all().delete()
+        poll_until(lambda: rows.exclude(threads={}).exists(), what="it has a row again")
+        assert rows.get().pk != before
+    assert not rows.exists(), "an orderly end leaves no row"
+    assert [record.event for record in caplog.records if getattr(record, "event", "") == "lease_lost"] == ["lease_lost"]

@@ -528,7 +528,8 @@ def write_json(value: Any, names: str) -> str:
 
     ``names`` spells the members of classes (see :data:`sqlqueue_app.messages.type_hints.NAMES`); keys of dictionaries are
     data and stay as they are. No annotation tells the reader of a dictionary a float from a Decimal: there a float has an exponent
-    (see :func:`number_in_dict`). May raise RecursionError and OverflowError of values nested without end.
+    (see :func:`sqlqueue_app.messages.serializers.number_in_dict`). May raise RecursionError and OverflowError of values nested
+    without end.
     """
     as_pascal = names != AS_IS
     kind: type = type(value)
@@ -554,14 +555,7 @@ def _object_of(value: Any, as_pascal: bool) -> Any:
     return found if len(found) == len(members) else value
 
 
-def number_in_dict(text: str) -> float | Decimal:
-    """A number with a fraction or an exponent: the float that :func:`write_json` has written so, else a Decimal with all digits."""
-    if "e" in text and math.isfinite(number := float(text)) and _float_in_dict(number) == text:
-        return number
-    return Decimal(text)
-
-
-def _float_in_dict(value: float) -> str:
+def float_in_dict(value: float) -> str:
     """``1.5e0``: nobody writes a Decimal so."""
     text = float_text(value)
     return text if "e" in text else f"{text}e0"
@@ -670,4 +664,4 @@ _WRITTEN_SCALARS: Final[dict[type, _Write]] = {
     bytearray: _quoted(bytes_text),
     memoryview: _quoted(bytes_text),
 }
-_SCALARS_IN_DICT: Final = {**_WRITTEN_SCALARS, float: _float_in_dict}
+_SCALARS_IN_DICT: Final = {**_WRITTEN_SCALARS, float: float_in_dict}

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
 from sqlqueue_app.messages.errors import MessageBodyError
-from sqlqueue_app.messages.json import CHECKED, ConversionError, Reader, number_in_dict, reader_for, write_json
+from sqlqueue_app.messages.json import CHECKED, ConversionError, Reader, float_in_dict, reader_for, write_json
 from sqlqueue_app.messages.type_hints import AS_IS, NAMES, backtracking_budget, bare, is_mappable, mapped_class
 from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.messages.xml import Element, decode_xml, messages_in, plain_of, write_xml
@@ -198,6 +199,13 @@ def _wants_object(hint: Any) -> bool:
 
 def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
+
+
+def number_in_dict(text: str) -> float | Decimal:
+    """A number with a fraction or an exponent: the float that `write_json` has written so, else a Decimal with all digits."""
+    if "e" in text and math.isfinite(number := float(text)) and float_in_dict(number) == text:
+        return number
+    return Decimal(text)
 
 
 # json.loads() would make a decoder of its own for each body.

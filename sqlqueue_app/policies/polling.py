@@ -114,25 +114,18 @@ class BusyThreads:
     busy. Not thread-safe: callers hold one lock.
     """
 
-    _looks: dict[int, int] = field(default_factory=dict)
-
-    def began(self, thread: int) -> None:
-        """The thread has received a message, or a batch of them."""
-        self._looks[thread] = 0
-
-    def done(self, thread: int) -> None:
-        """The thread is free again, or gone."""
-        self._looks.pop(thread, None)
+    looks: dict[int, int] = field(default_factory=dict)
+    """How often each thread was seen inside the message or batch at hand: 0 when that begins. A free thread has no entry."""
 
     def free(self, live: int) -> int:
         """How many of the live threads are in no message."""
-        return live - len(self._looks)
+        return live - len(self.looks)
 
     def look(self, live: int) -> bool:
         """Count a look; True asks for a thread, because each of the live ones was in the same message at the last look too."""
-        for thread in self._looks:
-            self._looks[thread] += 1
-        return not self.free(live) and all(looks >= BUSY_LOOKS for looks in self._looks.values())
+        for thread in self.looks:
+            self.looks[thread] += 1
+        return not self.free(live) and all(looks >= BUSY_LOOKS for looks in self.looks.values())
 
 
 @dataclass(slots=True)

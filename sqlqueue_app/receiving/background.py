@@ -174,7 +174,7 @@ class BusyWatch:
         self._thread = threading.Thread(target=self._run, name="sqlqueue-busy")
         stop.subscribe(self._message.set)
         for receiver in receivers:
-            receiver.on_message = self._on_message
+            receiver.message = self._message
 
     def start(self) -> None:
         """Start the thread."""
@@ -183,11 +183,6 @@ class BusyWatch:
     def join(self) -> None:
         """Wait until the thread has ended."""
         self._thread.join()
-
-    def _on_message(self) -> None:
-        # Called for each message: without the lock of the event where that is set.
-        if not self._message.is_set():
-            self._message.set()
 
     def _run(self) -> None:
         with self._stop.failing_with(logger, "the thread that watches for busy receivers died"):

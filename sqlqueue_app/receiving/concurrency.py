@@ -52,7 +52,7 @@ class AdaptiveReceiver(Receiver):
 
     def _concurrency_changed(self) -> None:
         super()._concurrency_changed()
-        self.on_message()
+        self.message.set()
 
     def _work(self, number: int, poller: Poller) -> None:
         while True:
@@ -66,7 +66,7 @@ class AdaptiveReceiver(Receiver):
     def _ended(self, number: int) -> None:
         super()._ended(number)
         self._slow_tasks.ended(number)
-        self._busy.done(number)
+        self._busy.looks.pop(number, None)
 
     @property
     def _free_threads(self) -> int:
@@ -84,7 +84,7 @@ class AdaptiveReceiver(Receiver):
                 self._sit_out(number, poller)
                 continue
             with self._lock:
-                if self._budget.has_surplus:
+                if self._budget.live > self._budget.maximum:
                     return
                 self._slow_tasks.loop_began(number)
             step = controller.next_step()
@@ -112,21 +112,24 @@ class AdaptiveReceiver(Receiver):
 
     def _poll(self, number: int, poller: Poller, watch: Watch | None) -> bool:
         """One poll, during which the thread is busy from the message on."""
-        seen = watch.begin() if watch is not None else None
+        if watch is not None:
+            watch.saw_nothing = False
 
         def received(found: bool) -> None:
-            if seen is not None:
-                seen(found)
+            if watch is not None:
+                watch.received(found)
             if found:
                 with self._lock:
-                    self._busy.began(number)
-                self.on_message()
+                    self._busy.looks[number] = 0
+                # For each message, so without the event's lock where it is set.
+                if not self.message.is_set():
+                    self.message.set()
 
         try:
             return poller.poll(received)
         finally:
             with self._lock:
-                self._busy.done(number)
+                self._busy.looks.pop(number, None)
 
     def _sit_out(self, number: int, poller: Poller) -> None:
         with self._lock:

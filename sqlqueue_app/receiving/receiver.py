@@ -307,8 +307,8 @@ class Receiver(ABC):
         self._threads: set[threading.Thread] = set()
         self._pollers: set[Poller] = set()
         self._received_by_ended_threads = 0
-        self.on_message: Callable[[], None] = lambda: None
-        """Called when a thread may have become busy, by that thread: from then on `look` is to be called. Set before the start."""
+        self.message = threading.Event()
+        """Set when a thread may have become busy: from then on `look` is to be called. May be replaced before the start."""
         self.gate = PauseGate(options.stop)
         self._sitting_out = 0
         self._threads_refused = False
@@ -393,7 +393,7 @@ class Receiver(ABC):
         """Called every few seconds, for models that watch how long messages take."""
 
     def look(self) -> bool:
-        """Called every BUSY_LOOK_SECONDS after `on_message`, for as long as it returns True."""
+        """Called every BUSY_LOOK_SECONDS after `message` was set, for as long as it returns True."""
         return False
 
     def join(self) -> None:

@@ -322,15 +322,15 @@ class Watch:
     def __init__(self, wake_up: WakeUp) -> None:
         self._wake_up = wake_up
         self.saw_nothing = False
-        """Whether it saw an empty queue."""
+        """Whether it saw an empty queue. False before each poll: one that gives way to another session knows nothing."""
 
     def begin(self) -> Callable[[bool], None]:
-        """For the next poll, which calls it with whether there was a row, as early as it knows."""
-        # A poll that gives way to another session calls nothing, and knows nothing.
+        """What the next poll calls."""
         self.saw_nothing = False
-        return self._received
+        return self.received
 
-    def _received(self, found: bool) -> None:
+    def received(self, found: bool) -> None:
+        """A poll knows whether there was a row; to be called as early as it does."""
         self.saw_nothing = not found
         if found:
             self._wake_up.wake()

@@ -23,8 +23,7 @@ from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import AddressError, PoisonMessage, counted
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
-from sqlqueue_app.messages.json import number_in_dict
-from sqlqueue_app.messages.serializers import deserialize, is_xml, serialize
+from sqlqueue_app.messages.serializers import deserialize, is_xml, number_in_dict, serialize
 from sqlqueue_app.messages.times import as_delay, parse_time
 from sqlqueue_app.messages.types import registry as message_types
 from sqlqueue_app.messages.types import resolve_enclosed

@@ -107,13 +107,13 @@ class Simulation:
             self._at(now + round(BUSY_LOOK_SECONDS * 1000), self._look)
 
     def _received(self, now: int, thread: int) -> None:
-        self._busy.began(thread)
+        self._busy.looks[thread] = 0
         if self.looks and not self._is_looking:
             self._is_looking = True
             self._at(now + round(BUSY_LOOK_SECONDS * 1000), self._look)
 
     def _loop(self, now: int, thread: int, controller: RampUpController) -> None:
-        self._busy.done(thread)
+        self._busy.looks.pop(thread, None)
         self._monitor.loop_began(thread)
         step = controller.next_step()
         if step is Step.END and self.looks and self._budget.live > 1 and self._busy.free(self._budget.live) == 1:

@@ -21,33 +21,33 @@ def test_a_thread_is_asked_for_within_50_ms() -> None:
 
 def test_it_is_asked_for_at_the_second_look_at_the_same_messages() -> None:
     busy = BusyThreads()
-    busy.began(1)
+    busy.looks[1] = 0
     assert [busy.look(1), busy.look(1)] == [False, True]
 
 
 def test_another_message_is_counted_from_its_begin() -> None:
     busy = BusyThreads()
-    busy.began(1)
+    busy.looks[1] = 0
     busy.look(1)
-    busy.done(1)
-    busy.began(1)
+    busy.looks.pop(1, None)
+    busy.looks[1] = 0
     assert [busy.look(1), busy.look(1)] == [False, True]
 
 
 def test_none_is_asked_for_while_one_is_free() -> None:
     busy = BusyThreads()
-    busy.began(1)
-    busy.began(2)
+    busy.looks[1] = 0
+    busy.looks[2] = 0
     assert [busy.look(3) for _ in range(100)] == [False] * 100
     assert busy.free(3) == 1
 
 
 def test_a_thread_that_is_gone_counts_no_longer() -> None:
     busy = BusyThreads()
-    busy.began(1)
-    busy.began(2)
+    busy.looks[1] = 0
+    busy.looks[2] = 0
     busy.look(2)
-    busy.done(2)
+    busy.looks.pop(2, None)
     assert busy.look(1)
 
 

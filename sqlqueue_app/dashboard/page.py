@@ -257,7 +257,8 @@ def is_database_unavailable(error: BaseException) -> bool:
         return True
     if not isinstance(error, OperationalError | InterfaceError):
         return False
-    return any(dialect(name).error_kind(error) is ConnectionLost for name in DIALECTS)
+    kinds = (dialect(name).error_kind(error) for name in DIALECTS)
+    return any(kind is not None and issubclass(kind, ConnectionLost) for kind in kinds)
 
 
 def database_unavailable_page(site: AdminSite, request: HttpRequest, error: BaseException) -> HttpResponse:

@@ -25,7 +25,7 @@ from django.db.transaction import Atomic
 from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect_of_vendor
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, DoomedTransaction, QueueNotFound, SqlQueueError
 
 
 def on_settings_changed(call: Callable[[], object], *names: str) -> None:
@@ -63,7 +63,7 @@ def database_errors(dialect: Dialect, doing: str) -> Iterator[None]:
         yield
     except Exception as error:
         kind = _kind_of(dialect, error)
-        if kind is None or isinstance(error, DatabaseError):
+        if kind is None or isinstance(error, SqlQueueError):
             raise
         raise kind(f"failed to {doing}: {str(error).strip()}") from error
 

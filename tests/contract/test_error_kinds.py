@@ -9,6 +9,7 @@ from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.messages.errors import (
+    CannotConnect,
     ConnectionLost,
     ConstraintViolation,
     DatabaseError,
@@ -199,8 +200,8 @@ def test_a_file_that_cannot_be_opened(sqlite_database: QueueDatabase) -> None:
     good = connections.settings[queue.alias]["NAME"]
     connections.settings[queue.alias]["NAME"] = "/nonexistent/queues.sqlite3"
     try:
-        fails(ConnectionLost, lambda: queue.send(rows(1)))
-        fails(ConnectionLost, receive_transaction(queue).receive)
+        fails(CannotConnect, lambda: queue.send(rows(1)))
+        fails(CannotConnect, receive_transaction(queue).receive)
     finally:
         connections.settings[queue.alias]["NAME"] = good
 

@@ -130,7 +130,7 @@ def _jobs_for_all(
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     old = BackgroundJob("old callback queues", 600.0, partial(drop_old_callback_queues, settings))
-    expired = BackgroundJob("expired instances", 60.0, partial(forget_expired, settings.instance_expiry_seconds))
+    expired = BackgroundJob("expired instances", 20.0, partial(forget_expired, settings.instance_expiry_seconds))
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop), old, expired]
     in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
     in_doubt = InDoubt(settings.database)

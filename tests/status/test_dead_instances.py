@@ -100,4 +100,4 @@ def test_a_worker_whose_row_is_gone_registers_again(
         poll_until(lambda: rows.exclude(threads={}).exists(), what="it has a row again")
         assert rows.get().pk != before
     assert not rows.exists(), "an orderly end leaves no row"
-    assert [record.event for record in caplog.records if getattr(record, "event", "") == "lease_lost"] == ["lease_lost"]
+    assert [getattr(record, "event", "") for record in caplog.records].count("lease_lost") == 1

@@ -80,8 +80,8 @@ def test_a_worker_holds_a_session_for_each_receive_thread_and_two(
             poll_until(settled, 60, what=f"{held} sessions")
         finally:
             go_on.set()
-    # up to four jobs at once
-    assert most <= held + 3
+    # up to four jobs at once, each with a session, and one that is kept for the next job
+    assert most <= held + 4
 
 
 @pytest.mark.parametrize("age", [0, 600, None])

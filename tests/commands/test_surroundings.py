@@ -77,10 +77,12 @@ def test_a_sqlite_file_that_cannot_be_opened_or_is_none(
     (tmp_path / "no database").write_text("text, and enough of it to be longer than the header of a database" * 9)
 
     missing = refused(run(sqlite_database, command, NAME=str(tmp_path / "no folder" / "db")), 1)
-    wrong = refused(run(sqlite_database, command, NAME=str(tmp_path / "no database")), 1)
+    wrong = run(sqlite_database, command, NAME=str(tmp_path / "no database"))
 
     assert missing.endswith("unable to open database file" + CANNOT_CONNECT)
-    assert wrong.endswith("file is not a database" + CANNOT_CONNECT)
+    assert (wrong.code, wrong.out) == (1, "")
+    # From Python 3.13 on there are warnings of the connection that Django leaves open when it cannot set it up.
+    assert wrong.err.splitlines()[0].endswith("file is not a database" + CANNOT_CONNECT)
 
 
 def test_a_locked_sqlite_file(sqlite_database: QueueDatabase) -> None:

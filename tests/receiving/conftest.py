@@ -1,12 +1,15 @@
-"""What the tests with rows of any shape have."""
+"""What the tests with rows of any shape have, and those of wake-ups."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from sqlqueue_app.receiving.waiting import WakeUp
+from tests.receiving.wake_ups import NEVER
 from tests.support import shapes
 
 # Nothing goes wrong that a receiver would have to say.
@@ -21,6 +24,19 @@ TROUBLE = {
     "delayed_move_failed",
     "background_job_failed",
 }
+
+
+@pytest.fixture
+def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
+    """What the workers of the test wait on; once a queue has come to rest, nothing but a wake-up has it polled again."""
+    made: list[WakeUp] = []
+
+    def recorded(*arguments: Any) -> WakeUp:
+        made.append(WakeUp(*arguments, idle_wait_seconds=NEVER))
+        return made[-1]
+
+    monkeypatch.setattr("sqlqueue_app.receiving.endpoint.WakeUp", recorded)
+    return made
 
 
 @pytest.fixture

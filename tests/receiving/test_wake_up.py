@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +16,16 @@ from sqlqueue_app import handles, pause, resume, send, send_many
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.receiving import instances
 from sqlqueue_app.receiving.waiting import WakeUp
-from tests.receiving.wake_ups import HEADERS, NEVER, Line, by_insert, by_own_send, prepare
+from tests.receiving.wake_ups import (
+    HEADERS,
+    Line,
+    at_rest,
+    by_command,
+    by_insert,
+    by_own_send,
+    prepare,
+    wakes_an_idle_worker,
+)
 from tests.support.bench import Bench, Calls, Running
 from tests.support.tables import execute
 from tests.support.waiting import poll_until
@@ -30,29 +37,11 @@ def bench(postgresql_bench: Bench) -> Bench:
     return postgresql_bench
 
 
-@pytest.fixture
-def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
-    """What the workers of the test wait on; once a queue has come to rest, nothing but a wake-up has it polled again."""
-    made: list[WakeUp] = []
-
-    def recorded(*arguments: Any) -> WakeUp:
-        made.append(WakeUp(*arguments, idle_wait_seconds=NEVER))
-        return made[-1]
-
-    monkeypatch.setattr("sqlqueue_app.receiving.endpoint.WakeUp", recorded)
-    return made
-
-
-def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
-    return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
-
-
 def by_another_process(bench: Bench, number: int) -> None:
     """Sent under settings that know nothing of WAKE_UP."""
     seen = bench.database.settings.SQLQUEUE
     bench.database.configure(ENDPOINTS={})
-    command = ["sqlqueue_send", address(bench, "Sales"), "--type", "Test.Message", "--body", json.dumps({"n": number})]
-    subprocess.run([sys.executable, "-m", "django", *command], env=bench.database.child_environment(), check=True)
+    by_command(bench, number)
     bench.database.settings.SQLQUEUE = seen
 
 
@@ -76,12 +65,7 @@ def test_an_idle_worker_is_woken_by_any_sender(
     sent: Callable[[Bench, int], None],
 ) -> None:
     prepare(bench, CONCURRENCY_MODEL=model, MAX_CONCURRENCY=2)
-    with Running(bench):
-        for number in (1, 2):
-            poll_until(at_rest(wake_ups, 2 if model == "fixed" else 1), 60)
-            sent(bench, number)
-            poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
-    assert calls.seen == [{"n": 1}, {"n": 2}]
+    wakes_an_idle_worker(bench, calls, at_rest(wake_ups, 2 if model == "fixed" else 1), sent)
 
 
 def test_without_the_trigger_nothing_rests_and_the_log_says_what_to_do(

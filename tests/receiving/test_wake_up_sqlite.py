@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 import pytest
 
-from sqlqueue_app import send
 from sqlqueue_app.receiving.waiting import WakeUp
 from sqlqueue_app.tables.announcements import Interrupted, WatchedFile
-from tests.receiving.wake_ups import HEADERS, NEVER
+from tests.receiving.wake_ups import HEADERS, NEVER, at_rest, by_command, by_own_send, wakes_an_idle_worker
 from tests.support.bench import Bench, Calls, Running
 from tests.support.waiting import done_within, poll_until
-from tests.support.worker_processes import address
 
 
 @pytest.fixture
@@ -28,34 +23,8 @@ def bench(sqlite_bench: Bench) -> Bench:
     return sqlite_bench
 
 
-@pytest.fixture
-def wake_ups(monkeypatch: pytest.MonkeyPatch) -> list[WakeUp]:
-    """What the workers of the test wait on; once a queue has come to rest, nothing but a wake-up has it polled again."""
-    made: list[WakeUp] = []
-
-    def recorded(*arguments: Any) -> WakeUp:
-        made.append(WakeUp(*arguments, idle_wait_seconds=NEVER))
-        return made[-1]
-
-    monkeypatch.setattr("sqlqueue_app.receiving.endpoint.WakeUp", recorded)
-    return made
-
-
-def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
-    return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
-
-
 def file_of(bench: Bench) -> str:
     return str(bench.database.connection.settings_dict["NAME"])
-
-
-def by_own_send(bench: Bench, number: int) -> None:
-    send("Test.Message", {"n": number}, to=address(bench, "Sales"))
-
-
-def by_another_process(bench: Bench, number: int) -> None:
-    command = ["sqlqueue_send", address(bench, "Sales"), "--type", "Test.Message", "--body", json.dumps({"n": number})]
-    subprocess.run([sys.executable, "-m", "django", *command], env=bench.database.child_environment(), check=True)
 
 
 def by_insert(bench: Bench, number: int) -> None:
@@ -66,17 +35,12 @@ def by_insert(bench: Bench, number: int) -> None:
 
 
 @pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
-@pytest.mark.parametrize("sent", [by_another_process, by_insert, by_own_send])
+@pytest.mark.parametrize("sent", [by_command, by_insert, by_own_send])
 def test_an_idle_worker_is_woken_by_any_sender_without_any_setting(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], model: str, sent: Callable[[Bench, int], None]
 ) -> None:
     bench.configure(CONCURRENCY_MODEL=model, MAX_CONCURRENCY=2)
-    with Running(bench):
-        for number in (1, 2):
-            poll_until(at_rest(wake_ups, 2 if model == "fixed" else 1), 60)
-            sent(bench, number)
-            poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
-    assert calls.seen == [{"n": 1}, {"n": 2}]
+    wakes_an_idle_worker(bench, calls, at_rest(wake_ups, 2 if model == "fixed" else 1), sent)
 
 
 def test_it_can_be_switched_off(bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]) -> None:

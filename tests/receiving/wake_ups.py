@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from django.core.management import call_command
 
 from sqlqueue_app import send
 from sqlqueue_app.dialects.schema import wake_up_channel
+from sqlqueue_app.receiving.waiting import WakeUp
 from sqlqueue_app.tables.announcements import ListeningConnection
-from tests.support.bench import Bench
+from tests.support.bench import Bench, Calls, Running
 from tests.support.tables import execute
+from tests.support.waiting import poll_until
 from tests.support.worker_processes import address
 
 NEVER = 3600.0
@@ -31,6 +36,27 @@ def by_insert(bench: Bench, number: int) -> None:
 
 def by_own_send(bench: Bench, number: int) -> None:
     send("Test.Message", {"n": number}, to=address(bench, "Sales"))
+
+
+def by_command(bench: Bench, number: int) -> None:
+    """By another process."""
+    command = ["sqlqueue_send", address(bench, "Sales"), "--type", "Test.Message", "--body", json.dumps({"n": number})]
+    subprocess.run([sys.executable, "-m", "django", *command], env=bench.database.child_environment(), check=True)
+
+
+def at_rest(wake_ups: list[WakeUp], threads: int = 1) -> Callable[[], bool]:
+    """Whether so many threads of each queue wait for nothing but a wake-up."""
+    return lambda: bool(wake_ups) and all(each.push_enabled and each.waiting == threads for each in wake_ups)
+
+
+def wakes_an_idle_worker(bench: Bench, calls: Calls, rests: Callable[[], bool], sent: Callable[[Bench, int], None]) -> None:
+    """A worker handles each of two messages that are sent when it has come to rest."""
+    with Running(bench):
+        for number in (1, 2):
+            poll_until(rests, 60)
+            sent(bench, number)
+            poll_until(lambda expected=number: len(calls.seen) == expected, 60)  # type: ignore[misc]
+    assert calls.seen == [{"n": 1}, {"n": 2}]
 
 
 class Line:

@@ -77,7 +77,6 @@ class AdaptiveReceiver(Receiver):
         """The loop of one thread, until its ramp-up controller, a surplus of threads or the stop ends it."""
         controller = RampUpController()
         watch = Watch(self.wake_up) if self.wake_up is not None else None
-
         outage = BackOff(OUTAGE_FIRST_SECONDS, OUTAGE_CAP_SECONDS)
         while not self._stop.is_set():
             if self.gate.is_closed:

@@ -140,9 +140,10 @@ class ReceivingEndpoint:
     def make_callback_queue(self, name: str) -> None:
         """Make the table of a literal queue name, with what WAKE_UP needs. DatabaseError if this process may not."""
         planned = [PlannedTable(TableKind.QUEUE, self.book.of_queue(name))]
-        check_address(planned[0].address, dialect_of_connection(connection_of(self.alias)).name)
+        dialect = dialect_of_connection(connection_of(self.alias)).name
+        check_address(planned[0].address, dialect)
         install_tables(self.alias, planned, layout=self.settings.table_layout)
-        if self.config.wake_up and dialect_of_connection(connection_of(self.alias)).name == "postgresql":
+        if self.config.wake_up and dialect == "postgresql":
             install_wake_up_triggers(self.alias, planned)
 
     def lease(self, *, concurrency: int) -> InstanceLease:

@@ -138,13 +138,14 @@ def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance | Callba
 
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
     starts = sorted((each.endpoint, each.started_at) for each in found if each.alive)
-    last_heard = {row.pk: row.heartbeat_at for row in rows}
-    for place, each in sorted(enumerate(found), key=lambda pair: last_heard[pair[1].id]):
-        successor = (each.endpoint, last_heard[each.id])
-        start = next((start for start in starts if start[0] == each.endpoint and start > successor), None)
-        if not each.alive and start is not None:
+    heard = [row.heartbeat_at for row in rows]
+    # Who was heard of first is replaced first.
+    for place in sorted((place for place, each in enumerate(found) if not each.alive), key=heard.__getitem__):
+        endpoint = found[place].endpoint
+        start = next((start for start in starts if start[0] == endpoint and start[1] > heard[place]), None)
+        if start is not None:
             starts.remove(start)
-            found[place] = replace(each, replaced=True)
+            found[place] = replace(found[place], replaced=True)
     return tuple(found)
 
 
@@ -271,7 +272,7 @@ def remove_callback_queue(gone: GoneCallbackQueue) -> bool:
 def drop_old_callback_queues(settings: Settings) -> list[str]:
     """Note which callback queues are held, and drop those that a process made and that are unused for a day and empty; their names.
 
-    What cannot be done (somebody writes, this process may not drop, the database is away) is left to the next time.
+    What cannot be done now (another session writes, this process may not drop, the database is away) is left for the next time.
     """
     alias = managed_alias()
     known = CallbackQueue.objects.using(alias)

@@ -556,7 +556,7 @@ def _object_of(value: Any, as_pascal: bool) -> Any:
 
 
 def float_in_dict(value: float) -> str:
-    """``1.5e0``: nobody writes a Decimal so."""
+    """``1.5e0``: a form that no Decimal is written in."""
     text = float_text(value)
     return text if "e" in text else f"{text}e0"
 

@@ -151,7 +151,7 @@ def _run(job: BackgroundJob, kept: ConnectionPool) -> None:
             job.call()
         except Exception as error:
             extra = {"event": "background_job_failed", "job": job.name}
-            # What the database refused is said by its text; a bug needs its traceback.
+            # The text of a database error is enough; a bug needs its traceback.
             trace = None if isinstance(error, DatabaseError) else error
             background_logger.error("background job %s failed: %s", job.name, error, extra=extra, exc_info=trace)
 

@@ -117,7 +117,7 @@ def lease_instance(
             if number < endpoint.callback_queues:
                 continue
             break
-        # The row comes before the table: of those who want the name one makes it, and nobody drops it meanwhile.
+        # The row comes before the table: of the processes that want the name one makes it, and none drops it meanwhile.
         if (lease := claim_callback_queue(queue, alias=alias, endpoint=endpoint.name, name=name, concurrency=concurrency)) is None:
             continue
         try:

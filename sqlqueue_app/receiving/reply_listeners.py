@@ -223,6 +223,10 @@ class _OfThisProcess:
             started = CallbackReceiver(ReceivingEndpoint(get_settings(), name))
             listener = started.start()
             self._receivers[name] = started
+            # Registered last, called first. mssql-python closes its connections in a hook that dates from its import, and a thread
+            # that still uses one then crashes the process.
+            atexit.unregister(close_listeners)
+            atexit.register(close_listeners, CLOSE_SECONDS)
             return listener
 
     def close(self, timeout: float | None = None) -> None:
@@ -260,4 +264,3 @@ close_listeners = _of_this_process.close
 
 
 on_settings_changed(close_listeners, "SQLQUEUE", "DATABASES")
-atexit.register(close_listeners, CLOSE_SECONDS)

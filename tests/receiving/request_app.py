@@ -2,12 +2,15 @@
 
     python -W error -m tests.receiving.request_app PROCESSES REQUESTS
     python -W error -m tests.receiving.request_app hold
+    python -W error -m tests.receiving.request_app end
 
-Each child prints one line of JSON. With `hold` there is one process, which asks once, prints, and waits to be killed.
+Each child prints one line of JSON. With `hold` there is one process, which asks once, prints, and waits to be killed; with `end` it
+asks once, ends, and prints which threads of callbacks live when a hook runs that was there before the request.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -75,6 +78,18 @@ def hold() -> None:
     asked.result(SECONDS)
 
 
+def end() -> None:
+    """Ask once, and end."""
+    import sqlqueue_app.receiving.reply_listeners
+    from sqlqueue_app import request
+
+    assert sqlqueue_app.receiving.reply_listeners is not None
+    # As a database driver does that is imported with the first connection.
+    atexit.register(lambda: say({"alive": [each.name for each in threading.enumerate() if "callbacks" in each.name]}))
+    asked = request("Test.Hold")
+    assert asked.message_id
+
+
 def say(found: dict[str, Any]) -> None:
     """One line, written at once: the children share the pipe."""
     os.write(1, (json.dumps(found) + "\n").encode())
@@ -84,5 +99,7 @@ if __name__ == "__main__":
     django.setup()
     if sys.argv[1] == "hold":
         hold()
+    elif sys.argv[1] == "end":
+        end()
     else:
         main(int(sys.argv[1]), int(sys.argv[2]))

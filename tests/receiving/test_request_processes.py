@@ -69,3 +69,12 @@ def test_the_queue_of_a_killed_process_is_taken_over(asking: Asking) -> None:
     asking.answer(asked.message_id, row=2)
     assert asked.result(60) == {}
     poll_until(lambda: pending.counts().unclaimed == 1, what="the reply to the killed process is logged and gone")
+
+
+def test_a_process_that_ends_has_stopped_receiving_before_a_driver_closes_its_connections(asking: Asking) -> None:
+    asking.configure(CALLBACK_QUEUES=1)
+    with start(asking, "end") as ending:
+        out, err = ending.communicate(timeout=60)
+    assert ending.returncode == 0, err
+    assert json.loads(out) == {"alive": []}
+    assert asking.instances() == [], "the queue was given back"

@@ -1,7 +1,8 @@
-"""What announcing costs the senders: pgbench inserts messages, each in a transaction of its own, while one session listens.
+"""What waking a worker costs the senders: pgbench inserts messages, each in a transaction of its own, and a worker handles them.
 
 A transaction that notifies holds one lock of the whole server while it commits, so that notifications come in the order of the
-commits: senders that would share a wait for the disk wait one after the other.
+commits: senders that would share a wait for the disk wait one after the other. So our trigger notifies only while a worker asks for
+it; beside it stands one that always does.
 """
 
 from __future__ import annotations
@@ -14,17 +15,11 @@ from contextlib import contextmanager
 
 from benchmarks import messages
 from benchmarks.databases import QUEUE, PostgreSQL
+from benchmarks.idle import running_worker
 from benchmarks.limit import MISSING, TPS, find_pgbench
 from benchmarks.series import Kind, Measured, Plan
-from sqlqueue_app.dialects.dialect import Rendered, dialect
-from sqlqueue_app.dialects.schema import (
-    announcing,
-    create_wake_up_function,
-    create_wake_up_trigger,
-    drop_wake_up_trigger,
-    wake_up_channel,
-    wake_up_function,
-)
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.schema import create_wake_up_trigger, wake_up_channel
 from sqlqueue_app.messages.addresses import QueueAddress
 
 CLIENTS = (1, 8)
@@ -34,43 +29,40 @@ _TABLE = _POSTGRESQL.qualified(_ADDRESS)
 
 
 def plan(database: PostgreSQL, *, rows: int) -> Plan:
-    """Messages per second of 1 and 8 senders: nothing announced, announced by the statement itself, announced by the trigger."""
+    """Messages per second of 1 and 8 senders to a worker that polls, that is woken, and that is told of every single one."""
     program = find_pgbench(database.programs)
-    ways = (("none", "nothing announced"), ("statement", "announced by the statement"), ("trigger", "announced by the trigger"))
+    ways = (("polled", "to a worker that polls"), ("woken", "to a worker that is woken"), ("always", "with every commit announced"))
     kinds = [
         Kind(
             f"announcing.{way}.{clients}",
-            f"{clients} sender{'s' if clients > 1 else ''}, {name}",
+            f"{clients} sender{'s' if clients > 1 else ''} {name}",
             _measure(program, database, way, clients, rows) if program else None,
             note="" if program else MISSING,
         )
         for clients in CLIENTS
         for way, name in ways
     ]
-    return Plan("announcing", "sending to receivers that are woken", database.name, kinds, {"messages": rows})
+    return Plan("announcing", "sending to a worker that is woken", database.name, kinds, {"messages": rows})
 
 
 def _measure(program: str, database: PostgreSQL, way: str, clients: int, rows: int) -> Callable[[], Measured]:
     def measure() -> Measured:
         database.fill(0)
-        with _listener(database), _trigger(database, way == "trigger"):
-            rate = _send(program, database, way, clients, rows)
-        left, expected = database.depth(), rows // clients * clients
-        if left != expected:
-            raise RuntimeError(f"pgbench sent {left} messages, expected {expected}")
-        return Measured(rate)
+        polls = way == "polled"
+        environment = database.environment(QUEUE, WAKE_UP=not polls)
+        with _trigger(database, way), running_worker(environment, "worker_started" if polls else "wake_up_on"):
+            return Measured(_send(program, database, clients, rows))
 
     return measure
 
 
-def _send(program: str, database: PostgreSQL, way: str, clients: int, rows: int) -> float:
+def _send(program: str, database: PostgreSQL, clients: int, rows: int) -> float:
     # In hexadecimal digits: pgbench would take a colon in JSON for the beginning of a variable.
     headers, body = messages.stored_headers().encode().hex(), messages.stored_body().hex()
     values = f"gen_random_uuid(), convert_from(decode('{headers}', 'hex'), 'UTF8'), decode('{body}', 'hex')"
     insert = f"INSERT INTO {_TABLE} (id, headers, body) VALUES ({values})"
-    text = announcing(_POSTGRESQL, Rendered(insert, ()), _TABLE).sql if way == "statement" else insert
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
-        script.write(f"{text};\n")
+        script.write(f"{insert};\n")
         script.flush()
         answer = subprocess.run(
             [program, "--no-vacuum", "--protocol=prepared", f"--client={clients}", f"--jobs={min(clients, os.cpu_count() or 1)}",
@@ -84,19 +76,16 @@ def _send(program: str, database: PostgreSQL, way: str, clients: int, rows: int)
 
 
 @contextmanager
-def _listener(database: PostgreSQL) -> Iterator[None]:
+def _trigger(database: PostgreSQL, way: str) -> Iterator[None]:
+    ours = create_wake_up_trigger(_POSTGRESQL, _ADDRESS)
+    always = (
+        f"CREATE OR REPLACE TRIGGER sqlqueue_wake_up AFTER INSERT ON {_TABLE} FOR EACH STATEMENT "
+        f"EXECUTE FUNCTION sqlqueue_wake_up('{wake_up_channel(_TABLE)}')"
+    )
+    none = f"DROP TRIGGER IF EXISTS sqlqueue_wake_up ON {_TABLE}"
     with database.connect() as connection:
-        connection.execute(f'LISTEN "{wake_up_channel(_TABLE)}"'.encode())
+        for statement in {"polled": [none], "woken": ours, "always": [*ours, always]}[way]:
+            connection.execute(statement.encode())
         yield
-
-
-@contextmanager
-def _trigger(database: PostgreSQL, wanted: bool) -> Iterator[None]:
-    with database.connect() as connection:
-        connection.execute(drop_wake_up_trigger(_POSTGRESQL, _ADDRESS).encode())
-        if wanted:
-            connection.execute(f"DROP FUNCTION IF EXISTS {wake_up_function(_POSTGRESQL, _ADDRESS)}() CASCADE".encode())
-            connection.execute(create_wake_up_function(_POSTGRESQL, _ADDRESS).encode())
-            connection.execute(create_wake_up_trigger(_POSTGRESQL, _ADDRESS).encode())
-        yield
-        connection.execute(drop_wake_up_trigger(_POSTGRESQL, _ADDRESS).encode())
+        for statement in ours:
+            connection.execute(statement.encode())

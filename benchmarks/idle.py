@@ -66,7 +66,7 @@ def measure_idle(
         if trigger:
             install = [sys.executable, "-m", "django", "sqlqueue_install", "--wake-up"]
             subprocess.run(install, env=environment, check=True, stdout=subprocess.DEVNULL)
-        with _worker(environment, "wake_up_on" if wake_up else "worker_started") as told:
+        with running_worker(environment, "wake_up_on" if wake_up else "worker_started") as told:
             found = _latencies(connection, told, count_messages)
             return Idle(tuple(sorted(found)), _watch(connection, watched_seconds))
 
@@ -87,7 +87,7 @@ def measure(database: PostgreSQL, *, count_messages: int, say: Callable[[str], N
 
 
 @contextmanager
-def _worker(environment: dict[str, str], ready: str) -> Iterator[queue.Queue[tuple[int, float]]]:
+def running_worker(environment: dict[str, str], ready: str) -> Iterator[queue.Queue[tuple[int, float]]]:
     """A worker as users start it, from the moment that it has said `ready`; what its handler says comes in the queue."""
     told: queue.Queue[tuple[int, float]] = queue.Queue()
     started = threading.Event()

@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.policies.recoverability import TransactionMode
 from sqlqueue_app.status.queues import dead_row_problems
 from sqlqueue_app.status.schedules import handlers_or_none, schedules_without_route
-from sqlqueue_app.tables.announcements import inspect_wake_up_triggers
+from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
 from sqlqueue_app.tables.listing import current_catalog, list_tables
@@ -154,6 +154,7 @@ FOREIGN_TABLE: Final = "sqlqueue.W033"
 UNREACHABLE: Final = "sqlqueue.W034"
 NON_UNICODE_HEADERS: Final = "sqlqueue.I030"
 NO_WAKE_UP_TRIGGER: Final = "sqlqueue.I031"
+NOT_WOKEN: Final = "sqlqueue.I033"
 
 _Message = Callable[..., checks.CheckMessage]
 _MESSAGES: Final[Mapping[FindingKind, tuple[_Message, str]]] = {
@@ -219,13 +220,21 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
             findings = [finding for finding in findings if finding.kind is not FindingKind.MISSING]
         if findings and all(finding.kind is FindingKind.MISSING for finding in findings) and not _migrated():
             return [_never_migrated(alias, findings)]
-        findings += inspect_wake_up_triggers(alias, wake_up_tables(settings, dialect_of(alias)))
+        woken = wake_up_tables(settings, dialect_of(alias))
+        reason = why_not_woken(alias) if woken else None
+        findings += [] if reason else inspect_wake_up_triggers(alias, woken)
     except ConfigurationError:
         return []  # check_names reports it
     except (DatabaseError, DjangoDatabaseError) as error:
         message = f"the queue tables in the database {alias!r} cannot be looked at: {' '.join(str(error).split())}"
         return [checks.Warning(message, hint="start the database, or mend its entry in DATABASES", id=UNREACHABLE)]
-    return [_message(finding) for finding in findings]
+    return [*map(_message, findings), *([_not_woken(alias, reason)] if reason else [])]
+
+
+def _not_woken(alias: str, reason: str) -> checks.CheckMessage:
+    message = f"workers poll the queues in the database {alias!r} instead of being woken by new messages: {reason}"
+    hint = "install it, give the worker's alias the address of the server itself, or set WAKE_UP to False"
+    return checks.Info(message, hint=hint, id=NOT_WOKEN)
 
 
 def _migrated() -> bool:

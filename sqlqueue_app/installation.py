@@ -33,15 +33,15 @@ def planned_tables(
 
 
 def wake_up_tables(settings: Settings, dialect: str, instance_names: Iterable[str] | None = None) -> list[PlannedTable]:
-    """The planned tables with a wake-up trigger on PostgreSQL: queues with WAKE_UP and, if there are any, all delayed tables."""
-    if dialect != "postgresql" or not settings.announces:
+    """The planned tables of messages that wake workers on PostgreSQL: queues unless WAKE_UP is False, and delayed tables."""
+    listening = [endpoint for endpoint in settings.endpoints.values() if endpoint.wake_up is not False]
+    if dialect != "postgresql" or not listening:
         return []
     names = None if instance_names is None else tuple(instance_names)
     book = settings.address_book(dialect)
     queues = [
         PlannedTable(TableKind.QUEUE, book.of_queue(queue))
-        for endpoint in settings.endpoints.values()
-        if endpoint.wake_up
+        for endpoint in listening
         for queue in (*endpoint.receiving_queue_names(), *_callback_queues(endpoint, names))
     ]
     delayed = [PlannedTable(TableKind.DELAYED, delayed_address(book, name)) for name in settings.senders]

@@ -272,11 +272,6 @@ class Settings:
         """In whose delayed table the messages of a process that is no endpoint wait: that of SEND_AS, or of the first endpoint."""
         return self.send_as or next(iter(self.endpoints), None)
 
-    @property
-    def announces(self) -> bool:
-        """Whether an endpoint of these settings is woken by new messages: then all that is sent under them is announced."""
-        return any(endpoint.wake_up for endpoint in self.endpoints.values())
-
     def queue_names(self) -> tuple[str, ...]:
         """The literal names of the tables that the endpoints receive from: their own and their satellites'."""
         names = (name for endpoint in self.endpoints.values() for name in endpoint.receiving_queue_names())

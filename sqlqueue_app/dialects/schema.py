@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlqueue_app.dialects.dialect import Dialect, Rendered
+from sqlqueue_app.dialects.dialect import Dialect
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 
@@ -29,15 +29,18 @@ class TableKind(enum.Enum):
 def create_statements(dialect: Dialect, kind: TableKind, address: QueueAddress, layout: str = "classic") -> list[str]:
     """The statements that create the table and its indexes, in order, without values and without a check for existence.
 
-    `layout` applies to queues on SQL Server; ConfigurationError for an unknown layout.
+    Tables of messages on PostgreSQL get the wake-up trigger. `layout` applies to queues on SQL Server; ConfigurationError for an
+    unknown layout.
     """
     table = dialect.qualified(address)
     if kind is TableKind.SUBSCRIPTIONS:
         return [dialect.script("create_subscriptions", table=table)]
+    woken = create_wake_up_trigger(dialect, address) if dialect.name == "postgresql" else []
     if kind is TableKind.DELAYED:
-        return [dialect.script("create_delayed", table=table), _index(dialect, "create_due_index", table, f"{address.table}_Due")]
+        index = _index(dialect, "create_due_index", table, f"{address.table}_Due")
+        return [dialect.script("create_delayed", table=table), index, *woken]
     if dialect.name != "sqlserver":
-        return [dialect.script("create_queue", table=table), create_expires_index(dialect, address)]
+        return [dialect.script("create_queue", table=table), create_expires_index(dialect, address), *woken]
     if layout not in LAYOUTS:
         raise ConfigurationError(f"unknown table layout {layout!r}: expected one of {', '.join(LAYOUTS)}")
     return [
@@ -169,25 +172,19 @@ def _block(dialect: Dialect, table: PlannedTable, layout: str, grants: Grants | 
 
 
 def _wake_up_block(dialect: Dialect, address: QueueAddress) -> str:
-    function = f"{wake_up_function(dialect, address)}()".replace("'", "''")
-    make = f"{create_wake_up_function(dialect, address)};"
-    lines = [
-        f"-- wake-up trigger: {_one_line(dialect.qualified(address))}",
-        *_postgresql_guard(function, make, look="to_regprocedure"),
-        f"{create_wake_up_trigger(dialect, address)};",
-    ]
-    return "\n".join(lines) + "\n"
+    made = _ended(dialect, create_wake_up_trigger(dialect, address))
+    return "\n".join([f"-- wake-up trigger: {_one_line(dialect.qualified(address))}", *made]) + "\n"
 
 
 def _sqlserver_guard(literal: str, body: str) -> list[str]:
     return [f"IF OBJECT_ID(N'{literal}', N'U') IS NULL", "BEGIN", body, "END", "GO"]
 
 
-def _postgresql_guard(literal: str, body: str, *, look: str = "to_regclass") -> list[str]:
+def _postgresql_guard(literal: str, body: str) -> list[str]:
     tag = "$sqlqueue$"
     while tag in body or tag in literal:
         tag = f"{tag[:-1]}_$"
-    return [f"DO {tag} BEGIN", f"IF {look}('{literal}') IS NULL THEN", body, "END IF;", f"END {tag};"]
+    return [f"DO {tag} BEGIN", f"IF to_regclass('{literal}') IS NULL THEN", body, "END IF;", f"END {tag};"]
 
 
 _GUARDS: Mapping[str, Callable[[str, str], list[str]]] = {"sqlserver": _sqlserver_guard, "postgresql": _postgresql_guard}
@@ -217,7 +214,6 @@ TRIGGER = "sqlqueue_wake_up"
 FUNCTION = "sqlqueue_wake_up"
 _CHANNEL_PREFIX = "sqlqueue_"
 _HASH_CHARACTERS = 32
-_SEND_MARK = "{send}"
 
 
 def wake_up_channel(qualified: str) -> str:
@@ -229,44 +225,39 @@ def wake_up_channel(qualified: str) -> str:
     return _CHANNEL_PREFIX + hashlib.sha256(qualified.encode()).hexdigest()[:_HASH_CHARACTERS]
 
 
-def channel_literal(qualified: str) -> str:
-    """The channel as an SQL literal; it needs no escaping."""
-    return f"'{wake_up_channel(qualified)}'"
+@dataclass(frozen=True, slots=True)
+class WakeUpLocks:
+    """The keys of the two advisory locks of a channel, halves of its hash (docs/internals/performance.md#announcements)."""
+
+    asking: int
+    """Held, shared, by the sessions of receivers that ask senders to announce."""
+    sending: int
+    """Held, shared, by each transaction that has sent, from before it looked at `asking` until its end."""
 
 
-def announcing(dialect: Dialect, send: Rendered, qualified: str) -> Rendered:
-    """An INSERT that announces its rows in the same statement; it returns one meaningless row."""
-    around = dialect.statement("send_and_notify", send=_SEND_MARK, channel=channel_literal(qualified))
-    return Rendered(around.sql.replace(_SEND_MARK, send.sql), send.names)
+def wake_up_locks(channel: str) -> WakeUpLocks:
+    """The locks that go with a channel."""
+    key = bytes.fromhex(channel.removeprefix(_CHANNEL_PREFIX))
+    half = len(key) // 2
+    return WakeUpLocks(int.from_bytes(key[:half], signed=True), int.from_bytes(key[half:], signed=True))
 
 
-def wake_up_function(dialect: Dialect, address: QueueAddress) -> str:
-    """The quoted name of the trigger function, in the schema of the table."""
-    return f"{dialect.quote(address.schema or dialect.default_schema or '')}.{dialect.quote(FUNCTION)}"
-
-
-def wake_up_lock(dialect: Dialect, address: QueueAddress) -> str:
-    """The name of the lock that installers of the function take."""
-    return f"{wake_up_function(dialect, address)}_lock"
-
-
-def create_wake_up_function(dialect: Dialect, address: QueueAddress) -> str:
-    """The statement that creates the function; fails if it exists."""
-    return dialect.script("create_wake_up_function", function=wake_up_function(dialect, address))
-
-
-def create_wake_up_trigger(dialect: Dialect, address: QueueAddress) -> str:
-    """The statement that creates or replaces the trigger; needs the function."""
+def create_wake_up_trigger(dialect: Dialect, address: QueueAddress) -> list[str]:
+    """The statements that create or replace the trigger, and its function if that is missing."""
     table = dialect.qualified(address)
-    return dialect.script(
-        "create_wake_up_trigger",
-        trigger=dialect.quote(TRIGGER),
-        table=table,
-        function=wake_up_function(dialect, address),
-        channel=channel_literal(table),
-    )
-
-
-def drop_wake_up_trigger(dialect: Dialect, address: QueueAddress) -> str:
-    """The statement that drops the trigger if it exists."""
-    return dialect.script("drop_wake_up_trigger", trigger=dialect.quote(TRIGGER), table=dialect.qualified(address))
+    function = f"{dialect.quote(address.schema or dialect.default_schema or '')}.{dialect.quote(FUNCTION)}"
+    literal = "'" + f"{function}()".replace("'", "''") + "'"
+    channel = wake_up_channel(table)
+    locks = wake_up_locks(channel)
+    return [
+        dialect.script("create_wake_up_function", function=function, literal=literal),
+        dialect.script(
+            "create_wake_up_trigger",
+            trigger=dialect.quote(TRIGGER),
+            table=table,
+            function=function,
+            channel=f"'{channel}'",
+            asking=str(locks.asking),
+            sending=str(locks.sending),
+        ),
+    ]

@@ -219,7 +219,7 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
     changed = TakenRow(row.row_version, row.id, None, None, None, None, _bytes(body, row.body or b""))
     table = queue_table(settings.database, target.address)
     new = copy_of(table, changed, edited)
-    dispatcher = Dispatcher(settings.database, targets.book, announces=settings.announces)
+    dispatcher = Dispatcher(settings.database, targets.book)
     (row_id,) = dispatcher.dispatch_rows([(target.address, new)], begun=True)
     noted = FailedMessage.objects.using(managed_alias()).filter(pk=failure.pk)
     noted.update(retried_to=target.text, retry_row_id=row_id)

@@ -127,7 +127,7 @@ class RetryBatch:
         self._settings = settings
         self._now = now
         self._targets = RetryTargets(settings)
-        self._dispatcher = Dispatcher(settings.database, self._targets.book, announces=settings.announces)
+        self._dispatcher = Dispatcher(settings.database, self._targets.book)
 
     def run(self, ids: Sequence[uuid.UUID]) -> BatchOutcome:
         """Retry the messages. A message that cannot be retried is skipped and stays in the error queue."""
@@ -400,7 +400,7 @@ def redirect_batch(settings: Settings, ids: Sequence[uuid.UUID], _now: datetime)
 def _move(settings: Settings, targets: RetryTargets, queue: str, failures: Sequence[FailedMessage], target: Target) -> int:
     taken = _take(settings, targets, queue, failures)
     rows: list[tuple[QueueAddress, TakenRow]] = [(target.address, row) for _failure, row in taken]
-    dispatcher = Dispatcher(settings.database, targets.book, announces=settings.announces)
+    dispatcher = Dispatcher(settings.database, targets.book)
     row_ids = dispatcher.dispatch_rows(((address, moved_row(row)) for address, row in rows), begun=True)
     for (failure, _row), row_id in zip(taken, row_ids, strict=True):
         failure.retried_to, failure.retry_row_id = target.text, row_id

@@ -275,6 +275,31 @@ class BatchSize:
 IDLE_WAIT_SECONDS = 10.0
 
 
+# So many announcements, each so soon after the one before, are a crowd.
+CROWD_SECONDS: Final = 0.01
+CROWD_ANNOUNCEMENTS: Final = 6
+# A receiver that has found nothing for so long, at two polls or more, is no longer in a crowd.
+QUIET_SECONDS: Final = 0.05
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Whether the announcements on one channel come so fast that the receiver polls instead of having senders announce.
+
+    On PostgreSQL commits that notify wait for each other, so that senders in a crowd lose more than half of their rate
+    (docs/internals/performance.md#announcements). Instants are seconds of a monotonic clock. Not thread-safe.
+    """
+
+    _last: float | None = None
+    _count: int = 0
+
+    def announced(self, now: float) -> bool:
+        """Count an announcement; True if it makes a crowd."""
+        follows = self._last is not None and now - self._last < CROWD_SECONDS
+        self._last, self._count = now, self._count + 1 if follows else 1
+        return self._count >= CROWD_ANNOUNCEMENTS
+
+
 # The bound must never hide a row that came back below it or was committed late: after so long a receive looks from the start.
 LOOK_AGAIN_SECONDS = 0.1
 # A look from the start that takes long may take this part of the time at most; never less often than the cap.

@@ -264,6 +264,8 @@ class MonitorReceiver(Receiver):
                 self._noticed(error, poller, mark)
                 self._stop.wait(TRIGGERED_PAUSE_SECONDS if self._outage.is_critical else MONITOR_FAULT_PAUSE_SECONDS)
                 continue
+            if self.wake_up is not None:
+                self.wake_up.looked(not decision.wait_seconds)
             if decision.wait_seconds:
                 self._outage.over(mark)
                 self._idle_wait(decision.wait_seconds)

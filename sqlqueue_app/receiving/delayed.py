@@ -190,30 +190,37 @@ def destinations_of_delayed(settings: Settings, book: AddressBook, endpoint: str
         # ALLOWED_DESTINATIONS limits what the headers of received messages can do. These the endpoint has sent itself, and what it
         # drained from an old peer's queue was checked then.
         allowed=None,
-        announces=settings.announces,
     )
 
 
 class DelayedWakeUp:
     """For one delayed table: whether everything in it is announced, and whether something was. Safe from any thread."""
 
-    def __init__(self, delayed: DelayedTable, wake: Callable[[], None]) -> None:
-        """`wake` ends the wait of the thread that looks."""
+    def __init__(self, delayed: DelayedTable, wake: Callable[[], None], clock: Callable[[], float]) -> None:
+        """`wake` ends the wait of the thread that looks, `clock` measures seconds."""
         self.queue = delayed.address.table
         self.qualified = delayed.qualified
         self.channel = wake_up_channel(delayed.qualified)
         self._wake = wake
+        self._clock = clock
+        self._woken_at: float | None = None
         self.push_enabled = False
         self._announced = False
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was announced for QUIET_SECONDS: a look says little of what was stored since the last one."""
+        return self._woken_at is None or self._clock() - self._woken_at >= QUIET_SECONDS
+
     def wake(self) -> None:
         """There may be a message that is due earlier than those that are known."""
-        self._announced = True
-        self._wake()
+        self._woken_at = self._clock()
+        self.wake_all()
 
     def wake_all(self) -> None:
-        """Announcements may have been missed, or will be: the same, as one thread looks."""
-        self.wake()
+        """Announcements may have been missed, or will be: the thread looks."""
+        self._announced = True
+        self._wake()
 
     def take(self) -> bool:
         """Whether there was an announcement since the last call. Who takes it looks afterwards."""
@@ -223,6 +230,8 @@ class DelayedWakeUp:
 
 # NServiceBus looks every second (3.1 to 6.2), or after 1 to 60 s (8.1); a short delay that a web process stores shall not wait.
 POLL_SECONDS = 1.0
+# After a crowd of new delayed messages, each second one is looked for anyway.
+QUIET_SECONDS = 5.0
 # A clock of the database and a timer of ours never agree to the last digit.
 SHORTEST_WAIT_SECONDS = 0.001
 # See docs/internals/endpoints.md#circuit-breakers.
@@ -323,7 +332,7 @@ class _WatchedTable:
 
     def __init__(self, due: DueMessages, clock: Callable[[], float], wake: Callable[[], None]) -> None:
         self.due = due
-        self.wake_up = DelayedWakeUp(due.delayed, wake)
+        self.wake_up = DelayedWakeUp(due.delayed, wake, clock)
         self._clock = clock
         self._failure = BackOff(FAILURE_FIRST_SECONDS, FAILURE_CAP_SECONDS)
         self._retry_at: float | None = None

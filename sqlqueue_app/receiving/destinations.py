@@ -12,7 +12,6 @@ from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError, QueueNotFound, SqlQueueError, TableMismatch
 from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.messages.times import LATEST, parse_time
-from sqlqueue_app.tables.announcements import announcing_table
 from sqlqueue_app.tables.installation import check_address
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -91,10 +90,8 @@ class Destinations:
         own: str,
         allowed: AllowedDestinations | None,
         what: str = "the message is on its way to",
-        announces: bool = False,
     ) -> None:
         self._alias = alias
-        self._table_of = announcing_table if announces else queue_table
         self._book = book
         self._satellites = frozenset(map(self._folded, satellites))
         self._own = own
@@ -112,7 +109,7 @@ class Destinations:
             try:
                 address = read(text)
                 check_address(address, self._book.dialect)
-                table = self._table_of(self._alias, address)
+                table = queue_table(self._alias, address)
                 table.layout()
             except (AddressError, QueueNotFound, TableMismatch) as error:
                 problem = problem or error

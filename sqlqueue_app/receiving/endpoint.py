@@ -45,7 +45,7 @@ from sqlqueue_app.receiving.special_queues import CallbackWakeUp, SatelliteProce
 from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
-from sqlqueue_app.tables.announcements import install_wake_up_triggers
+from sqlqueue_app.tables.announcements import can_listen
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, check_address, delayed_address, inspect_tables, install_tables
 from sqlqueue_app.tables.listing import current_catalog
@@ -117,9 +117,9 @@ class ReceivingEndpoint:
         # SQLite has one writer: a second connection would wait for the receive forever, so sends commit with it.
         self._separate: SeparateDispatcher | None = None
         if connection.vendor != "sqlite":
-            self._separate = SeparateDispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
+            self._separate = SeparateDispatcher(self.alias, self.book, endpoint=name)
         self._log = transaction_log(self.alias)
-        self._joined = Dispatcher(self.alias, self.book, announces=settings.announces, endpoint=name)
+        self._joined = Dispatcher(self.alias, self.book, endpoint=name)
         self._dispatcher = (self._separate or self._joined) if self.mode is TransactionMode.RECEIVE_ONLY else self._joined
 
     @property
@@ -138,13 +138,11 @@ class ReceivingEndpoint:
         return queue_table(self.alias, self.book.of_queue(name)).exists()
 
     def make_callback_queue(self, name: str) -> None:
-        """Make the table of a literal queue name, with what WAKE_UP needs. DatabaseError if this process may not."""
+        """Make the table of a literal queue name. DatabaseError if this process may not."""
         planned = [PlannedTable(TableKind.QUEUE, self.book.of_queue(name))]
         dialect = dialect_of_connection(connection_of(self.alias)).name
         check_address(planned[0].address, dialect)
         install_tables(self.alias, planned, layout=self.settings.table_layout)
-        if self.config.wake_up and dialect == "postgresql":
-            install_wake_up_triggers(self.alias, planned)
 
     def lease(self, *, concurrency: int) -> InstanceLease:
         """Register this process with a callback queue. As `lease_instance`, which it calls."""
@@ -220,8 +218,7 @@ class ReceivingEndpoint:
         """What new messages wake; nothing with --until-empty, which looks at each queue again and again."""
         if empty is not None:
             return None
-        dialect = queue.table.dialect.name
-        listens = self.config.wake_up is not False if dialect == "sqlite" else bool(self.config.wake_up) and dialect == "postgresql"
+        listens = self.config.wake_up is not False and can_listen(self.alias)
         if queue.is_callback_queue:
             return CallbackWakeUp(queue.name, queue.table.qualified, stop, listens=listens)
         if not listens:
@@ -314,7 +311,6 @@ class ReceivingEndpoint:
             satellites=frozenset(self.config.legacy_satellite_names()),
             own=self.name,
             allowed=self._allowed,
-            announces=self.settings.announces,
         )
 
     def _satellite_routes(self) -> SatelliteRoutes:

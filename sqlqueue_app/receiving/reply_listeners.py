@@ -53,7 +53,7 @@ def reply_listener_of(endpoint: ReceivingEndpoint, queue: str, receiver: Receive
         endpoint.name,
         queue,
         endpoint.callback_composer(queue),
-        Dispatcher(endpoint.alias, endpoint.book, announces=endpoint.settings.announces, endpoint=endpoint.name),
+        Dispatcher(endpoint.alias, endpoint.book, endpoint=endpoint.name),
         endpoint.config.legacy_callback_header,
         hurry,
     )

@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.messages.errors import DatabaseError
-from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, BackOff
+from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS, QUIET_SECONDS, BackOff, Crowd
 from sqlqueue_app.tables.announcements import Interrupted, listening_connection
 from sqlqueue_app.tables.connections import connection_of
 
@@ -216,6 +217,11 @@ RECONNECT_FIRST_SECONDS = 1.0
 RECONNECT_CAP_SECONDS = 10.0
 # How often the listener checks which tables have the trigger. The same query shows whether the connection still works.
 FIND_TRIGGERS_SECONDS = 60.0
+# How often it looks whether a receiver without push has become quiet; that asks no database.
+LOOK_SECONDS = 0.05
+# Between two questions whether all senders are asked, while a transaction that has sent goes on.
+ASK_FIRST_SECONDS = 0.05
+ASK_CAP_SECONDS = 1.0
 
 
 class Woken(Protocol):
@@ -226,6 +232,11 @@ class Woken(Protocol):
     channel: str
     push_enabled: bool
     """Whether every new message, whoever sends it, is announced to this process."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether messages come so seldom that each should be announced."""
+        ...
 
     def wake(self) -> None:
         """There may be a message."""
@@ -246,7 +257,15 @@ class WakeUp:
     listens = True
     """Whether to listen for new messages; else only this process itself wakes."""
 
-    def __init__(self, queue: str, qualified: str, stop: StopSignal, *, idle_wait_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        qualified: str,
+        stop: StopSignal,
+        *,
+        idle_wait_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.queue = queue
         self.qualified = qualified
         self.channel = wake_up_channel(qualified)
@@ -256,6 +275,9 @@ class WakeUp:
         self._flag = False
         self._round = 0
         self.push_enabled = False
+        self.is_quiet = True
+        self._clock = clock
+        self._empty_since: float | None = None
         self._keeps_time = False
         self._waiting = 0
         stop.subscribe(self._stopped)
@@ -268,12 +290,25 @@ class WakeUp:
 
     def wake(self) -> None:
         """There may be a message: one thread polls for it, now, or as soon as it would have waited."""
+        # As `looked`, which is one call more for each message.
+        self.is_quiet, self._empty_since = False, None
         # The thread that clears the flag polls afterwards: a flag that is up needs not be raised again.
         if self._flag:
             return
         with self._condition:
             self._flag = True
             self._condition.notify()
+
+    def looked(self, found: bool) -> None:
+        """A poll found a message, or the queue empty."""
+        if found:
+            self.is_quiet, self._empty_since = False, None
+            return
+        now, since = self._clock(), self._empty_since
+        if since is None:
+            self._empty_since = now
+        elif now - since >= QUIET_SECONDS:
+            self.is_quiet = True
 
     def wake_all(self) -> None:
         """Announcements may have been missed, or will be: every thread polls for itself."""
@@ -334,13 +369,30 @@ class Watch:
         self.saw_nothing = not found
         if found:
             self._wake_up.wake()
+        else:
+            self._wake_up.looked(False)
+
+
+@dataclass(slots=True)
+class _Channel:
+    """What a listener knows of one channel."""
+
+    woken: Woken
+    has_trigger: bool = False
+    asks: bool = False
+    """Whether senders are asked to announce. Push is enabled once all of them are."""
+    ask_at: float = 0.0
+    crowd: Crowd = field(default_factory=Crowd)
+    back_off: BackOff = field(default_factory=lambda: BackOff(ASK_FIRST_SECONDS, ASK_CAP_SECONDS))
 
 
 class WakeUpListener:
     """Listens for the queues of one process on one connection of its own, in one thread. Started once; `join` after the stop.
 
-    A lost connection is reopened, with a back-off; meanwhile the receivers poll as if there were no wake-up. Once it listens again
-    every thread polls for itself, because something may have been announced in between.
+    It asks senders to announce what they send only while messages come seldom, and enables push when all senders are asked
+    (docs/internals/performance.md#announcements). A lost connection is reopened, with a back-off. Without push the receivers poll
+    as if there were no wake-up. Whenever push begins or ends every thread polls for itself, because something may have been
+    committed in between.
     """
 
     def __init__(
@@ -352,7 +404,7 @@ class WakeUpListener:
         find_seconds: float = FIND_TRIGGERS_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._wake_ups = {each.channel: each for each in wake_ups}
+        self._channels = {each.channel: _Channel(each) for each in wake_ups}
         self._stop = stop
         self._find_seconds = find_seconds
         self._clock = clock
@@ -375,53 +427,82 @@ class WakeUpListener:
             with self._stop.failing_with(logger, "the thread that listens for new messages died"), suppress(Interrupted):
                 self._keep_listening()
         finally:
-            self._enable_push(frozenset())
+            self._end_push()
             self._line.dispose()
 
     def _keep_listening(self) -> None:
         back_off = BackOff(RECONNECT_FIRST_SECONDS, RECONNECT_CAP_SECONDS)
         while not self._stop.is_set():
             try:
-                self._line.open(self._wake_ups)
+                self._line.open(self._channels)
                 self._find_triggers()
+                self._ask()
                 self._log_on()
                 back_off.reset()
                 self._listen()
             except DatabaseError as error:
                 self._line.close()
-                self._enable_push(frozenset())
+                self._end_push()
                 self._log_lost(error)
                 self._stop.wait(back_off.next_wait())
 
     def _listen(self) -> None:
         find_at = self._clock() + self._find_seconds
         while True:
-            for channel in self._line.wait(find_at - self._clock()):
-                if (wake_up := self._wake_ups.get(channel)) is not None:
-                    wake_up.wake()
+            rests = all(each.woken.push_enabled or not each.has_trigger for each in self._channels.values())
+            seconds = find_at - self._clock()
+            for name in self._line.wait(seconds if rests else min(seconds, LOOK_SECONDS)):
+                if (channel := self._channels.get(name)) is not None:
+                    self._announced(name, channel)
             if self._clock() >= find_at:
                 self._find_triggers()
                 find_at = self._clock() + self._find_seconds
+            self._ask()
+
+    def _announced(self, name: str, channel: _Channel) -> None:
+        channel.woken.wake()
+        if channel.crowd.announced(self._clock()) and channel.asks:
+            self._push(channel, False)
+            channel.asks = False
+            self._line.stop_asking(name)
 
     def _find_triggers(self) -> None:
-        """Find out which tables have the trigger: only for those push is enabled."""
-        covered = self._line.channels_with_trigger({each.qualified: channel for channel, each in self._wake_ups.items()})
-        self._enable_push(covered)
-        self._log_without_push(frozenset(self._wake_ups.keys() - covered))
+        """Find out which tables have the trigger: only for those push can be enabled."""
+        tables = {each.woken.qualified: name for name, each in self._channels.items()}
+        covered = self._line.channels_with_trigger(tables)
+        for name, channel in self._channels.items():
+            channel.has_trigger = name in covered
+            if not channel.has_trigger:
+                self._push(channel, False)
+        self._log_without_push(frozenset(self._channels.keys() - covered))
 
-    def _enable_push(self, channels: frozenset[str]) -> None:
-        for channel, wake_up in self._wake_ups.items():
-            was_enabled, enabled = wake_up.push_enabled, channel in channels
-            wake_up.push_enabled = enabled
-            if was_enabled and not enabled:
-                # Idle threads must poll at once, and keep polling.
-                wake_up.wake_all()
+    def _ask(self) -> None:
+        """Have senders announce on the quiet channels, and enable push where all of them do."""
+        now = self._clock()
+        without = {name: each for name, each in self._channels.items() if each.has_trigger and not each.woken.push_enabled}
+        wanted = {name: each for name, each in without.items() if now >= each.ask_at and (each.asks or each.woken.is_quiet)}
+        asked = self._line.ask(wanted) if wanted else set()
+        for name, channel in wanted.items():
+            channel.asks = True
+            if name in asked:
+                channel.back_off.reset()
+                self._push(channel, True)
+            else:
+                channel.ask_at = now + channel.back_off.next_wait()
+
+    def _push(self, channel: _Channel, enabled: bool) -> None:
+        if channel.woken.push_enabled != enabled:
+            channel.woken.push_enabled = enabled
+            # What was committed before is announced to nobody, and without push idle threads must keep polling.
+            channel.woken.wake_all()
+
+    def _end_push(self) -> None:
+        for channel in self._channels.values():
+            channel.asks = False
+            self._push(channel, False)
 
     def _log_on(self) -> None:
-        # Announcements may have been missed since the line was cut, or before it was there.
-        for wake_up in self._wake_ups.values():
-            wake_up.wake_all()
-        queues = ", ".join(each.queue for each in self._wake_ups.values())
+        queues = ", ".join(each.woken.queue for each in self._channels.values())
         logger.info("new messages wake the receivers of %s", queues, extra={"event": "wake_up_on"})
         self._lost = False
 
@@ -432,13 +513,13 @@ class WakeUpListener:
 
     def _log_without_push(self, channels: frozenset[str]) -> None:
         new, self._without_push = channels - (self._without_push or frozenset()), channels
-        for channel in sorted(new):
-            wake_up = self._wake_ups[channel]
+        for name in sorted(new):
+            woken = self._channels[name].woken
             logger.info(
-                "%s has no wake-up trigger, or a pooler stands before the server: senders whose settings have no WAKE_UP are found "
-                "by polling; to add the trigger: python manage.py sqlqueue_install --wake-up",
-                wake_up.qualified,
-                extra={"event": "wake_up_without_trigger", "queue": wake_up.queue},
+                "%s has no wake-up trigger, or a pooler stands before the server: its messages are found by polling; to add the "
+                "trigger: python manage.py sqlqueue_install --wake-up",
+                woken.qualified,
+                extra={"event": "wake_up_without_trigger", "queue": woken.queue},
             )
 
 

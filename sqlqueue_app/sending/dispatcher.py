@@ -16,7 +16,6 @@ from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
 from sqlqueue_app.messages.envelope import OutgoingMessage, new_message_id
 from sqlqueue_app.messages.errors import QueueNotFound
 from sqlqueue_app.sending.composer import check_can_delay, delayed_row, new_row, utc_now
-from sqlqueue_app.tables.announcements import announcing_table
 from sqlqueue_app.tables.connections import SecondConnections, connection_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
@@ -29,8 +28,8 @@ _REMEMBERED_ADDRESSES = 1_000
 class Dispatcher:
     """Writes into the tables of one alias, on the calling thread's connection, inside its transaction if there is one.
 
-    With `announces`, receivers that wait for announcements wake up with the commit. Delayed messages go into the table of
-    `endpoint`; without one they are refused. `now` is for the header with the time at which they arrive.
+    Delayed messages go into the table of `endpoint`; without one they are refused. `now` is for the header with the time at which
+    they arrive.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class Dispatcher:
         alias: str,
         book: AddressBook,
         *,
-        announces: bool = False,
         endpoint: str | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -46,7 +44,6 @@ class Dispatcher:
         self.endpoint = endpoint
         self.book = book
         self._now = now
-        self._table_of = announcing_table if announces else queue_table
         # The same few queues again and again; bounded, for peers' reply-to addresses come here too.
         self._resolve = lru_cache(maxsize=_REMEMBERED_ADDRESSES)(book.resolve)
 
@@ -122,7 +119,7 @@ class Dispatcher:
         return table, new_row(message, keep_id=table.dialect.name != "postgresql")
 
     def _table(self, destination: QueueAddress) -> QueueTable:
-        return self._table_of(self.alias, self._resolve(destination))
+        return queue_table(self.alias, self._resolve(destination))
 
     @cached_property
     def _delayed(self) -> DelayedTable:
@@ -142,8 +139,8 @@ class Dispatcher:
 class SeparateDispatcher(Dispatcher):
     """Writes on a second connection of the calling thread: committed on return, whatever becomes of the thread's transaction."""
 
-    def __init__(self, alias: str, book: AddressBook, *, announces: bool = False, endpoint: str | None = None) -> None:
-        super().__init__(alias, book, announces=announces, endpoint=endpoint)
+    def __init__(self, alias: str, book: AddressBook, *, endpoint: str | None = None) -> None:
+        super().__init__(alias, book, endpoint=endpoint)
         self._second = SecondConnections(alias)
 
     def dispatch_each(self, groups: Sequence[Sequence[OutgoingMessage]], *, begun: bool = False) -> None:

@@ -219,7 +219,7 @@ class Sender:
         self.alias = settings.database
         self.composer = Composer(settings, book, sender_identity(endpoint, book))
         delays_as = endpoint or settings.delays_as
-        self.dispatcher = Dispatcher(settings.database, book, announces=settings.announces, endpoint=delays_as)
+        self.dispatcher = Dispatcher(settings.database, book, endpoint=delays_as)
 
     def write(self, messages: Sequence[OutgoingMessage]) -> None:
         """Write now, in the transaction of the queue's alias if there is one; if only another alias has one, when it commits."""

@@ -1,4 +1,4 @@
-"""How idle receivers hear of new rows: announcements by inserts and triggers on PostgreSQL, changes of the file on SQLite."""
+"""How idle receivers hear of new rows: announcements by triggers on PostgreSQL, changes of the file on SQLite."""
 
 from __future__ import annotations
 
@@ -8,78 +8,31 @@ import json
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from importlib.util import find_spec
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect
+from sqlqueue_app.dialects.dialect import Dialect, dialect
 from sqlqueue_app.dialects.schema import (
     TRIGGER,
     PlannedTable,
-    TableKind,
-    announcing,
-    channel_literal,
-    create_wake_up_function,
     create_wake_up_trigger,
     wake_up_channel,
-    wake_up_function,
-    wake_up_lock,
+    wake_up_locks,
 )
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, table_exists
 from sqlqueue_app.tables.installation import Finding, FindingKind
-from sqlqueue_app.tables.queue import COPY_FROM_ROWS, QueueTable, all_or_none, can_copy, queue_table
-from sqlqueue_app.tables.rows import NewRow
-
-
-class AnnouncingQueueTable(QueueTable):
-    """Each statement that inserts also notifies: in the transaction of the rows and without a round trip of its own.
-
-    The server keeps one of the notifications of a transaction that are alike, whether we or a trigger made them, and drops them
-    on a rollback.
-    """
-
-    def insert(self, rows: Sequence[NewRow]) -> None:
-        connection = self.connection()
-        if len(rows) < COPY_FROM_ROWS or not can_copy(connection):
-            super().insert(rows)
-            return
-        with nullcontext() if connection.in_atomic_block else all_or_none(self.alias):
-            super().insert(rows)
-            with self.errors(f"announce messages in {self.qualified}"), connection.cursor() as cursor:
-                cursor.execute(self.dialect.script("notify", channel=channel_literal(self.qualified)))
-
-    def _make_send_statement(self, rows: int) -> Rendered:
-        return announcing(self.dialect, super()._make_send_statement(rows), self.qualified)
-
-
-_tables: WeakKeyDictionary[QueueTable, AnnouncingQueueTable] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def announcing_table(alias: str, address: QueueAddress) -> QueueTable:
-    """As `queue_table`, but what is inserted is announced where the database can do that."""
-    shared = queue_table(alias, address)
-    if shared.dialect.name != "postgresql":
-        return shared
-    with _lock:
-        # It lives as long as the shared one, which is forgotten when tables are made or settings change.
-        table = _tables.get(shared)
-        if table is None:
-            table = _tables[shared] = AnnouncingQueueTable(alias, address)
-    return table
-
 
 # Whoever writes into the table waits behind us while we wait, so not for long.
 LOCK_SECONDS = 10.0
 
 
 def install_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[PlannedTable]:
-    """Add the trigger to the tables that lack it, and return those; each in a transaction of its own.
+    """Add the trigger to the tables that lack it, which others have made, and return those; each in a transaction of its own.
 
     Adding one waits for every transaction that has written into the table, and whoever writes meanwhile waits too: after
     LOCK_SECONDS it gives up with LockTimeout. QueueNotFound if a table is missing. Nothing else of a table is altered.
@@ -93,16 +46,10 @@ def _install(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAd
     with database_errors(dialect, f"add the wake-up trigger to {dialect.qualified(address)}"):
         if _has_trigger(connection, dialect, address):
             return False
-        function = wake_up_function(dialect, address)
-        lock = dialect.statement("lock_installation")
         with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
-            cursor.execute(lock.sql, lock.bind({"resource": wake_up_lock(dialect, address)}))
-            if _has_trigger(connection, dialect, address):
-                return False
-            if not fetch_all(connection, dialect.statement("wake_up_function_exists"), function=f"{function}()")[0][0]:
-                cursor.execute(create_wake_up_function(dialect, address))
             cursor.execute(dialect.script("limit_lock_wait", milliseconds=str(int(LOCK_SECONDS * 1000))))
-            cursor.execute(create_wake_up_trigger(dialect, address))
+            for statement in create_wake_up_trigger(dialect, address):
+                cursor.execute(statement)
     return True
 
 
@@ -115,23 +62,11 @@ def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[Fin
         qualified = dialect.qualified(table.address)
         with database_errors(dialect, f"look for the wake-up trigger of {qualified}"):
             lacks = table_exists(connection, dialect, table.address) and not _has_trigger(connection, dialect, table.address)
-            if lacks:
-                found.append(_missing(connection, dialect, table, qualified))
+        if lacks:
+            text = f"table {qualified} has no wake-up trigger: workers look into it up to each second instead of being woken"
+            sql = ";\n".join(create_wake_up_trigger(dialect, table.address)) + ";"
+            found.append(Finding(FindingKind.NO_WAKE_UP_TRIGGER, table, qualified, text, sql))
     return found
-
-
-def _missing(connection: BaseDatabaseWrapper, dialect: Dialect, table: PlannedTable, qualified: str) -> Finding:
-    statements = [create_wake_up_trigger(dialect, table.address)]
-    function = wake_up_function(dialect, table.address)
-    if not fetch_all(connection, dialect.statement("wake_up_function_exists"), function=f"{function}()")[0][0]:
-        statements.insert(0, create_wake_up_function(dialect, table.address))
-    consequence = (
-        "any worker looks into it each second"
-        if table.kind is TableKind.DELAYED
-        else "WAKE_UP is on, but only senders whose settings have it on wake the receivers, and those go on polling"
-    )
-    text = f"table {qualified} has no wake-up trigger: {consequence}"
-    return Finding(FindingKind.NO_WAKE_UP_TRIGGER, table, qualified, text, ";\n".join(statements) + ";")
 
 
 def _has_trigger(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
@@ -171,6 +106,7 @@ class ListeningConnection:
         # What the thread waits for.
         self._task: asyncio.Task[Any] | None = None
         self._is_interrupted = False
+        self._asking: set[str] = set()
 
     def interrupt(self) -> None:
         """End the wait that goes on, and every later one: they raise Interrupted."""
@@ -197,12 +133,33 @@ class ListeningConnection:
             return frozenset()
         return frozenset(channel for channel, has_trigger, _ in found if has_trigger)
 
+    def ask(self, channels: Iterable[str]) -> set[str]:
+        """Ask senders to announce what they send, on channels with the trigger. Those on which everything will be announced.
+
+        On the others a transaction is under way that has sent before it was asked: ask again later. What was committed before
+        this returns is announced to nobody.
+        """
+        locks = {channel: wake_up_locks(channel) for channel in channels}
+        if new := locks.keys() - self._asking:
+            statement = self._dialect.statement("ask_for_announcements")
+            self._ask(statement.sql, [json.dumps([locks[channel].asking for channel in new])])
+            self._asking |= new
+        statement = self._dialect.statement("all_senders_are_asked")
+        found = self._ask(statement.sql, [json.dumps({channel: each.sending for channel, each in locks.items()})])
+        return {channel for (channel,) in found}
+
+    def stop_asking(self, channel: str) -> None:
+        """Ask for no announcements on the channel any more; others may still do."""
+        self._ask(self._dialect.statement("stop_asking").sql, [str(wake_up_locks(channel).asking)])
+        self._asking.discard(channel)
+
     def wait(self, seconds: float) -> set[str]:
         """The channels on which something was announced; empty after so many seconds. ConnectionLost, Interrupted."""
         return self._run(self._announced(seconds), seconds + ANSWER_SECONDS)
 
     def close(self) -> None:
         """Close the connection; it may be opened again."""
+        self._asking.clear()
         if self._connection is not None:
             self._loop.run_until_complete(self._connection.close())
             self._connection = None
@@ -310,6 +267,13 @@ class WatchedFile:
         """All channels: every change of the file is noticed, whoever makes it."""
         return frozenset(tables.values())
 
+    def ask(self, channels: Iterable[str]) -> set[str]:
+        """All of them: nobody needs to be asked."""
+        return set(channels)
+
+    def stop_asking(self, channel: str) -> None:
+        """Nothing to do: nobody was asked."""
+
     def wait(self, seconds: float) -> set[str]:
         """All channels as soon as the file has changed; empty after so many seconds. DatabaseError, Interrupted."""
         deadline = time.monotonic() + seconds
@@ -335,6 +299,25 @@ class WatchedFile:
                 return int(connection.connection.execute("PRAGMA data_version").fetchone()[0])
         except LockTimeout:
             return self._version  # another connection writes, without a write-ahead log: the next look shows what
+
+
+def can_listen(alias: str) -> bool:
+    """Whether this process can hear of new rows in the database of the alias. PostgreSQL needs psycopg 3 for it."""
+    vendor = connection_of(alias).vendor
+    return vendor == "sqlite" or (vendor == "postgresql" and find_spec("psycopg") is not None)
+
+
+def why_not_woken(alias: str) -> str | None:
+    """Why no announcement reaches a worker in the database of this alias, on PostgreSQL; None where they do."""
+    if not can_listen(alias):
+        return "psycopg 3 is not installed"
+    connection = connection_of(alias)
+    with database_errors(dialect_of_connection(connection), "look for a pooler"), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (session,) = cursor.fetchone()
+        # A pooler gives its clients numbers of its own for their sessions.
+        is_direct = session == cursor.connection.info.backend_pid
+    return None if is_direct else "a pooler such as PgBouncer stands between Django and the server"
 
 
 def listening_connection(alias: str) -> ListeningConnection | WatchedFile:

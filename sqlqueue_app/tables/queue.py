@@ -125,15 +125,12 @@ class QueueTable(Table):
             raise
 
     def _send_statement(self, rows: int) -> Rendered:
-        statement = self._make_send_statement(rows)
+        statement = self.dialect.send_statement(self.qualified, self.layout(), rows)
         # Only the two sizes that come again are worth keeping: one row and a full statement.
         if rows in (1, self.dialect.rows_per_send):
             with self._lock:
                 self._sends[rows] = statement
         return statement
-
-    def _make_send_statement(self, rows: int) -> Rendered:
-        return self.dialect.send_statement(self.qualified, self.layout(), rows)
 
     def peek(self, limit: int, *, after: int = 0, body_limit: int = PEEKED_BODY_BYTES) -> list[PeekedRow]:
         """The first rows after a RowVersion, oldest first, without taking them or waiting for those that are being received."""

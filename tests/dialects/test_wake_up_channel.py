@@ -1,4 +1,4 @@
-"""The channel of a table: the same on both sides, whatever the name."""
+"""The channel of a table and its locks: the same on both sides, whatever the name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 
 from sqlqueue_app.dialects.dialect import dialect
-from sqlqueue_app.dialects.schema import announcing, channel_literal, create_wake_up_trigger, wake_up_channel
+from sqlqueue_app.dialects.schema import WakeUpLocks, create_wake_up_trigger, wake_up_channel, wake_up_locks
 from sqlqueue_app.messages.addresses import QueueAddress
 
 POSTGRESQL = dialect("postgresql")
@@ -24,12 +24,13 @@ def test_it_fits_and_needs_no_quotes(name: str) -> None:
     channel = wake_up_channel(qualified(name))
     assert re.fullmatch(r"[a-z0-9_]+", channel)
     assert len(channel.encode()) <= 63
-    assert channel_literal(qualified(name)) == f"'{channel}'"
 
 
 def test_it_never_changes() -> None:
     """Workers of different versions and triggers of earlier ones share it."""
-    assert wake_up_channel('"public"."Sales"') == "sqlqueue_541dc94ed59d6a61686e9fc83352a9fe"
+    channel = wake_up_channel('"public"."Sales"')
+    assert channel == "sqlqueue_541dc94ed59d6a61686e9fc83352a9fe"
+    assert wake_up_locks(channel) == WakeUpLocks(asking=6061222013939051105, sending=7525127709586008574)
 
 
 def test_different_tables_have_different_channels() -> None:
@@ -38,17 +39,19 @@ def test_different_tables_have_different_channels() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_locks_are_two_keys_that_postgresql_takes(name: str) -> None:
+    locks = wake_up_locks(wake_up_channel(qualified(name)))
+    assert locks.asking != locks.sending
+    assert all(-(2**63) <= key < 2**63 for key in (locks.asking, locks.sending))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_statements_quote_the_table_and_name_its_channel(name: str) -> None:
     address = QueueAddress(name, "ops", form="postgresql")
-    trigger = create_wake_up_trigger(POSTGRESQL, address)
+    function, trigger = create_wake_up_trigger(POSTGRESQL, address)
+    channel = wake_up_channel(POSTGRESQL.qualified(address))
+    assert 'CREATE FUNCTION "ops"."sqlqueue_wake_up"()' in function
     assert POSTGRESQL.qualified(address) in trigger
-    assert f'"ops"."sqlqueue_wake_up"({channel_literal(POSTGRESQL.qualified(address))})' in trigger
-
-
-def test_a_send_keeps_its_values_when_it_is_announced() -> None:
-    table = qualified("100% {rows}")
-    send = POSTGRESQL.statement("send", table=table, columns="id", rows="(1)")
-    made = announcing(POSTGRESQL, send, table)
-    assert made.names == send.names
-    assert send.sql in made.sql
-    assert channel_literal(table) in made.sql
+    assert f"""EXECUTE FUNCTION "ops"."sqlqueue_wake_up"('{channel}')""" in trigger
+    assert trigger.count(f"({wake_up_locks(channel).asking})") == 2
+    assert trigger.count(f"({wake_up_locks(channel).sending})") == 1

@@ -1,8 +1,10 @@
-"""`sqlqueue_install --wake-up`: the trigger that announces new messages, and what looks for it."""
+"""The trigger that announces new messages: tables of ours come with it, others get it by `sqlqueue_install --wake-up`."""
 
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -10,16 +12,21 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import connections, transaction
+from psycopg import ConnectionInfo
 
 from sqlqueue_app.checks import check_tables
+from sqlqueue_app.dialects.dialect import dialect
+from sqlqueue_app.dialects.schema import create_wake_up_trigger, wake_up_channel
+from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.tables import announcements
 from tests.installation.shop import install
 from tests.support.databases import QueueDatabase
 from tests.support.tables import execute, golden_statements
+from tests.support.waiting import poll_until
 
 ENDPOINTS: dict[str, Any] = {
-    "Sales": {"WAKE_UP": True, "CALLBACKS": False, "SATELLITES": {"Sales.Priority": {}}},
-    "Billing": {"CALLBACKS": False},
+    "Sales": {"CALLBACKS": False, "SATELLITES": {"Sales.Priority": {}}},
+    "Billing": {"CALLBACKS": False, "WAKE_UP": False},
 }
 # Delayed messages of every endpoint are looked for by any worker.
 WITH_TRIGGER = {'"Sales"', '"Sales.Priority"', '"Sales.Delayed"', '"Billing.Delayed"'}
@@ -38,9 +45,61 @@ def definition(database: QueueDatabase, table: str) -> list[tuple[Any, ...]]:
     return execute(database, f"{columns} {where}") + execute(database, indexes)
 
 
-def test_it_is_added_on_request_alone_and_once(postgresql_database: QueueDatabase) -> None:
+def install_without(database: QueueDatabase) -> None:
+    """Make the tables, and leave them as those are that others have made."""
+    install()
+    execute(database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
+
+
+@pytest.mark.parametrize("way", ["migrate", "install", "script"])
+def test_every_new_table_of_messages_comes_with_it(postgresql_database: QueueDatabase, way: str) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
     call_command("migrate", database=postgresql_database.alias, verbosity=0)
+    if way == "script":
+        for _ in range(2):
+            execute(postgresql_database, install("--sql"))
+    elif way == "install":
+        install()
+    else:
+        postgresql_database.configure(ENDPOINTS=ENDPOINTS, INSTALL_AFTER_MIGRATE=True)
+        call_command("migrate", database=postgresql_database.alias, verbosity=0)
+    # WAKE_UP is a choice of the worker: where nobody listens the trigger announces nothing.
+    assert triggers(postgresql_database) == {*WITH_TRIGGER, '"Billing"', "error"}
+
+
+def test_tables_that_are_made_at_once_share_its_function(postgresql_database: QueueDatabase) -> None:
+    database = postgresql_database
+    address = QueueAddress("Sales", "public", form="postgresql")
+    function, _ = create_wake_up_trigger(dialect("postgresql"), address)
+    other = connections.create_connection(database.alias)
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(function)
+            waits = threading.Thread(target=in_thread(database, function))
+            waits.start()
+            poll_until(lambda: execute(database, "SELECT count(*) FROM pg_locks WHERE NOT granted") == [(1,)])
+            cursor.execute("COMMIT")
+        waits.join(60)
+    finally:
+        other.close()
+    assert execute(database, "SELECT count(*) FROM pg_proc WHERE proname = 'sqlqueue_wake_up'") == [(1,)]
+
+
+def in_thread(database: QueueDatabase, statement: str) -> Callable[[], None]:
+    def run() -> None:
+        try:
+            execute(database, statement)
+        finally:
+            connections.close_all()
+
+    return run
+
+
+def test_tables_of_others_get_it_on_request_and_once(postgresql_database: QueueDatabase) -> None:
+    postgresql_database.configure(ENDPOINTS=ENDPOINTS)
+    call_command("migrate", database=postgresql_database.alias, verbosity=0)
+    install_without(postgresql_database)
     install()
     assert triggers(postgresql_database) == set()
     out = install("--wake-up")
@@ -59,20 +118,19 @@ def test_it_is_added_on_request_alone_and_once(postgresql_database: QueueDatabas
 
 def test_the_check_names_what_is_missing(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
-    install()
+    install_without(postgresql_database)
     out = install("--check")  # exit code 0: the trigger is a choice
     assert 'table "public"."Sales" has no wake-up trigger' in out
     assert "(for information)" in out
     assert '"Billing"' not in out
-    assert '"public"."Billing.Delayed" has no wake-up trigger: any worker looks into it each second' in out
+    assert '"public"."Billing.Delayed" has no wake-up trigger: workers look into it up to each second' in out
     assert out.count("CREATE FUNCTION") == 4
     with pytest.raises(SystemExit, match="1"):
         install("--check", "--wake-up")
     (first, *_) = [message for message in check_tables(databases=["postgresql"]) if message.id == "sqlqueue.I031"]
-    assert str(first.hint).startswith("run sqlqueue_install --wake-up, or this:\nCREATE FUNCTION")
+    assert str(first.hint).startswith("run sqlqueue_install --wake-up, or this:\nDO ")
     execute(postgresql_database, str(first.hint).partition("or this:\n")[2])
     assert triggers(postgresql_database) == {'"Sales"'}
-    assert install("--check").count("CREATE FUNCTION") == 0  # it is there; the other trigger still is not
     install("--wake-up")
     assert "tables are as they should be" in install("--check", "--wake-up")
     assert [message for message in check_tables(databases=["postgresql"]) if message.id == "sqlqueue.I031"] == []
@@ -80,7 +138,9 @@ def test_the_check_names_what_is_missing(postgresql_database: QueueDatabase) -> 
 
 def test_the_script_adds_it_too_and_may_be_run_again(postgresql_database: QueueDatabase) -> None:
     postgresql_database.configure(ENDPOINTS=ENDPOINTS)
-    assert "TRIGGER" not in install("--sql")
+    install_without(postgresql_database)
+    execute(postgresql_database, install("--sql"))
+    assert triggers(postgresql_database) == set()
     script = install("--sql", "--wake-up")
     for _ in range(2):
         execute(postgresql_database, script)
@@ -90,7 +150,7 @@ def test_the_script_adds_it_too_and_may_be_run_again(postgresql_database: QueueD
 
 @pytest.mark.parametrize("name", ['a"b', "it's", "a.b%s{table}", "back\\slash", "$sqlqueue$"])
 def test_any_name_will_do(postgresql_database: QueueDatabase, name: str) -> None:
-    endpoints = {name: {"WAKE_UP": True, "CALLBACKS": False}}
+    endpoints = {name: {"CALLBACKS": False}}
     postgresql_database.configure(ENDPOINTS=endpoints, DEFAULT_SCHEMA='s"x')
     execute(postgresql_database, 'CREATE SCHEMA "s""x"')
     execute(postgresql_database, install("--sql", "--wake-up"))
@@ -103,13 +163,13 @@ def test_any_name_will_do(postgresql_database: QueueDatabase, name: str) -> None
 
 
 def test_a_table_of_nservicebus_gets_the_trigger_and_is_left_alone_otherwise(postgresql_database: QueueDatabase) -> None:
-    postgresql_database.configure(ENDPOINTS={"Sales": {"WAKE_UP": True, "CALLBACKS": False}})
+    postgresql_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
     for statement in golden_statements("Sales", 'public."Sales"'):
         execute(postgresql_database, statement)
     before = definition(postgresql_database, '"Sales"')
     install("--wake-up")
     assert definition(postgresql_database, '"Sales"') == before
-    assert triggers(postgresql_database) == {'"Sales"', '"Sales.Delayed"'}
+    assert triggers(postgresql_database) == {'"Sales"', '"Sales.Delayed"', "error"}
 
 
 def test_senders_need_no_right_for_it(postgresql_database: QueueDatabase) -> None:
@@ -127,24 +187,34 @@ def test_senders_need_no_right_for_it(postgresql_database: QueueDatabase) -> Non
     assert execute(database, 'SELECT count(*) FROM "Sales"') == [(1,)]
 
 
-@pytest.mark.parametrize("spoil", ['ALTER TABLE "Sales" DISABLE TRIGGER sqlqueue_wake_up', "rename"])
+CHANNEL = wake_up_channel('"public"."Sales"')
+ALWAYS = (
+    'CREATE OR REPLACE TRIGGER sqlqueue_wake_up AFTER INSERT ON "Sales" FOR EACH STATEMENT '
+    f"EXECUTE FUNCTION sqlqueue_wake_up('{CHANNEL}')"
+)
+"""As earlier checkouts made it: it announces though nobody asks, which costs senders too much."""
+
+
+@pytest.mark.parametrize("spoil", ['ALTER TABLE "Sales" DISABLE TRIGGER sqlqueue_wake_up', "rename", ALWAYS])
 def test_one_that_does_not_work_counts_as_missing_and_is_mended(postgresql_database: QueueDatabase, spoil: str) -> None:
     database = postgresql_database
-    database.configure(ENDPOINTS={"Old" if spoil == "rename" else "Sales": {"WAKE_UP": True, "CALLBACKS": False}})
+    database.configure(ENDPOINTS={"Old" if spoil == "rename" else "Sales": {"CALLBACKS": False}})
     install("--wake-up")
     if spoil == "rename":
         execute(database, 'ALTER TABLE "Old" RENAME TO "Sales"')
-        database.configure(ENDPOINTS={"Sales": {"WAKE_UP": True, "CALLBACKS": False}})
+        database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False}})
         install()
     else:
         execute(database, spoil)
     assert 'table "public"."Sales" has no wake-up trigger' in install("--check")
-    assert f"{2 if spoil == 'rename' else 1} wake-up triggers added" in install("--wake-up")
+    assert "1 wake-up triggers added" in install("--wake-up")
     assert "no wake-up trigger" not in install("--check")
 
 
 def test_callback_queues_of_other_machines_get_it_too(postgresql_database: QueueDatabase) -> None:
-    postgresql_database.configure(ENDPOINTS={"Web": {"WAKE_UP": True, "CALLBACK_QUEUES": 1}})
+    postgresql_database.configure(ENDPOINTS={"Web": {"CALLBACK_QUEUES": 1}})
+    install("--instance", "a", "--instance", "b")
+    execute(postgresql_database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
     install("--wake-up", "--instance", "a", "--instance", "b")
     assert triggers(postgresql_database) == {'"Web"', '"Web.a"', '"Web.b"', '"Web.Delayed"'}
 
@@ -152,7 +222,7 @@ def test_callback_queues_of_other_machines_get_it_too(postgresql_database: Queue
 def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     database = postgresql_database
     database.configure(ENDPOINTS=ENDPOINTS)
-    install()
+    install_without(database)
     other = connections.create_connection(database.alias)
     try:
         with other.cursor() as cursor:
@@ -173,7 +243,7 @@ def test_it_gives_up_where_somebody_writes_for_long(postgresql_database: QueueDa
 @pytest.mark.parametrize(
     ("arguments", "endpoints", "expected"),
     [
-        (["--wake-up"], {"Sales": {}}, "has WAKE_UP on"),
+        (["--wake-up"], {"Sales": {"WAKE_UP": False}}, "is woken"),
         (["--wake-up", "--make-migration", "shop"], ENDPOINTS, "does not go with --make-migration"),
         (["--wake-up", "--sql", "--dialect", "sqlite"], ENDPOINTS, "only PostgreSQL"),
     ],
@@ -182,7 +252,7 @@ def test_what_does_not_go_together_is_said(
     sqlite_database: QueueDatabase, arguments: list[str], endpoints: dict[str, Any], expected: str
 ) -> None:
     sqlite_database.configure(ENDPOINTS=endpoints)
-    if expected == "has WAKE_UP on":
+    if expected == "is woken":
         arguments = [*arguments, "--sql", "--dialect", "postgresql"]
     with pytest.raises(CommandError, match=expected) as caught:
         call_command("sqlqueue_install", *arguments, stdout=StringIO())
@@ -191,4 +261,24 @@ def test_what_does_not_go_together_is_said(
 
 def test_the_script_for_postgresql_needs_no_server(sqlite_database: QueueDatabase) -> None:
     sqlite_database.configure(ENDPOINTS=ENDPOINTS)
-    assert "CREATE OR REPLACE TRIGGER" in install("--sql", "--dialect", "postgresql", "--wake-up")
+    script = install("--sql", "--dialect", "postgresql")
+    # Sales, its satellite, Billing, two delayed tables, error
+    assert script.count("CREATE OR REPLACE TRIGGER") == 6
+    assert install("--sql", "--dialect", "postgresql", "--wake-up").count("CREATE OR REPLACE TRIGGER") == 6 + len(WITH_TRIGGER)
+
+
+@pytest.mark.parametrize("reason", ["a pooler such as PgBouncer", "psycopg 3 is not installed"])
+def test_the_check_says_why_nobody_can_be_woken(
+    postgresql_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    postgresql_database.configure(ENDPOINTS=ENDPOINTS)
+    install_without(postgresql_database)
+    if "pooler" in reason:
+        monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
+    else:
+        monkeypatch.setattr(announcements, "find_spec", lambda _: None)
+    found = {message.id: message for message in check_tables(databases=["postgresql"])}
+    assert reason in found["sqlqueue.I033"].msg
+    assert "sqlqueue.I031" not in found
+    postgresql_database.configure(ENDPOINTS={"Sales": {"CALLBACKS": False, "WAKE_UP": False}})
+    assert "sqlqueue.I033" not in {message.id for message in check_tables(databases=["postgresql"])}

@@ -197,7 +197,6 @@ def slow(message, context):
 """
 
 
-@pytest.mark.xfail(strict=True, reason="announcing costs concurrent senders too much to be on by default")
 def test_a_worker_on_postgresql_is_woken_without_any_setting(postgresql_project: Project) -> None:
     project = postgresql_project
     project.manage("migrate")

@@ -11,7 +11,7 @@ from django.core.management import call_command
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.policies.polling import IDLE_WAIT_SECONDS
-from sqlqueue_app.receiving.delayed import POLL_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
+from sqlqueue_app.receiving.delayed import POLL_SECONDS, QUIET_SECONDS, DelayedMover, DelayedWakeUp, due_messages_of
 from sqlqueue_app.receiving.waiting import StopSignal, WakeUp, listening
 from tests.support.bench import Bench
 from tests.support.delayed_tables import FORWARD, MESSAGE, PAST, Looks, delayed, office_of, put, waiting
@@ -26,8 +26,8 @@ NEVER = 3600.0
 def office(postgresql_bench: Bench) -> Bench:
     """Two delayed tables, of Sales and of Web; both have the trigger."""
     office = office_of(postgresql_bench)
-    office.configure(WAKE_UP=True, routes={"Test.*": "Sales", "Other.*": "Billing"})
-    call_command("sqlqueue_install", "--wake-up", verbosity=0)
+    office.configure(routes={"Test.*": "Sales", "Other.*": "Billing"})
+    call_command("sqlqueue_install", verbosity=0)
     return office
 
 
@@ -83,6 +83,16 @@ def test_what_waits_for_an_empty_queue_has_every_table_looked_at(office: Bench) 
     assert looks.mover.anything_due()
     looks.look()
     assert len(office.rows("Billing")) == 1
+
+
+def test_a_crowd_of_announcements_is_over_when_none_came_for_a_while(office: Bench) -> None:
+    looks = Looks()
+    wake_up = covered(looks)["Web.Delayed"]
+    assert wake_up.is_quiet
+    wake_up.wake()
+    assert not wake_up.is_quiet
+    looks.look(QUIET_SECONDS)
+    assert wake_up.is_quiet
 
 
 def by_insert(office: Bench, name: str) -> None:

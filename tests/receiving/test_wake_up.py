@@ -1,10 +1,11 @@
-"""New messages wake idle receivers on PostgreSQL: announced by our own sends and by the trigger, heard on one connection."""
+"""New messages wake idle receivers on PostgreSQL: announced by the trigger, heard on one connection."""
 
 from __future__ import annotations
 
 import json
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -37,14 +38,6 @@ def bench(postgresql_bench: Bench) -> Bench:
     return postgresql_bench
 
 
-def by_another_process(bench: Bench, number: int) -> None:
-    """Sent under settings that know nothing of WAKE_UP."""
-    seen = bench.database.settings.SQLQUEUE
-    bench.database.configure(ENDPOINTS={})
-    by_command(bench, number)
-    bench.database.settings.SQLQUEUE = seen
-
-
 def by_copy(bench: Bench, number: int) -> None:
     with bench.database.connection.cursor() as cursor:
         copy = 'COPY "Sales" (id, headers, body) FROM STDIN'
@@ -55,7 +48,7 @@ def by_copy(bench: Bench, number: int) -> None:
 
 
 @pytest.mark.parametrize("model", ["fixed", "adaptive", "monitor"])
-@pytest.mark.parametrize("sent", [by_another_process, by_insert, by_copy, by_own_send])
+@pytest.mark.parametrize("sent", [by_command, by_insert, by_copy, by_own_send])
 def test_an_idle_worker_is_woken_by_any_sender(
     bench: Bench,
     calls: Calls,
@@ -87,10 +80,10 @@ def test_until_empty_polls_as_ever(bench: Bench, calls: Calls, counting: object,
     assert wake_ups == []
 
 
-def test_a_worker_without_the_setting_listens_to_nothing(
+def test_a_worker_that_shall_not_be_woken_listens_to_nothing(
     bench: Bench, wake_ups: list[WakeUp], events: Callable[[], list[str]]
 ) -> None:
-    bench.configure()
+    bench.configure(WAKE_UP=False)
     with Running(bench):
         poll_until(lambda: "worker_started" in events())
     assert wake_ups == []
@@ -99,7 +92,7 @@ def test_a_worker_without_the_setting_listens_to_nothing(
 
 def listeners(bench: Bench) -> list[int]:
     """The sessions that listen."""
-    where = "datname = current_database() AND query LIKE '%json_each_text%' AND pid <> pg_backend_pid()"
+    where = "datname = current_database() AND query LIKE '%wanted%' AND pid <> pg_backend_pid()"
     rows = execute(bench.database, f"SELECT pid FROM pg_stat_activity WHERE {where}")
     return [int(pid) for (pid,) in rows]
 
@@ -107,9 +100,9 @@ def listeners(bench: Bench) -> list[int]:
 def test_the_queues_of_a_process_share_one_connection_that_ends_with_it(
     bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp]
 ) -> None:
-    endpoint = {"WAKE_UP": True, "CALLBACKS": False, "PURGE_EXPIRED_EVERY": 0}
+    endpoint = {"CALLBACKS": False, "PURGE_EXPIRED_EVERY": 0}
     bench.database.configure(ENDPOINTS={"Sales": {**endpoint, "SATELLITES": {"Sales.Priority": {}}}, "Billing": endpoint})
-    call_command("sqlqueue_install", "--wake-up", verbosity=0)
+    call_command("sqlqueue_install", verbosity=0)
     with Running(bench):
         poll_until(at_rest(wake_ups), 60)
         assert len(wake_ups) == 3
@@ -157,12 +150,52 @@ def test_a_cut_connection_is_made_anew_and_what_was_sent_meanwhile_is_found(
     assert events().count("wake_up_lost") == 1
 
 
-# --- the listener by itself ---------------------------------------------------------------------------------------------------
+def test_nobody_is_forgotten_between_crowds_and_rests(
+    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], events: Callable[[], list[str]]
+) -> None:
+    """Senders that come and go in bursts, to a worker that polls by no clock once it rests."""
+    prepare(bench, MAX_CONCURRENCY=2, CONCURRENCY_MODEL="fixed")
+    with Running(bench):
+        for burst in (1, 40, 3, 200, 1):
+            expected = len(calls.seen) + 2 * burst
+
+            def send_alone(burst: int = burst) -> None:
+                try:
+                    for number in range(burst):
+                        by_own_send(bench, number)
+                finally:
+                    connections.close_all()
+
+            senders = [threading.Thread(target=send_alone) for _ in range(2)]
+            for sender in senders:
+                sender.start()
+            for sender in senders:
+                sender.join()
+            poll_until(lambda expected=expected: len(calls.seen) == expected, 60)  # type: ignore[misc]
+    assert "thread_died" not in events()
 
 
-@pytest.mark.parametrize("trigger", [True, False])
-def test_a_rollback_announces_nothing(bench: Bench, trigger: bool) -> None:
-    prepare(bench, trigger=trigger, SATELLITES={"Sales.Priority": {}})
+def test_a_worker_rests_only_when_nobody_is_under_way_who_was_not_asked(
+    bench: Bench, calls: Calls, counting: object, wake_ups: list[WakeUp], events: Callable[[], list[str]]
+) -> None:
+    prepare(bench)
+    with ExitStack() as under_way:
+        under_way.enter_context(transaction.atomic(using=bench.database.alias))
+        by_own_send(bench, 1)
+        with Running(bench):
+            poll_until(lambda: "wake_up_on" in events(), 60)
+            poll_until(lambda: wake_ups[0].waiting == 1, 60)
+            assert not wake_ups[0].push_enabled
+            under_way.close()
+            poll_until(lambda: len(calls.seen) == 1, 60)
+            poll_until(at_rest(wake_ups), 60)
+
+
+# --- the connection by itself -------------------------------------------------------------------------------------------------
+
+
+def test_a_rollback_announces_nothing(bench: Bench) -> None:
+    prepare(bench, SATELLITES={"Sales.Priority": {}})
     with Line(bench, "Sales", "Sales.Priority") as line:
         with transaction.atomic(using=bench.database.alias):
             by_own_send(bench, 1)
@@ -174,8 +207,8 @@ def test_a_rollback_announces_nothing(bench: Bench, trigger: bool) -> None:
 
 
 @pytest.mark.parametrize("many", [1, 3, 200])
-def test_our_own_sends_announce_with_their_commit(bench: Bench, many: int) -> None:
-    prepare(bench, trigger=False)
+def test_what_is_sent_is_announced_with_its_commit(bench: Bench, many: int) -> None:
+    prepare(bench)
     with Line(bench, "Sales") as line:
         send_many("Test.Message", [{"n": n} for n in range(many)], to=address(bench, "Sales"))
         assert line.wait() == {"Sales"}
@@ -183,7 +216,7 @@ def test_our_own_sends_announce_with_their_commit(bench: Bench, many: int) -> No
 
 
 def test_what_a_handler_sends_is_announced(bench: Bench, wake_ups: list[WakeUp]) -> None:
-    prepare(bench, trigger=False)
+    prepare(bench)
     target = address(bench, "error")
 
     @handles("Test.Message")
@@ -196,21 +229,78 @@ def test_what_a_handler_sends_is_announced(bench: Bench, wake_ups: list[WakeUp])
         assert line.wait() == {"error"}
 
 
-def test_settings_without_wake_up_announce_nothing(bench: Bench) -> None:
-    bench.configure(SATELLITES={"Sales.Priority": {}})
-    with Line(bench, "Sales", "Sales.Priority") as line:
+def test_nothing_is_announced_that_nobody_asks_for(bench: Bench) -> None:
+    prepare(bench, SATELLITES={"Sales.Priority": {}})
+    sales, priority = (wake_up_channel(bench.table(name).qualified) for name in ("Sales", "Sales.Priority"))
+    with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
         by_own_send(bench, 1)
-        prepare(bench, trigger=False, SATELLITES={"Sales.Priority": {}})
+        assert line.connection.ask([priority]) == {priority}
+        by_own_send(bench, 2)
+        send("Test.Message", {"n": 3}, to=address(bench, "Sales.Priority"))
+        assert line.wait() == {"Sales.Priority"}
+
+        assert line.connection.ask([sales, priority]) == {sales, priority}
+        line.connection.stop_asking(priority)
+        send("Test.Message", {"n": 4}, to=address(bench, "Sales.Priority"))
+        by_own_send(bench, 5)
+        assert line.wait() == {"Sales"}
+
+
+def test_one_who_stops_asking_leaves_the_others_their_announcements(bench: Bench) -> None:
+    prepare(bench)
+    channel = wake_up_channel(bench.table("Sales").qualified)
+    with Line(bench, "Sales") as other, Line(bench, "Sales") as line:
+        assert line.ask() == {"Sales"}  # again, which is no second question
+        line.connection.stop_asking(channel)
+        by_own_send(bench, 1)
+        assert other.wait() == {"Sales"}
+        other.connection.stop_asking(channel)
+    assert execute(bench.database, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+
+
+@pytest.mark.parametrize("ended_by", ["commit", "rollback"])
+def test_a_transaction_that_has_sent_before_it_was_asked_is_waited_for(bench: Bench, ended_by: str) -> None:
+    prepare(bench, SATELLITES={"Sales.Priority": {}})
+    connection = transaction.get_connection(bench.database.alias)
+    with Line(bench, "Sales", "Sales.Priority", asks=False) as line:
+        with transaction.atomic(using=bench.database.alias):
+            by_own_send(bench, 1)
+            assert line.ask() == {"Sales.Priority"}
+            assert line.ask() == {"Sales.Priority"}
+            if ended_by == "rollback":
+                connection.set_rollback(True)
+        assert line.ask() == {"Sales", "Sales.Priority"}
+        # Nobody was told of the first.
         send("Test.Message", {"n": 2}, to=address(bench, "Sales.Priority"))
         assert line.wait() == {"Sales.Priority"}
 
 
-def test_a_transaction_is_announced_once_though_the_trigger_is_there_too(bench: Bench) -> None:
+def test_a_session_that_ends_asks_no_more(bench: Bench) -> None:
+    prepare(bench)
+    with Line(bench, "Sales") as gone:
+        assert gone.ask() == {"Sales"}
+    poll_until(lambda: execute(bench.database, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)])
+
+
+def test_a_prepared_transaction_keeps_the_receiver_from_resting(bench: Bench) -> None:
+    prepare(bench)
+    with Line(bench, "Sales", asks=False) as line:
+        execute(bench.database, "BEGIN")
+        by_insert(bench, 1)
+        execute(bench.database, "PREPARE TRANSACTION 'sqlqueue_test_wake_up'")
+        try:
+            assert line.ask() == set()
+        finally:
+            execute(bench.database, "COMMIT PREPARED 'sqlqueue_test_wake_up'")
+        assert line.ask() == {"Sales"}
+
+
+def test_a_transaction_is_announced_once(bench: Bench) -> None:
     prepare(bench)
     alias = bench.database.alias
     parameters = connections[alias].get_connection_params()
     conninfo = {key: parameters[key] for key in ("dbname", "user", "password", "host", "port") if key in parameters}
-    with psycopg.connect(**conninfo, autocommit=True) as listener:
+    with Line(bench, "Sales"), psycopg.connect(**conninfo, autocommit=True) as listener:
         listener.execute(f"LISTEN {wake_up_channel(bench.table('Sales').qualified)}")
         with transaction.atomic(using=alias):
             for number in range(5):

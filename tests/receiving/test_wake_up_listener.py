@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ def bench(postgresql_bench: Bench) -> Bench:
 
 @pytest.fixture
 def listened(bench: Bench) -> Iterator[tuple[WakeUp, StopSignal]]:
-    prepare(bench, trigger=False)
+    prepare(bench)
     stop = StopSignal()
     yield WakeUp("Sales", bench.table("Sales").qualified, stop), stop
     stop.set()
@@ -60,13 +61,14 @@ def test_the_listener_sees_a_trigger_come_and_go(
     bench: Bench, listened: tuple[WakeUp, StopSignal], events: Callable[[], list[str]]
 ) -> None:
     wake_up, stop = listened
+    execute(bench.database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
     listener = WakeUpListener(bench.database.alias, [wake_up], stop, find_seconds=0.05)
     listener.start()
     try:
         poll_until(lambda: "wake_up_without_trigger" in events())
         call_command("sqlqueue_install", "--wake-up", verbosity=0)
         poll_until(lambda: wake_up.push_enabled)
-        wake_up.wait(0.0)  # the wake-up that came with the listening
+        wake_up.wait(0.0)  # the wake-up that came with it
         resting = threading.Thread(target=lambda: wake_up.idle_wait(NEVER))
         resting.start()
         poll_until(lambda: wake_up.waiting == 1)
@@ -177,6 +179,61 @@ def test_parameters_that_cannot_be_had_count_as_a_lost_connection(bench: Bench, 
     with pytest.raises(ConnectionLost, match="no token"):
         line.open(["sqlqueue_x"])
     line.dispose()
+
+
+class ManualClock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def asks(bench: Bench) -> bool:
+    """Whether a session asks for announcements of anything."""
+    where = "locktype = 'advisory' AND mode = 'ShareLock' AND pid <> pg_backend_pid()"
+    return execute(bench.database, f"SELECT count(*) > 0 FROM pg_locks WHERE {where}") == [(True,)]
+
+
+def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_while(bench: Bench) -> None:
+    prepare(bench)
+    stop, clock = StopSignal(), ManualClock()
+    wake_up = WakeUp("Sales", bench.table("Sales").qualified, stop, clock=clock)
+    # By its clock all announcements come at once.
+    with closing_listener(WakeUpListener(bench.database.alias, [wake_up], stop, clock=lambda: 0.0), stop):
+        poll_until(lambda: wake_up.push_enabled)
+        for number in range(2000):
+            by_own_send(bench, number)
+            if not wake_up.push_enabled:
+                break
+        assert not wake_up.push_enabled
+        poll_until(lambda: not asks(bench))
+
+        # A poll that finds nothing may come between two messages of the crowd: only two with a pause between them tell.
+        wake_up.looked(False)
+        assert not wake_up.is_quiet
+        clock.now = 0.04
+        wake_up.looked(False)
+        wake_up.looked(True)
+        clock.now = 1.0
+        wake_up.looked(False)
+        assert not wake_up.is_quiet
+        clock.now = 1.05
+        wake_up.looked(False)
+        poll_until(lambda: wake_up.push_enabled)
+        assert asks(bench)
+
+
+@contextmanager
+def closing_listener(listener: WakeUpListener, stop: StopSignal) -> Iterator[None]:
+    listener.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        listener.join()
 
 
 def test_an_error_of_ours_stops_the_worker_loudly(

@@ -1,4 +1,4 @@
-"""Messages that wake receivers, by a trigger or by our own sends, and a connection that hears of them."""
+"""Messages that wake receivers, and a connection that hears of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
-
-from django.core.management import call_command
 
 from sqlqueue_app import send
 from sqlqueue_app.dialects.schema import wake_up_channel
@@ -24,9 +22,9 @@ HEADERS = json.dumps({"NServiceBus.EnclosedMessageTypes": "Test.Message"})
 
 
 def prepare(bench: Bench, *, trigger: bool = True, **endpoint: Any) -> None:
-    bench.configure(WAKE_UP=True, **endpoint)
-    if trigger:
-        call_command("sqlqueue_install", "--wake-up", verbosity=0)
+    bench.configure(**endpoint)
+    if not trigger:
+        execute(bench.database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
 
 
 def by_insert(bench: Bench, number: int) -> None:
@@ -60,18 +58,26 @@ def wakes_an_idle_worker(bench: Bench, calls: Calls, rests: Callable[[], bool], 
 
 
 class Line:
-    """A listening connection to the bench's database, on the channels of these queues."""
+    """A listening connection to the bench's database, on the channels of these queues, that asks senders to announce."""
 
-    def __init__(self, bench: Bench, *queues: str) -> None:
+    def __init__(self, bench: Bench, *queues: str, asks: bool = True) -> None:
+        self._asks = asks
         self.channels = {name: wake_up_channel(bench.table(name).qualified) for name in queues}
         self.connection = ListeningConnection(bench.database.alias)
 
     def __enter__(self) -> Line:
         self.connection.open(self.channels.values())
+        if self._asks:
+            self.ask()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.connection.dispose()
+
+    def ask(self) -> set[str]:
+        """Have senders announce what they send: the queues for which all of them are asked."""
+        asked = self.connection.ask(self.channels.values())
+        return {name for name, channel in self.channels.items() if channel in asked}
 
     def wait(self) -> set[str]:
         """The queues that were announced next."""

@@ -76,8 +76,8 @@ class Command(SqlQueueCommand):
         parser.add_argument(
             "--wake-up",
             action="store_true",
-            help="PostgreSQL: also add the trigger that announces new messages to the queues of endpoints with WAKE_UP "
-            "and to tables of delayed messages; with --sql print it, with --check ask for it",
+            help="PostgreSQL: also add the trigger that announces new messages to tables that others have made, such as "
+            "NServiceBus; with --sql print it, with --check ask for it",
         )
         add_format_argument(parser)
 
@@ -108,8 +108,10 @@ class Command(SqlQueueCommand):
         name = options["dialect"] or dialect_of(settings.database)
         if name != "postgresql":
             raise self.usage_error(f"--wake-up: only PostgreSQL wakes receivers, and this is for {name}")
-        if not settings.announces:
-            raise self.usage_error('--wake-up: no endpoint in SQLQUEUE["ENDPOINTS"] has WAKE_UP on')
+        if not wake_up_tables(settings, name):
+            raise self.usage_error(
+                '--wake-up: no endpoint in SQLQUEUE["ENDPOINTS"] is woken: remove WAKE_UP False, or leave this out'
+            )
 
     def _print_script(self, settings: Settings, options: dict[str, Any]) -> None:
         known = dialect(options["dialect"] or dialect_of(settings.database))

@@ -1,45 +1,46 @@
 -- Waking receivers by notifications. A channel is named after its table (dialects/schema.py); payloads are empty, so that the server
 -- keeps one notification of each transaction, however many rows and statements it has.
 
--- name: notify
-SELECT pg_catalog.pg_notify({channel}, '');
-
--- name: send_and_notify
--- One round trip and one transaction with the rows, also where the sender has none open.
-WITH sent AS ({send})
-SELECT pg_catalog.pg_notify({channel}, '');
-
 -- name: create_wake_up_function
--- It needs no right that every sender has not: whoever may insert fires it, and pg_notify is everybody's.
+-- One for each schema, unless it is there. It needs no right that every sender has not: whoever may insert fires it, and pg_notify is
+-- everybody's.
+DO $sqlqueue_do$ BEGIN
+IF pg_catalog.to_regprocedure({literal}) IS NULL THEN
 CREATE FUNCTION {function}() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-AS $sqlqueue$
+AS $sqlqueue_function$
 BEGIN
     PERFORM pg_catalog.pg_notify(TG_ARGV[0], '');
     RETURN NULL;
 END
-$sqlqueue$;
+$sqlqueue_function$;
+END IF;
+-- Another installer was first.
+EXCEPTION WHEN duplicate_function OR unique_violation THEN NULL;
+END $sqlqueue_do$
 
 -- name: create_wake_up_trigger
--- Once for each statement, a COPY included.
+-- Once for each statement, a COPY included, and only while a receiver asks for it: commits that notify wait for each other. Until its
+-- commit the sender holds the lock that tells an asking receiver that somebody has not been asked.
 CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table}
-FOR EACH STATEMENT EXECUTE FUNCTION {function}({channel});
-
--- name: drop_wake_up_trigger
-DROP TRIGGER IF EXISTS {trigger} ON {table};
-
--- name: wake_up_function_exists
-SELECT CASE WHEN to_regprocedure(CAST(:function AS text)) IS NULL THEN 0 ELSE 1 END;
+FOR EACH STATEMENT
+WHEN (
+    CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared({sending}) THEN
+        CASE WHEN pg_catalog.pg_try_advisory_lock({asking}) THEN NOT pg_catalog.pg_advisory_unlock({asking}) ELSE true END
+    ELSE true END
+)
+EXECUTE FUNCTION {function}({channel});
 
 -- name: wake_up_trigger_exists
--- Of this name, enabled, and for this channel: one that came with a renamed table announces on the channel of the old name.
+-- Of this name, enabled, on condition, and for this channel: one that came with a renamed table announces on the channel of the old name.
 SELECT count(*)
 FROM pg_trigger
 WHERE
     tgrelid = to_regclass(CAST(:table AS text))
     AND tgname = CAST(:trigger AS text)
     AND tgenabled IN ('O', 'A')
+    AND tgqual IS NOT NULL
     AND tgargs = convert_to(CAST(:channel AS text), 'UTF8') || decode('00', 'hex');
 
 -- name: limit_lock_wait
@@ -56,4 +57,16 @@ LEFT JOIN pg_trigger
     ON pg_trigger.tgrelid = to_regclass(wanted.value)
     AND pg_trigger.tgname = {trigger}
     AND pg_trigger.tgenabled IN ('O', 'A')
+    AND pg_trigger.tgqual IS NOT NULL
     AND pg_trigger.tgargs = convert_to(wanted.key, 'UTF8') || decode('00', 'hex');
+
+-- name: ask_for_announcements
+-- The session holds the lock until it takes the question back or ends; a sender holds it for a moment at most.
+SELECT count(pg_advisory_lock_shared(CAST(key AS bigint))) FROM json_array_elements_text(CAST(:keys AS json)) AS key;
+
+-- name: all_senders_are_asked
+-- Of locks of senders by channel, those that nobody holds.
+SELECT wanted.key FROM json_each_text(CAST(:keys AS json)) AS wanted WHERE pg_try_advisory_xact_lock(CAST(wanted.value AS bigint));
+
+-- name: stop_asking
+SELECT pg_advisory_unlock_shared(CAST(:key AS bigint));

@@ -34,7 +34,7 @@ def plan(database: PostgreSQL, *, rows: int) -> Plan:
     ways = (("polled", "to a worker that polls"), ("woken", "to a worker that is woken"), ("always", "with every commit announced"))
     kinds = [
         Kind(
-            f"announcing.{way}.{clients}",
+            f"{way}.{clients}",
             f"{clients} sender{'s' if clients > 1 else ''} {name}",
             _measure(program, database, way, clients, rows) if program else None,
             note="" if program else MISSING,

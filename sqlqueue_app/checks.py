@@ -22,7 +22,7 @@ from sqlqueue_app.dialects.postgresql import CAN_PREPARE, options_for, seconds_u
 from sqlqueue_app.installation import planned_tables, unusable_names, wake_up_tables
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError
 from sqlqueue_app.policies.recoverability import TransactionMode
-from sqlqueue_app.status.queues import dead_row_problems
+from sqlqueue_app.status.queues import dead_row_problems, table_key
 from sqlqueue_app.status.schedules import handlers_or_none, schedules_without_route
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
@@ -39,7 +39,7 @@ def register() -> None:
         checks.register(check, TAG)
     for check in (check_worker_side, check_other_databases, check_routes, check_shared_handlers):
         checks.register(check, TAG)
-    for check in (check_tables, check_dead_rows, check_server_side, check_prepared_transactions):
+    for check in (check_tables, check_routed_queues, check_dead_rows, check_server_side, check_prepared_transactions):
         checks.register(check, checks.Tags.database)
 
 
@@ -98,29 +98,47 @@ def check_schedules(**_: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def check_routes(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Warn about routes to queues that neither settings nor database know; without the database, about near misses only."""
+def check_routes(**_: Any) -> list[checks.CheckMessage]:
+    """Warn about routes to names spelled much like an endpoint of the settings. Uses no database."""
     settings = usable_settings()
-    if settings is None or not (unknown := {each: name for each, name in settings.routes.items() if name not in settings.senders}):
+    if settings is None:
         return []
-    known, looked, what = {*settings.senders}, settings.database in (databases or ()), "no endpoint of the settings"
-    if looked:
-        try:
-            book = settings.address_book(dialect_of(settings.database), current_catalog(connection_of(settings.database)))
-            there = {name for name in unknown.values() if queue_table(settings.database, book.of_endpoint(name)).exists()}
-            known |= {table.address.table for table in list_tables(settings.database) if table.layout is not None}
-        except (ConfigurationError, DatabaseError, DjangoDatabaseError):
-            return []  # check_tables reports it
-        unknown, what = {each: name for each, name in unknown.items() if name not in there}, f"{what} and no queue of the database"
     return [
-        checks.Warning(
-            f'SQLQUEUE["ROUTES"]["{pattern}"] is {name!r}, which is {what}{near}',
-            hint="correct the name, or make the queue: sending to it raises QueueNotFound",
-            id=UNKNOWN_ROUTE,
-        )
-        for pattern, name in unknown.items()
-        if (near := meant(name, known)) or looked
+        _lost_route(pattern, name, f"no endpoint of the settings{near}", MISSPELLED_ROUTE)
+        for pattern, name in settings.routes.items()
+        if name not in settings.senders and (near := meant(name, settings.senders))
     ]
+
+
+def check_routed_queues(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
+    """Warn about the other routes to queues that are nowhere, if `databases` has the alias of the queues."""
+    settings = usable_settings()
+    if settings is None or (alias := settings.database) not in (databases or ()):
+        return []
+    senders = settings.senders
+    routes = {each: name for each, name in settings.routes.items() if name not in senders and not meant(name, senders)}
+    if not routes:
+        return []
+    try:
+        book = settings.address_book(dialect_of(alias), current_catalog(connection_of(alias)))
+        addresses = {name: book.of_endpoint(name) for name in routes.values()}
+        tables = {table_key(each.address): each.address.table for each in list_tables(alias) if each.layout is not None}
+        # The list lacks tables of other catalogs, and those that this login may only write to.
+        lost = {each for each, at in addresses.items() if table_key(at) not in tables and not queue_table(alias, at).exists()}
+    except (ConfigurationError, DatabaseError, DjangoDatabaseError):
+        return []  # check_tables reports it
+    what = "no endpoint of the settings and no queue of the database"
+    return [
+        _lost_route(pattern, name, f"{what}{meant(name, tables.values())}", UNKNOWN_ROUTE)
+        for pattern, name in routes.items()
+        if name in lost
+    ]
+
+
+def _lost_route(pattern: str, name: str, what: str, check_id: str) -> checks.CheckMessage:
+    # No error: that would stop the `migrate` of a project whose peer makes its queues later.
+    hint = "correct the name, or make the queue: sending to it raises QueueNotFound"
+    return checks.Warning(f'SQLQUEUE["ROUTES"]["{pattern}"] is {name!r}, which is {what}', hint=hint, id=check_id)
 
 
 def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
@@ -144,7 +162,8 @@ def check_shared_handlers(**_: Any) -> list[checks.CheckMessage]:
 
 
 SHARED_HANDLERS: Final = "sqlqueue.E027"
-UNKNOWN_ROUTE: Final = "sqlqueue.W007"
+MISSPELLED_ROUTE: Final = "sqlqueue.W007"
+UNKNOWN_ROUTE: Final = "sqlqueue.W038"
 UNUSABLE_NAME: Final = "sqlqueue.E030"
 HANDLED_ELSEWHERE: Final = "sqlqueue.E031"
 NO_ROUTER: Final = "sqlqueue.W030"

@@ -7,12 +7,19 @@ meant to run in several threads at once; looking up is safe anywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlqueue_app.messages.errors import MessageTypeError
 from sqlqueue_app.messages.type_hints import NAMES, check_mappable
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Body = Mapping[Any, Any] | DataclassInstance | None
+else:
+    Body = object  # what calls that send take beside the name of a type
 
 _Class = TypeVar("_Class", bound=type)
 

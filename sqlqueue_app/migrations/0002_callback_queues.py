@@ -18,4 +18,11 @@ class Migration(migrations.Migration):
                 ("made", models.BooleanField("made by a process", default=False)),
             ],
         ),
+        migrations.AddField(
+            "instance",
+            "process_identity",
+            models.CharField(
+                "process identity", max_length=100, null=True, blank=True, help_text="on SQLite: its boot, pid namespace and start"
+            ),
+        ),
     ]

@@ -21,6 +21,9 @@ class Instance(models.Model):
     name = models.CharField("instance", max_length=255, help_text="INSTANCE of the settings, else the name of the machine")
     host = models.CharField("machine", max_length=255)
     pid = models.PositiveBigIntegerField("process id")
+    process_identity = models.CharField(  # noqa: DJ001 - a worker of before the migration writes rows without it
+        "process identity", max_length=100, null=True, blank=True, help_text="on SQLite: its boot, pid namespace and start"
+    )
     callback_queue = models.CharField(  # noqa: DJ001 - several rows without a queue must not collide in the constraint
         "callback queue", max_length=255, null=True, blank=True, help_text="literal name of the leased table"
     )

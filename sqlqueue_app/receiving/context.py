@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack, overload
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -14,8 +14,9 @@ from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage, com
 from sqlqueue_app.messages.errors import MessageTypeError, Unrecoverable
 from sqlqueue_app.messages.headers import Intent, whole_number
 from sqlqueue_app.messages.times import as_delay
+from sqlqueue_app.messages.types import Body
 from sqlqueue_app.receiving.destinations import AllowedDestinations
-from sqlqueue_app.sending.composer import Composer, SendOptions
+from sqlqueue_app.sending.composer import Composer, ContextOptions, Options, SendOptions
 from sqlqueue_app.sending.replies import return_code_headers, return_code_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ class MessageContext:
         """The endpoint that handles the message."""
         return self._composer.identity.endpoint or ""
 
+    @overload
+    def send(self, message: str, body: Body = None, *, to: str | None = None, **options: Unpack[ContextOptions]) -> str: ...
+
+    @overload
+    def send(self, message: object, *, to: str | None = None, **options: Unpack[ContextOptions]) -> str: ...
+
     def send(
         self,
         message: object,
@@ -107,28 +114,21 @@ class MessageContext:
             self.outgoing.append(outgoing)
         return outgoing.message_id or ""
 
-    def send_local(
-        self,
-        message: object,
-        body: object = None,
-        *,
-        headers: Mapping[str, str | None] | None = None,
-        time_to_be_received: timedelta | None = None,
-        delay: timedelta | float | None = None,
-        deliver_at: datetime | None = None,
-        immediate: bool = False,
-    ) -> str:
+    @overload
+    def send_local(self, message: str, body: Body = None, **options: Unpack[ContextOptions]) -> str: ...
+
+    @overload
+    def send_local(self, message: object, **options: Unpack[ContextOptions]) -> str: ...
+
+    def send_local(self, message: object, body: object = None, **options: Unpack[ContextOptions]) -> str:
         """As `send`, to the queue of the endpoint that handles the message, whatever the routes say."""
-        return self.send(
-            message,
-            body,
-            to=self._composer.identity.reply_to,
-            headers=headers,
-            time_to_be_received=time_to_be_received,
-            delay=delay,
-            deliver_at=deliver_at,
-            immediate=immediate,
-        )
+        return self.send(message, body, to=self._composer.identity.reply_to, **options)  # type: ignore[call-overload, no-any-return]
+
+    @overload
+    def publish(self, message: str, body: Body = None, *, immediate: bool = False, **options: Unpack[Options]) -> str: ...
+
+    @overload
+    def publish(self, message: object, *, immediate: bool = False, **options: Unpack[Options]) -> str: ...
 
     def publish(
         self,

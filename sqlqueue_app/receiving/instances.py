@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
+from pathlib import Path
 
-from django.db import IntegrityError, router, transaction
+from django.db import IntegrityError, connections, router, transaction
 from django.db.models import QuerySet, Value
 from django.db.models.functions import Now
 
 from sqlqueue_app import __version__
-from sqlqueue_app.conf import EndpointSettings, instance_name
+from sqlqueue_app.conf import EndpointSettings, get_settings, instance_name
 from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, LockTimeout, TransientError
 from sqlqueue_app.models import CallbackQueue, Claim, Instance
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -97,7 +98,7 @@ class InstanceLease:
 
 def register_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int) -> InstanceLease:
     """Register this process as an instance of the endpoint, without a callback queue."""
-    fields = _this_process(endpoint.name, instance_name(endpoint), concurrency)
+    fields = _this_process(endpoint.name, instance_name(endpoint), concurrency, alias)
     return InstanceLease(alias, Instance.objects.using(alias).create(**fields).pk, endpoint.name, None)
 
 
@@ -141,17 +142,18 @@ def lease_instance(
 
 def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str, concurrency: int = 0) -> InstanceLease | None:
     """Lease a callback queue, to use it or so that no process takes it while it is removed; None if a live one has it."""
-    row_id = _take(queue, alias, _this_process(endpoint, name, concurrency))
+    row_id = _take(queue, alias, _this_process(endpoint, name, concurrency, alias))
     return None if row_id is None else InstanceLease(alias, row_id, endpoint, queue)
 
 
-def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, object]:
+def _this_process(endpoint: str, name: str, concurrency: int, alias: str) -> dict[str, object]:
     """The row of this process, which may take the place of that of a process that is gone."""
     return {
         "endpoint": endpoint,
         "name": name,
         "host": _host(),
         "pid": os.getpid(),
+        "process_identity": _identity(os.getpid()) if connections[alias].vendor == "sqlite" else None,
         "started_at": Now(),
         "heartbeat_at": Now(),
         "threads": {},
@@ -180,8 +182,32 @@ def _take(queue: str, alias: str, fields: dict[str, object]) -> int | None:
 
 
 def is_dead(instance: Instance, now: datetime) -> bool:
-    """Whether nothing was heard of the instance for longer than four heartbeats."""
-    return instance.heartbeat_at < now - timedelta(seconds=DEAD_AFTER_SECONDS)
+    """Whether nothing was heard of the instance for longer than four heartbeats.
+
+    On SQLite a handler that writes keeps every heartbeat out, so there a process of this machine counts as alive while it runs, up
+    to INSTANCE_EXPIRY. Elsewhere silence is a fault.
+    """
+    silent = now - instance.heartbeat_at
+    if silent <= timedelta(seconds=DEAD_AFTER_SECONDS):
+        return False
+    if instance.process_identity is None or silent > timedelta(seconds=get_settings().instance_expiry_seconds):
+        return True
+    return instance.process_identity != _identity(instance.pid)
+
+
+def _identity(pid: int) -> str | None:
+    """Identify a running process beyond the reuse of its pid; None if it has ended or is suspended, and on systems without /proc.
+
+    A pid counts only in the pid namespace that it is from: containers may share a host name and the file of the database.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        machine = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+    # Ended but not waited for (X, Z), suspended (T); the 22nd field is when it started, in ticks since the boot.
+    return None if state in "TXZ" else f"{machine} {namespace} {fields[18]}"
 
 
 def dead_instances(alias: str) -> QuerySet[Instance]:

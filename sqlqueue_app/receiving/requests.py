@@ -16,7 +16,8 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import new_message_id
 from sqlqueue_app.messages.errors import ConfigurationError, ReplyLost
-from sqlqueue_app.sending.composer import Options, SendOptions
+from sqlqueue_app.messages.types import Body
+from sqlqueue_app.sending.composer import RequestOptions, SendOptions
 from sqlqueue_app.sending.replies import Request, check_returns, in_event_loop, pending, read_reply
 from sqlqueue_app.sending.sender import current_handling
 
@@ -27,11 +28,19 @@ _OURS = (names.REPLY_TO_ADDRESS, names.CORRELATION_ID, names.CALLBACK_QUEUE)
 
 
 @overload
-def request(message: object, body: object = None, *, returns: None = None, **options: Unpack[Options]) -> Request[Any]: ...
+def request(message: str, body: Body = None, *, returns: None = None, **options: Unpack[RequestOptions]) -> Request[Any]: ...
 
 
 @overload
-def request(message: object, body: object = None, *, returns: type[T], **options: Unpack[Options]) -> Request[T]: ...
+def request(message: object, *, returns: None = None, **options: Unpack[RequestOptions]) -> Request[Any]: ...
+
+
+@overload
+def request(message: str, body: Body = None, *, returns: type[T], **options: Unpack[RequestOptions]) -> Request[T]: ...
+
+
+@overload
+def request(message: object, *, returns: type[T], **options: Unpack[RequestOptions]) -> Request[T]: ...
 
 
 def request(

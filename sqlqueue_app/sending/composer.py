@@ -48,19 +48,32 @@ _REMEMBERED = 1_000
 
 
 class Options(typing.TypedDict, total=False):
-    """The options that all calls have which send to one queue, for their overloads."""
+    """The options that all calls have which send, for their overloads."""
 
-    to: str | None
     headers: Mapping[str, str | None] | None
     time_to_be_received: timedelta | None
+
+
+class RequestOptions(Options, total=False):
+    """Those of `request()`."""
+
+    to: str | None
     message_id: str | None
 
 
-class DelayOptions(Options, total=False):
+class DelayOptions(RequestOptions, total=False):
     """Those of `send()`."""
 
     delay: timedelta | float | None
     deliver_at: datetime | None
+
+
+class ContextOptions(Options, total=False):
+    """Those of `context.send_local()`."""
+
+    delay: timedelta | float | None
+    deliver_at: datetime | None
+    immediate: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import Unpack, overload
 
 from django.db import connections, transaction
 
@@ -19,8 +19,8 @@ from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.envelope import IncomingMessage, OutgoingMessage
 from sqlqueue_app.messages.errors import ConfigurationError, MessageTypeError, QueueNotFound
 from sqlqueue_app.messages.times import as_delay
-from sqlqueue_app.messages.types import registry
-from sqlqueue_app.sending.composer import Composer, DelayOptions, SendOptions, compose_rows, outgoing_of, sender_identity
+from sqlqueue_app.messages.types import Body, registry
+from sqlqueue_app.sending.composer import Composer, DelayOptions, Options, SendOptions, compose_rows, outgoing_of, sender_identity
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection, on_settings_changed
 from sqlqueue_app.tables.listing import current_catalog
@@ -28,14 +28,11 @@ from sqlqueue_app.tables.queue import all_or_none, queue_table
 from sqlqueue_app.tables.rows import NewRow
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 logger = logging.getLogger("sqlqueue.send")
 
 
 @overload
-def send(message: str, body: Mapping[Any, Any] | DataclassInstance | None = None, **options: Unpack[DelayOptions]) -> str: ...
+def send(message: str, body: Body = None, **options: Unpack[DelayOptions]) -> str: ...
 
 
 @overload
@@ -137,6 +134,14 @@ def _pairs(messages: Iterable[object], source: Iterable[object]) -> Iterator[tup
     for message in source:
         # Only a plain tuple is a pair: a named tuple may be a message type.
         yield message if type(message) is tuple and len(message) == 2 else (message, None)
+
+
+@overload
+def publish(message: str, body: Body = None, *, message_id: str | None = None, **options: Unpack[Options]) -> str: ...
+
+
+@overload
+def publish(message: object, *, message_id: str | None = None, **options: Unpack[Options]) -> str: ...
 
 
 def publish(

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from django.core import checks
 from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app import handles, send, send_many
-from sqlqueue_app.checks import check_routes, check_shared_handlers, register
+from sqlqueue_app.checks import TAG, check_routed_queues, check_routes, check_shared_handlers, register
 from sqlqueue_app.messages.errors import HandlerError, QueueNotFound
 from sqlqueue_app.receiving.handlers import registry
 from tests.support.databases import QueueDatabase
@@ -21,11 +22,12 @@ from tests.support.databases import QueueDatabase
 MISSPELLED = {"ENDPOINTS": {"Sales": {}}, "ROUTES": {"Shop.*": "Sales", "Shop.Refund": "Salse", "Peer.*": "Warehouse"}}
 
 
-def found(**arguments: Any) -> list[tuple[str | None, str]]:
-    return [(each.id, each.msg) for each in check_routes(**arguments)]
+def found(alias: str | None = None) -> list[tuple[str | None, str]]:
+    """What the checks of routes report: that without a database, or that of a database."""
+    return [(each.id, each.msg) for each in (check_routed_queues([alias]) if alias else check_routes())]
 
 
-def test_a_check_without_databases_opens_none_and_names_near_misses() -> None:
+def test_a_check_without_a_database_names_near_misses() -> None:
     # pytest-django fails a test that uses a database without asking for one.
     with override_settings(SQLQUEUE=MISSPELLED):
         assert found() == [
@@ -36,37 +38,75 @@ def test_a_check_without_databases_opens_none_and_names_near_misses() -> None:
         ]
 
 
+@pytest.mark.parametrize("databases", [None, [], ["other"]])
+def test_no_database_is_opened_that_nobody_has_named(databases: list[str] | None) -> None:
+    """Django 6.1 hands all of them to each check if none is named."""
+    register()
+    with override_settings(SQLQUEUE=MISSPELLED):
+        found = [each.id for each in checks.run_checks(tags=[TAG], databases=databases)]
+    assert [each for each in found if each in ("sqlqueue.W007", "sqlqueue.W038")] == ["sqlqueue.W007"]
+
+
 def test_a_check_of_the_database_names_each_queue_that_is_nowhere(queue_database: QueueDatabase) -> None:
     queue_database.configure(**MISSPELLED)
 
-    messages = [message for _, message in found(databases=[queue_database.alias])]
-
-    assert messages == [
-        'SQLQUEUE["ROUTES"]["Shop.Refund"] is \'Salse\', which is no endpoint of the settings and no queue of the database'
-        ": did you mean 'Sales'?",
-        'SQLQUEUE["ROUTES"]["Peer.*"] is \'Warehouse\', which is no endpoint of the settings and no queue of the database',
+    assert found(queue_database.alias) == [
+        (
+            "sqlqueue.W038",
+            'SQLQUEUE["ROUTES"]["Peer.*"] is \'Warehouse\', which is no endpoint of the settings and no queue of the database',
+        )
     ]
+    assert check_routed_queues(["other"]) == []
+
+
+def test_check_reports_each_route_once(queue_database: QueueDatabase) -> None:
+    register()
+    queue_database.configure(**MISSPELLED)
+
+    reported = [str(each.id) for each in checks.run_checks(databases=[queue_database.alias])]
+
+    routes = ["sqlqueue.W007", "sqlqueue.W038"]
+    assert sorted(each for each in reported if each in routes) == routes
 
 
 def test_the_queue_of_a_peer_is_fine_and_may_be_the_one_that_is_meant(queue_database: QueueDatabase) -> None:
     install(queue_database, "Warehouse")
-    queue_database.configure(**{**MISSPELLED, "ROUTES": {"Peer.*": "Warehouse", "Stock.*": "Warehose"}})
+    routes = {"Peer.*": "Warehouse", "Stock.*": "Warehose", "Fire.*": "WAREHOUSE"}
+    queue_database.configure(**{**MISSPELLED, "ROUTES": routes})
 
-    (message,) = [message for _, message in found(databases=[queue_database.alias])]
+    messages = [message for _, message in found(queue_database.alias)]
 
-    assert message.startswith('SQLQUEUE["ROUTES"]["Stock.*"] is')
-    assert message.endswith(": did you mean 'Warehouse'?")
-
-
-def test_routes_to_what_the_settings_know_are_fine() -> None:
-    with override_settings(SQLQUEUE={"ENDPOINTS": {"Sales": {}}, "SEND_AS": "Salse", "ROUTES": {"A.*": "Sales", "B.*": "Salse"}}):
-        assert found() == []
+    # Only on PostgreSQL do names differ by case alone.
+    assert len(messages) == (2 if queue_database.vendor == "postgresql" else 1)
+    assert messages[0].startswith('SQLQUEUE["ROUTES"]["Stock.*"] is')
+    assert all(message.endswith(": did you mean 'Warehouse'?") for message in messages)
 
 
-def test_the_checks_are_registered() -> None:
-    register()
-    with override_settings(SQLQUEUE=MISSPELLED):
-        assert "sqlqueue.W007" in {each.id for each in checks.run_checks(databases=[])}
+def test_the_database_is_asked_once_for_all_routes(queue_database: QueueDatabase) -> None:
+    peers = [f"Peer{number}" for number in range(5)]
+    install(queue_database, *peers)
+    costs = []
+    for routed in (peers[:1], peers):
+        queue_database.configure(ENDPOINTS={"Sales": {}}, ROUTES={f"{each}.*": each for each in routed})
+        with CaptureQueriesContext(queue_database.connection) as asked:
+            assert found(queue_database.alias) == []
+        costs.append(len(asked))
+    assert costs == [2, 2]
+
+
+def test_a_queue_that_a_role_may_only_send_to_is_there(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database, "Warehouse")
+    postgresql_database.configure(ENDPOINTS={"Sales": {}}, ROUTES={"Peer.*": "Warehouse"})
+    role = postgresql_database.create_role("sender")
+    with postgresql_database.connection.cursor() as cursor:
+        cursor.execute(f'GRANT INSERT ON "Warehouse" TO "{role}"')
+    with postgresql_database.as_role(role):
+        assert found(postgresql_database.alias) == []
+
+
+def test_routes_to_what_the_settings_know_are_fine(queue_database: QueueDatabase) -> None:
+    queue_database.configure(ENDPOINTS={"Sales": {}}, SEND_AS="Salse", ROUTES={"A.*": "Sales", "B.*": "Salse"})
+    assert found() == found(queue_database.alias) == []
 
 
 def install(database: QueueDatabase, *names: str) -> None:

@@ -249,7 +249,7 @@ def test_bad_input_is_refused_whether_somebody_has_subscribed_or_not(
 
 def test_a_message_id_of_another_kind_is_refused(sqlite_stand: Desk) -> None:
     with pytest.raises(WireFormatError, match="message_id is int"):
-        publish("Publishing.Nothing", message_id=1)  # type: ignore[arg-type]
+        publish("Publishing.Nothing", message_id=1)  # type: ignore[call-overload]
 
 
 def test_without_a_subscription_table_the_error_names_it(desk: Desk) -> None:

@@ -81,7 +81,7 @@ def options_of(settings: Settings, **given: Any) -> PipelineOptions:
     }
     if not chosen["lake"]:
         raise ConfigurationError(
-            'where the lake is was not said: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
+            'the lake is not named: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL'
         )
     if has_password(chosen["lake"]):
         raise ConfigurationError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -17,8 +18,8 @@ from sqlqueue_app.conf.kinds import load_callable
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import ConfigurationError, QueueNotFound, counted
-from sqlqueue_app.models import DistributedTransaction, HandledMessage, TwoPhaseCoordinator
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, QueueNotFound, TransientError, counted
+from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -46,7 +47,7 @@ from sqlqueue_app.receiving.waiting import EmptyQueues, StopSignal, WakeUp
 from sqlqueue_app.sending.composer import Composer, Routes, sender_identity, utc_now
 from sqlqueue_app.sending.dispatcher import Dispatcher, SeparateDispatcher, own_delayed_table
 from sqlqueue_app.tables.announcements import can_listen
-from sqlqueue_app.tables.connections import aliases_beside, connection_of, dialect_of_connection
+from sqlqueue_app.tables.connections import aliases_beside, connection_of, database_errors, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, check_address, delayed_address, inspect_tables, install_tables
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.managed import HandledTable, TransactionLog, handled_elsewhere
@@ -148,6 +149,18 @@ class ReceivingEndpoint:
         """Register this process with a callback queue. As `lease_instance`, which it calls."""
         alias, exists, make = managed_alias(), self.queue_exists, self.make_callback_queue
         return lease_instance(self.config, alias=alias, concurrency=concurrency, exists=exists, make=make)
+
+    @contextmanager
+    def registering(self) -> Iterator[None]:
+        """A context for the registration of this process: turns database errors into ours; a missing table names `migrate`."""
+        connection = connection_of(managed_alias())
+        try:
+            with database_errors(dialect_of_connection(connection), f"register an instance of {self.name!r}"):
+                yield
+        except DatabaseError as error:
+            if isinstance(error, TransientError) or Instance._meta.db_table in connection.introspection.table_names():
+                raise
+            raise QueueNotFound(f"{error}; run migrate, which makes the tables of sqlqueue_app") from error
 
     def receiving_queues(self, callback_queue: str | None) -> list[ReceivingQueue]:
         """The queues to receive from: the main one, the satellites, this process's callback queue."""
@@ -274,7 +287,8 @@ class ReceivingEndpoint:
                 duplicates.check()
         if stopping:
             found = "; ".join(finding.text for finding in stopping)
-            raise QueueNotFound(f"endpoint {self.name!r} cannot receive: {found}; run sqlqueue_install, or start with --install")
+            remedy = "run sqlqueue_install or migrate, or start with --install"
+            raise QueueNotFound(f"endpoint {self.name!r} cannot receive: {found}; {remedy}")
 
     def _table(self, name: str) -> QueueTable:
         return queue_table(self.alias, self.book.of_queue(name))

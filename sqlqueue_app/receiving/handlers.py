@@ -116,27 +116,31 @@ def handles(*messages: type | str) -> Callable[[_Handler], _Handler]:
         raise HandlerError(
             "@handles() names no message type: expected a message class or a type name, as in @handles('Sales.PlaceOrder')"
         )
-    for function in filter(inspect.isroutine, messages):
-        raise HandlerError(
-            f"@handles decorates {_path(function)} without a message type: "
-            "write @handles(PlaceOrder) for a message class, or @handles('Sales.PlaceOrder') for a type name"
-        )
+    named = [_named(message) for message in messages]
 
     def register(function: _Handler) -> _Handler:
         _check(function)
         caller = sys._getframe(1)
         place = (str(caller.f_globals.get("__name__", "")), caller.f_lineno)
-        for message in messages:
-            if isinstance(message, str):
-                name, target = message.strip(), None
-                if not name:
-                    raise HandlerError(f"@handles({message!r}) on {_path(function)}: expected a message type name")
-            else:
-                name, target = message_types.of(message).name, message
+        for name, target in named:
             registry.add(Handler(name, function, target, registered_at=place))
         return function
 
     return register
+
+
+def _named(message: Any) -> tuple[str, type | None]:
+    """The type name that an argument of `@handles` stands for, and its class; at once, so that nothing wrong is silent."""
+    if inspect.isroutine(message) or (inspect.isclass(message) and "__call__" in vars(message)):
+        raise HandlerError(
+            f"@handles decorates {_path(message)} without a message type: "
+            "write @handles(PlaceOrder) for a message class, or @handles('Sales.PlaceOrder') for a type name"
+        )
+    if not isinstance(message, str):
+        return message_types.of(message).name, message
+    if not message.strip():
+        raise HandlerError(f"@handles({message!r}): expected a message type name, as in @handles('Sales.PlaceOrder')")
+    return message.strip(), None
 
 
 def handlers_of(modules: Iterable[str] | None) -> list[Handler]:

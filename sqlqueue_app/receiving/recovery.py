@@ -158,7 +158,7 @@ def _check(action: object, now: datetime) -> None:
     if isinstance(action, RetryLater):
         delay: object = action.delay
         if not isinstance(delay, timedelta) or delay < timedelta(0):
-            raise ValueError(f"RetryLater({delay!r}): expected a timedelta of zero or more")
+            raise ValueError(f"RetryLater({delay!r}): expected seconds or a timedelta, of zero or more")
         deliver_at_header(delay, None, now)
     elif not isinstance(action, (RetryNow, MoveToError, Discard)):
         raise TypeError(f"it returned {action!r}: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)")

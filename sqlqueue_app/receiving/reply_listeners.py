@@ -26,7 +26,7 @@ from sqlqueue_app.receiving.waiting import PartOfStop, StopSignal, listening
 from sqlqueue_app.sending.composer import Composer
 from sqlqueue_app.sending.dispatcher import Dispatcher
 from sqlqueue_app.sending.replies import pending
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, on_settings_changed
+from sqlqueue_app.tables.connections import on_settings_changed
 
 logger = logging.getLogger("sqlqueue.callbacks")
 
@@ -154,7 +154,7 @@ class CallbackReceiver:
         ConfigurationError if no queue is free and none can be made, QueueNotFound without an error queue, DatabaseError.
         """
         each = self._endpoint
-        with database_errors(dialect_of_connection(connection_of(each.alias)), f"register an instance of {each.name!r}"):
+        with each.registering():
             self._lease = each.lease(concurrency=each.config.callback_concurrency)
         try:
             (queue,) = [queue for queue in each.receiving_queues(self._lease.callback_queue) if queue.is_callback_queue]

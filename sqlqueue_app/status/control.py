@@ -35,7 +35,7 @@ def set_concurrency(endpoint: str, maximum: int, *, host: str | None = None, pid
     They follow at their next heartbeat, so within 10 seconds; a restart goes back to the settings. `host` and `pid` choose among
     the processes. ConfigurationError for a number below 1, and if there is no such process.
     """
-    if isinstance(maximum, bool) or maximum < 1:
+    if type(maximum) is not int or maximum < 1:
         raise ConfigurationError(
             f"the concurrency of {endpoint!r} cannot be {maximum!r}: expected an integer of at least 1; "
             "to receive nothing, stop the worker"

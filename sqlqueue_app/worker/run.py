@@ -47,7 +47,7 @@ from sqlqueue_app.status.instances import drop_old_callback_queues
 from sqlqueue_app.status.samples import Measuring, Sampling
 from sqlqueue_app.status.schedules import Schedules
 from sqlqueue_app.status.subscriptions import subscribe_to_events
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection
+from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.worker.logs import ACTIVITY_SECONDS, Activity
@@ -168,15 +168,13 @@ def _prepare(
     while leases:
         leases.pop()[1].release_at_the_end(logger)
     connection = connection_of(settings.database)
-    dialect = dialect_of_connection(connection)
     if options.install:
-        install_tables(
-            settings.database, planned_tables(settings, dialect.name, current_catalog(connection)), layout=settings.table_layout
-        )
+        planned = planned_tables(settings, dialect_of_connection(connection).name, current_catalog(connection))
+        install_tables(settings.database, planned, layout=settings.table_layout)
     queues: dict[str, list[ReceivingQueue]] = {}
     for each in endpoints:
         each.check_tables(each.receiving_queues(None))
-        with database_errors(dialect, f"register an instance of {each.name!r}"):
+        with each.registering():
             lease = _lease(each)
         leases.append((each, lease))
         queues[each.name] = each.receiving_queues(lease.callback_queue)

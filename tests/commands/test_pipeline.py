@@ -42,7 +42,7 @@ def test_without_a_lake_it_says_how_to_name_one(sqlite_database: QueueDatabase) 
     install(sqlite_database)
 
     assert refused() == (
-        'where the lake is was not said: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL',
+        'the lake is not named: give --lake PATH, or set SQLQUEUE["PIPELINE"]["LAKE"] to a folder or a URL',
         2,
     )
 

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError, call_command
+from django.db import connections
 
 from tests.commands.running import Ran, refused
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
+from tests.support.postgresql import ThrowAwayServer
 
 WORKER = ("run_sqlqueue_worker",)
 SEND = ("sqlqueue_send", "Sales", "--type", "T", "--body", "{}")
@@ -59,6 +62,25 @@ def test_a_wrong_database_user_or_password_on_postgresql(
     assert line.endswith(reason + CANNOT_CONNECT)
 
 
+def test_a_database_that_is_down(postgresql_database: QueueDatabase, postgresql_server: ThrowAwayServer) -> None:
+    """A worker waits for it: tests/worker/test_outages.py."""
+    install(postgresql_database)
+    connections.close_all()
+    postgresql_server.stop()
+    try:
+        with pytest.raises(
+            CommandError, match=r"^failed to .*; start the database, or correct HOST and PORT in DATABASES$"
+        ) as caught:
+            call_command(*SEND)
+    finally:
+        connections.close_all()
+        postgresql_server.start()
+    assert caught.value.returncode == 1
+    assert str(caught.value).startswith("failed to ")
+    assert str(caught.value).endswith("; start the database, or correct HOST and PORT in DATABASES")
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("command", [WORKER, SEND])
 def test_a_role_without_rights(postgresql_database: QueueDatabase, command: tuple[str, ...]) -> None:
     install(postgresql_database)
@@ -76,10 +98,15 @@ def test_a_sqlite_file_that_cannot_be_opened_or_is_none(
     install(sqlite_database)
     (tmp_path / "no database").write_text("text, and enough of it to be longer than the header of a database" * 9)
 
+    entry = sqlite_database.connection.settings_dict
+
     missing = refused(run(sqlite_database, command, NAME=str(tmp_path / "no folder" / "db")), 1)
+    options = {**entry["OPTIONS"], "uri": True}
+    read_only = refused(run(sqlite_database, command, NAME=f"file:{entry['NAME']}?mode=ro", OPTIONS=options), 1)
     wrong = run(sqlite_database, command, NAME=str(tmp_path / "no database"))
 
     assert missing.endswith("unable to open database file" + CANNOT_CONNECT)
+    assert read_only.endswith("attempt to write a readonly database" + CANNOT_CONNECT)
     assert (wrong.code, wrong.out) == (1, "")
     # From Python 3.13 on there are warnings of the connection that Django leaves open when it cannot set it up.
     assert wrong.err.splitlines()[0].endswith("file is not a database" + CANNOT_CONNECT)

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from django.core import checks
+from django.core.management import CommandError, call_command
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app import handles, send, send_many
 from sqlqueue_app.checks import TAG, check_routed_queues, check_routes, check_shared_handlers, register
-from sqlqueue_app.messages.errors import HandlerError, QueueNotFound
+from sqlqueue_app.messages.errors import HandlerError, MessageTypeError, QueueNotFound
 from sqlqueue_app.receiving.handlers import registry
 from tests.support.databases import QueueDatabase
 
@@ -110,8 +111,6 @@ def test_routes_to_what_the_settings_know_are_fine(queue_database: QueueDatabase
 
 
 def install(database: QueueDatabase, *names: str) -> None:
-    from django.core.management import call_command
-
     database.configure(ENDPOINTS={name: {"CALLBACKS": False} for name in names})
     call_command("sqlqueue_install", verbosity=0)
 
@@ -145,14 +144,31 @@ def test_sending_to_a_misspelled_address_names_the_near_miss(queue_database: Que
 # --- handlers -----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_bare_decorator_is_refused_where_it_stands() -> None:
-    def place_order(message: Any, context: Any) -> None:
-        """A handler."""
+def place_order(message: Any, context: Any) -> None:
+    """A handler."""
 
-    with pytest.raises(
-        HandlerError, match=r"@handles decorates .*place_order without a message type: write @handles\(PlaceOrder\)"
-    ):
-        handles(place_order)  # type: ignore[arg-type]
+
+async def place_order_later(message: Any, context: Any) -> None:
+    """One that is refused with a message type as well."""
+
+
+class PlacesOrders:
+    """A handler, once it is made."""
+
+    def __call__(self, message: Any, context: Any) -> None:
+        """Handles nothing."""
+
+
+@pytest.mark.parametrize("bare", [place_order, place_order_later, PlacesOrders])
+def test_a_bare_decorator_is_refused_where_it_stands(bare: Any) -> None:
+    expected = rf"@handles decorates .*{bare.__name__} without a message type: write @handles\(PlaceOrder\)"
+    with pytest.raises(HandlerError, match=expected):
+        handles(bare)
+
+
+def test_a_class_that_is_no_message_type_is_refused_before_it_decorates() -> None:
+    with pytest.raises(MessageTypeError, match=r"the class tests\.conf\..*Desk is no message type; decorate it with @message_type"):
+        handles(type("Desk", (), {"__module__": __name__}))
 
 
 @pytest.fixture
@@ -183,6 +199,18 @@ def test_two_endpoints_with_the_same_handlers_and_no_routes_are_an_error(shared:
     )
 
 
+def test_a_worker_does_not_start_with_an_error_of_the_checks(queue_database: QueueDatabase, shared: str) -> None:
+    queue_database.configure(ENDPOINTS={name: {"HANDLERS": [__name__]} for name in ("Sales", "Billing")}, ROUTES={})
+
+    with pytest.raises(CommandError) as caught:
+        call_command("run_sqlqueue_worker", until_empty=True, install=True)
+
+    assert (caught.value.returncode, str(caught.value).count("\n")) == (2, 0)
+    assert str(caught.value).startswith("the endpoints 'Sales' and 'Billing' have the same handler ")
+    remedy = "; list the modules of each endpoint in its HANDLERS, and the endpoint of each message type in ROUTES"
+    assert str(caught.value).endswith(remedy)
+
+
 @pytest.mark.usefixtures("shared")
 def test_routes_or_handlers_of_their_own_make_it_right() -> None:
     same = {"Sales": {"HANDLERS": [__name__]}, "Billing": {"HANDLERS": [__name__]}}
@@ -205,12 +233,13 @@ settings.configure(
     SQLQUEUE={"ENDPOINTS": {"Sales": {}}, "ROUTES": {"Shop.*": "Sales"}},
 )
 django.setup()
+from django.core.management import CommandError, call_command
 from sqlqueue_app import *
 
 for call in CALLS:
     try:
         exec(call)
-    except SqlQueueError as error:
+    except (SqlQueueError, CommandError) as error:
         print(error)
 """
 CALLS_WITHOUT_APP = [
@@ -224,13 +253,15 @@ CALLS_WITHOUT_APP = [
     "import sqlqueue_app.testing",
     "import sqlqueue_app.management.commands.run_sqlqueue_worker",
 ]
+UNKNOWN_COMMAND = "call_command('run_sqlqueue_worker')"
 
 
 @pytest.mark.once
 def test_the_missing_app_is_named(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text(f"CALLS = {CALLS_WITHOUT_APP!r}\n{WITHOUT_APP}", encoding="utf-8")
+    script.write_text(f"CALLS = {[*CALLS_WITHOUT_APP, UNKNOWN_COMMAND]!r}\n{WITHOUT_APP}", encoding="utf-8")
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, script], env={"PYTHONPATH": str(root)}, capture_output=True, text=True, check=False)
     expected = ["'sqlqueue_app' is not in INSTALLED_APPS: add it there and run migrate"] * len(CALLS_WITHOUT_APP)
+    expected.append("Unknown command: 'run_sqlqueue_worker'")
     assert done.stdout.splitlines() == expected, done.stderr

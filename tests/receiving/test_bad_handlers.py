@@ -126,7 +126,7 @@ class Odd(BaseException):
     """No Exception: nobody but its own author expects it."""
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, Odd])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, Odd])
 def test_a_base_exception_is_its_messages_failure(bench: Bench, calls: Calls, error: type[BaseException]) -> None:
     def bad(context: Any) -> None:
         raise error("odd")

@@ -85,6 +85,15 @@ def test_settings_with_an_unknown_schema_stop_the_worker_and_the_installer_in_wo
         call_command("sqlqueue_install")
 
 
+def test_an_error_queue_in_an_unknown_schema_stops_the_worker_and_the_installer(postgresql_bench: Bench) -> None:
+    postgresql_bench.database.configure(ENDPOINTS={"Sales": {**FAST, "ERROR_QUEUE": '"nowhere"."error"'}})
+    expected = r'endpoint .Sales. cannot receive: table \S*"nowhere"\."error" does not exist; run sqlqueue_install'
+    with pytest.raises(QueueNotFound, match=expected):
+        postgresql_bench.run()
+    with pytest.raises(CommandError, match=r'there is no schema "nowhere": make it first'):
+        call_command("sqlqueue_install")
+
+
 def test_a_message_to_an_unknown_schema_is_not_sent(bench: Bench) -> None:
     if bench.database.vendor == "sqlite":
         send("Test.Message", {}, to="Sales@[nowhere]")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -215,6 +216,7 @@ def test_sends_to_a_missing_queue_fail_the_message_and_nothing_is_sent(bench: Be
     bench.run()
     (headers,) = bench.headers("error")
     assert headers["NServiceBus.ExceptionInfo.ExceptionType"].endswith("QueueNotFound")
+    assert re.search(r"nowhere.*does not exist", headers["NServiceBus.ExceptionInfo.Message"])
 
 
 def test_a_reply_goes_to_the_sender_and_keeps_the_conversation(bench: Bench) -> None:
@@ -301,7 +303,8 @@ def test_null_headers_and_a_null_body_go_there_with_a_reason(bench: Bench) -> No
         ({"NServiceBus.EnclosedMessageTypes": "Test.Unknown"}, b"{}", "no handler for message"),
         ({}, b"{}", "EnclosedMessageTypes is missing"),
         ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder"}, b"{", "JSON"),
-        ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder"}, b"{}", "order_id"),
+        ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder"}, b"{}", "needs the member 'order_id', which has no default"),
+        ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder"}, b'{"order_id": 7}', "order_id: expected text, got the number 7"),
         ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder", "NServiceBus.ContentType": "text/xml"}, b"<a>", "XML"),
         ({"NServiceBus.EnclosedMessageTypes": "Test.PlaceOrder"}, "{}".encode("utf-16"), "UTF-16"),
     ],

@@ -105,10 +105,24 @@ def test_a_queue_that_is_not_there_is_replaced_by_the_error_queue(
 
 
 @pytest.mark.parametrize(
-    "broken", [None, "retry", RetryLater(timedelta(seconds=-1)), RetryLater(timedelta.max), lambda config, context: 1 / 0]
+    ("broken", "said"),
+    [
+        (None, "it returned None: expected RetryNow(), RetryLater(delay), MoveToError(queue) or Discard(reason)"),
+        (60, "it returned 60: expected RetryNow(), RetryLater(delay)"),
+        (RetryLater("60"), "RetryLater('60'): expected seconds or a timedelta, of zero or more"),  # type: ignore[arg-type]
+        (RetryLater(timedelta(seconds=-1)), "seconds=86399)): expected seconds or a timedelta, of zero or more"),
+        (RetryLater(timedelta.max), "ends after the year 9999"),
+        (lambda config, context: 1 / 0, "division by zero"),
+    ],
 )
 def test_of_a_broken_policy_the_default_takes_the_place(
-    bench: Bench, policy: Any, failing: Calls, events: Callable[[], list[str]], broken: Any
+    bench: Bench,
+    policy: Any,
+    failing: Calls,
+    events: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
+    broken: Any,
+    said: str,
 ) -> None:
     policy(broken, IMMEDIATE_RETRIES=2)
     bench.put_message("Test.Message")
@@ -117,6 +131,9 @@ def test_of_a_broken_policy_the_default_takes_the_place(
     assert failing.seen == [1, 2, 3]
     assert len(bench.rows("error")) == 1
     assert events().count("recoverability_failed") == 3
+    (level,) = {record.levelname for record in caplog.records if getattr(record, "event", "") == "recoverability_failed"}
+    assert level == "CRITICAL"
+    assert said in caplog.text
 
 
 def test_a_policy_may_try_again_what_is_said_to_be_unrecoverable(bench: Bench, policy: Any, calls: Calls) -> None:

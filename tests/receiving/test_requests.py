@@ -121,7 +121,9 @@ def test_each_of_many_threads_gets_its_own_reply(asking: Asking, answering: None
     assert len(asking.bench.rows("Web.here")) == 0
 
 
-def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(asking: Asking, events: Any) -> None:
+def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(
+    asking: Asking, events: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = request("Test.Ask")
     with pytest.raises(TimeoutError, match=r"no reply to message '.*' \(Test.Ask\) within 0.01 s"):
         asked.result(0.01)
@@ -130,6 +132,7 @@ def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(asking
     asking.answer(asked.message_id)
     poll_until(lambda: pending.counts().unclaimed == 1)
     poll_until(lambda: "reply_unclaimed" in events())
+    assert f"nobody waits for the reply to message {asked.message_id!r} any more" in caplog.text
     with pytest.raises(TimeoutError, match="no reply to message"):
         asked.result()
     assert isinstance(asked.exception(), TimeoutError)
@@ -326,6 +329,15 @@ def test_what_is_missing_is_named(asking: Asking, changes: dict[str, Any], error
 def test_wrong_arguments(asking: Asking, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
         request(**{"message": "Test.Ask", **arguments})
+    assert pending.counts().waiting == 0
+
+
+def test_a_value_of_another_type_is_not_sent(asking: Asking) -> None:
+    with pytest.raises(
+        MessageBodyError, match=r"order_id: expected str, got int \(7\): convert the value, or change the annotation"
+    ):
+        request(Rated(7, 5))  # type: ignore[arg-type]
+    assert asking.bench.rows("Sales") == []
     assert pending.counts().waiting == 0
 
 

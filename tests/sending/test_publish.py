@@ -260,8 +260,11 @@ def test_without_a_subscription_table_the_error_names_it(desk: Desk) -> None:
 def test_who_cannot_subscribe(stand: Desk) -> None:
     with pytest.raises(ConfigurationError, match="endpoint="):
         subscribe(OrderShipped)
-    with pytest.raises(QueueNotFound, match=r"endpoint 'Nobody' cannot subscribe to 'Publishing.Outer.OrderShipped'"):
-        subscribe(OrderShipped, endpoint="Nobody")
+    stand.configure(ENDPOINTS={"Billing": {}})
+    what = r"endpoint 'Biling' cannot subscribe to 'Publishing.Outer.OrderShipped'"
+    why = r"its queue .* does not exist: run sqlqueue_install: did you mean 'Billing'\?"
+    with pytest.raises(QueueNotFound, match=f"{what}: {why}"):
+        subscribe(OrderShipped, endpoint="Biling")
     with pytest.raises(MessageTypeError, match="no message type"):
         subscribe(Unnamed, endpoint="Billing")
     with pytest.raises(MessageTypeError, match="blank"):

@@ -168,5 +168,7 @@ def test_a_heartbeat_follows_the_number_in_the_row_and_the_row_follows_the_progr
 def test_asking_for_what_cannot_be_is_refused_by_name(bench: Bench) -> None:
     with pytest.raises(ConfigurationError, match="the concurrency of 'Sales' cannot be 0: expected an integer of at least 1"):
         set_concurrency("Sales", 0)
+    with pytest.raises(ConfigurationError, match="the concurrency of 'Sales' cannot be '4': expected an integer of at least 1"):
+        set_concurrency("Sales", "4")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no process of endpoint 'Sales', host 'there', process 1 is registered"):
         set_concurrency("Sales", 2, host="there", pid=1)

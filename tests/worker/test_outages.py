@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from sqlqueue_app import handles
+from sqlqueue_app import handles, request
 from sqlqueue_app.messages.errors import ConfigurationError, Deadlock, QueueNotFound
 from sqlqueue_app.receiving.processing import MessageProcessor
-from tests.support.bench import Bench, Calls, Running
+from tests.support.bench import FAST, Bench, Calls, Running
 from tests.support.postgresql import ThrowAwayServer
+from tests.support.tables import execute
 from tests.support.waiting import poll_until
 
 
@@ -56,7 +57,12 @@ def test_a_connection_cut_inside_a_handler_gives_the_message_back_and_counts_the
 
 
 def test_a_database_that_is_down_at_the_start_is_waited_for(
-    postgresql_bench: Bench, postgresql_server: ThrowAwayServer, calls: Calls, counting: object, events: Callable[[], list[str]]
+    postgresql_bench: Bench,
+    postgresql_server: ThrowAwayServer,
+    calls: Calls,
+    counting: object,
+    events: Callable[[], list[str]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = postgresql_bench
     bench.put_message("Test.Message")
@@ -66,6 +72,7 @@ def test_a_database_that_is_down_at_the_start_is_waited_for(
         poll_until(lambda: "database_away" in events())
         postgresql_server.start()
         poll_until(lambda: len(calls.seen) == 1, deadline=60)
+    assert "database 'postgresql' cannot be used yet, trying again in " in caplog.text
 
 
 def test_a_stop_ends_the_wait_for_a_database_at_once(
@@ -84,6 +91,18 @@ def test_missing_tables_end_the_start_with_their_names_and_the_remedy(bench: Ben
     bench.database.configure(ENDPOINTS={"Nowhere": {"CALLBACKS": False, "ERROR_QUEUE": "lost"}})
     with pytest.raises(QueueNotFound, match=r"Nowhere.*does not exist.*lost.*does not exist.*run sqlqueue_install"):
         bench.run()
+
+
+@pytest.mark.parametrize("install", [False, True])
+def test_the_tables_of_the_app_are_made_by_migrate(bench: Bench, install: bool) -> None:
+    execute(bench.database, "DROP TABLE sqlqueue_app_instance")
+    bench.database.configure(SEND_AS="Sales", ENDPOINTS={"Sales": FAST})
+    expected = r"failed to register an instance of 'Sales': .*sqlqueue_app_instance.*; run migrate, which makes the tables of"
+    with pytest.raises(QueueNotFound, match=f"(?s){expected}"):
+        bench.run(install=install)
+    bench.database.configure(ENDPOINTS={})
+    with pytest.raises(QueueNotFound, match=f"(?s){expected}"):
+        request("Test.Ask", to="Sales")
 
 
 def test_install_makes_them(bench: Bench) -> None:

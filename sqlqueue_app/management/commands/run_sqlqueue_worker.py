@@ -7,11 +7,12 @@ import contextlib
 import logging
 from typing import Any, get_args
 
+from django.core import checks
 from django.core.management.base import CommandError, CommandParser
 
 from sqlqueue_app.conf import ConcurrencyModel, Settings, get_settings
 from sqlqueue_app.management.command_line import Several, SqlQueueCommand, from_command_line, whole_number
-from sqlqueue_app.messages.errors import WorkerFailed
+from sqlqueue_app.messages.errors import ConfigurationError, WorkerFailed
 from sqlqueue_app.receiving.waiting import StopSignal
 from sqlqueue_app.worker.logs import configure_logging, remove_logging
 from sqlqueue_app.worker.run import CpuAffinity, RunOptions, run_worker, stop_on_signals
@@ -25,7 +26,7 @@ signals:
 
 exit codes:
   0  stopped in order, or nothing left with --until-empty
-  1  the database refused, or a queue table is missing (run sqlqueue_install, or start with --install)
+  1  the database refused, or a table is missing (run migrate or sqlqueue_install, or start with --install)
   2  a wrong argument or setting, or a missing driver
   3  a thread died of an error of its own, and the worker stopped in order: start it again (a supervisor does)
   128 + signal number  ended by a second signal (130 for Ctrl-C, 143 for SIGTERM)
@@ -62,6 +63,13 @@ def _add_log_options(parser: CommandParser) -> None:
 
 def _held(affinity: CpuAffinity | None, process: int) -> contextlib.AbstractContextManager[object]:
     return contextlib.nullcontext() if affinity is None else affinity.held(process)
+
+
+def _refuse_what_checks_find() -> None:
+    """ConfigurationError with the errors of the system checks: those that are not of the settings alone."""
+    errors = [each for each in checks.run_checks(tags=["sqlqueue"]) if each.is_serious() and not each.is_silenced()]
+    if errors:
+        raise ConfigurationError("; ".join(f"{each.msg}; {each.hint}" for each in errors))
 
 
 def _cpu_affinity(text: str) -> CpuAffinity:
@@ -147,7 +155,9 @@ class Command(SqlQueueCommand):
             if supervised is not None:
                 with _held(affinity, supervised.number):
                     self._work_supervised(settings, chosen, supervised)
-            elif processes := self._processes(options["processes"]):
+                return
+            _refuse_what_checks_find()
+            if processes := self._processes(options["processes"]):
                 self._supervise(processes)
             else:
                 stop = StopSignal()

@@ -234,20 +234,20 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
     try:
         tables = planned_tables(settings, dialect_of(alias), current_catalog(connection_of(alias)))
         findings = inspect_tables(alias, tables, layout=settings.table_layout)
+        woken = wake_up_tables(settings, dialect_of(alias))
+        reason = why_not_woken(alias) if woken else None
+        triggers = [] if reason else inspect_wake_up_triggers(alias, woken, findings)
         if settings.install_after_migrate and sys.argv[1:2] == ["migrate"]:
             # The command that runs this check makes them next.
             findings = [finding for finding in findings if finding.kind is not FindingKind.MISSING]
         if findings and all(finding.kind is FindingKind.MISSING for finding in findings) and not _migrated():
             return [_never_migrated(alias, findings)]
-        woken = wake_up_tables(settings, dialect_of(alias))
-        reason = why_not_woken(alias) if woken else None
-        findings += [] if reason else inspect_wake_up_triggers(alias, woken)
     except ConfigurationError:
         return []  # check_names reports it
     except (DatabaseError, DjangoDatabaseError) as error:
         message = f"the queue tables in the database {alias!r} cannot be looked at: {' '.join(str(error).split())}"
         return [checks.Warning(message, hint="start the database, or mend its entry in DATABASES", id=UNREACHABLE)]
-    return [*map(_message, findings), *([_not_woken(alias, reason)] if reason else [])]
+    return [*map(_message, [*findings, *triggers]), *([_not_woken(alias, reason)] if reason else [])]
 
 
 def _not_woken(alias: str, reason: str) -> checks.CheckMessage:

@@ -24,7 +24,7 @@ from sqlqueue_app.dialects.schema import (
 )
 from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all, table_exists
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind
 
 # Whoever writes into the table waits behind us while we wait, so not for long.
@@ -53,15 +53,19 @@ def _install(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAd
     return True
 
 
-def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[Finding]:
-    """The tables that are there but lack the trigger, each with the SQL that adds it. Reads only."""
+def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable], others: Iterable[Finding]) -> list[Finding]:
+    """The tables that lack the trigger, each with the SQL that adds it. Reads only.
+
+    Those that `others`, the findings of `inspect_tables`, call missing or somebody else's are left out.
+    """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
+    wrong = {each.table for each in others if each.kind in {FindingKind.MISSING, FindingKind.MISMATCH}}
     found = []
     for table in tables:
         qualified = dialect.qualified(table.address)
         with database_errors(dialect, f"look for the wake-up trigger of {qualified}"):
-            lacks = table_exists(connection, dialect, table.address) and not _has_trigger(connection, dialect, table.address)
+            lacks = table not in wrong and not _has_trigger(connection, dialect, table.address)
         if lacks:
             text = f"table {qualified} has no wake-up trigger: workers look into it up to each second instead of being woken"
             sql = ";\n".join(create_wake_up_trigger(dialect, table.address)) + ";"

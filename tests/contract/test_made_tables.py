@@ -125,7 +125,9 @@ def test_a_missing_table_is_found_with_the_sql_that_makes_it(queue_database: Que
     findings = inspect_tables(queue_database.alias, tables, layout=layout)
     assert [finding.kind for finding in findings] == [FindingKind.MISSING] * 3
     for finding in findings:
-        for statement in finding.sql.removesuffix(";").split(";\n"):
+        # PostgreSQL takes all at once, with a function among them whose lines end with semicolons, too.
+        whole = [finding.sql] if queue_database.vendor == "postgresql" else finding.sql.removesuffix(";").split(";\n")
+        for statement in whole:
             execute(queue_database, statement)
     assert inspect_tables(queue_database.alias, tables, layout=layout) == []
 

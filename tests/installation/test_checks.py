@@ -61,7 +61,8 @@ def test_an_index_that_is_missing_and_a_table_of_something_else(postgresql_datab
         execute(postgresql_database, statement)
     execute(postgresql_database, "CREATE TABLE error (id int)")
     found = {message.id: message for message in check_tables(databases=["postgresql"])}
-    assert found.keys() == {"sqlqueue.W031", "sqlqueue.W032", "sqlqueue.W033"}
+    assert found.keys() == {"sqlqueue.W031", "sqlqueue.W032", "sqlqueue.W033", "sqlqueue.I031"}
+    assert '"public"."Sales"' in found.pop("sqlqueue.I031").msg
     assert found["sqlqueue.W032"].hint == 'CREATE INDEX "Sales_Expires" ON "public"."Sales" (expires) WHERE expires IS NOT NULL;'
     assert '"public"."Sales"' in found["sqlqueue.W032"].msg
     assert all(message.level == checks.WARNING for message in found.values())

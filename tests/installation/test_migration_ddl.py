@@ -65,6 +65,33 @@ INCLUDE
 )
 WHERE [Expires] IS NOT NULL;""",
 ]
+
+
+def wake_up_trigger(table: str, digest: str, *, asking: int, sending: int) -> str:
+    return f"""CREATE OR REPLACE TRIGGER "sqlqueue_wake_up" AFTER INSERT ON {table}
+FOR EACH STATEMENT
+WHEN (
+    CASE WHEN pg_catalog.pg_try_advisory_xact_lock_shared({sending}) THEN
+        CASE WHEN pg_catalog.pg_try_advisory_lock({asking}) THEN NOT pg_catalog.pg_advisory_unlock({asking}) ELSE true END
+    ELSE true END
+)
+EXECUTE FUNCTION "public"."sqlqueue_wake_up"('sqlqueue_{digest}');"""
+
+
+WAKE_UP_FUNCTION = """DO $sqlqueue_do$ BEGIN
+IF pg_catalog.to_regprocedure('"public"."sqlqueue_wake_up"()') IS NULL THEN
+CREATE FUNCTION "public"."sqlqueue_wake_up"() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $sqlqueue_function$
+BEGIN
+    PERFORM pg_catalog.pg_notify(TG_ARGV[0], '');
+    RETURN NULL;
+END
+$sqlqueue_function$;
+END IF;
+EXCEPTION WHEN duplicate_function OR unique_violation THEN NULL;
+END $sqlqueue_do$;"""
 POSTGRESQL = [
     """CREATE TABLE "public"."Sales" (
     id uuid PRIMARY KEY,
@@ -74,6 +101,10 @@ POSTGRESQL = [
     seq bigserial NOT NULL UNIQUE
 );""",
     """CREATE INDEX "Sales_Expires" ON "public"."Sales" (expires) WHERE expires IS NOT NULL;""",
+    WAKE_UP_FUNCTION,
+    wake_up_trigger(
+        '"public"."Sales"', "541dc94ed59d6a61686e9fc83352a9fe", asking=6061222013939051105, sending=7525127709586008574
+    ),
 ]
 SQLITE = [
     """CREATE TABLE "Sales" (
@@ -109,6 +140,10 @@ DELAYED = {
     due timestamp with time zone NOT NULL
 ) WITH (fillfactor = 100);""",
         """CREATE INDEX "Sales.Delayed_Due" ON "public"."Sales.Delayed" (due);""",
+        WAKE_UP_FUNCTION,
+        wake_up_trigger(
+            '"public"."Sales.Delayed"', "520b8ff2e7be7f7f7395627a2306702b", asking=5911977209286786943, sending=8328671362604757035
+        ),
     ],
     "sqlite": [
         """CREATE TABLE "Sales.Delayed" (

@@ -175,7 +175,7 @@ class Command(SqlQueueCommand):
     def _check(self, settings: Settings, options: dict[str, Any]) -> None:
         tables = self._tables(settings, options)
         findings = inspect_tables(settings.database, tables, layout=settings.table_layout)
-        findings += inspect_wake_up_triggers(settings.database, self._wake_up_tables(settings, options))
+        findings += inspect_wake_up_triggers(settings.database, self._wake_up_tables(settings, options), findings)
         # The trigger is optional: its absence is a problem only with --wake-up.
         fine = {FindingKind.NON_UNICODE_HEADERS} if options["wake_up"] else _INFORMATION
         wrong = [finding for finding in findings if finding.kind not in fine]

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from sqlqueue_app.messages.errors import (
+    CannotConnect,
     ConnectionLost,
     ConstraintViolation,
     DatabaseError,
@@ -120,6 +121,8 @@ _NUMBERS: dict[int, type[DatabaseError]] = {
     547: ConstraintViolation,
 }
 _STATES: dict[str, type[DatabaseError]] = {
+    "28000": CannotConnect,
+    "08004": CannotConnect,
     "42S02": QueueNotFound,
     "40001": Deadlock,
     "HYT00": LockTimeout,
@@ -134,6 +137,8 @@ _STATES: dict[str, type[DatabaseError]] = {
 # ODBC drivers end each of the server's messages with its number, "... (208) (SQLExecDirectW)" or "... (208); [42000] ...": a
 # number elsewhere is part of a name or value.
 _NUMBER = re.compile(r"\((\d{1,6})\)(?= \(SQL\w+\)|; \[|\Z)")
+# Error 4060, whose SQLSTATE depends on the way of the login: 28000, or 42000 as of any statement. Its text in English.
+_NO_DATABASE = "requested by the login. The login failed"
 
 
 def error_kind(error: BaseException) -> type[DatabaseError] | None:
@@ -142,6 +147,8 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
     if module == "pyodbc":
         return _pyodbc_kind(error)
     if module == "mssql_python":
+        if _NO_DATABASE in str(error):
+            return CannotConnect
         known = _states_by_name(type(error).__module__).get(str(getattr(error, "driver_error", "")))
         return _NUMBERS.get(getattr(error, "sqlserver_number", 0), known)
     return None
@@ -150,7 +157,8 @@ def error_kind(error: BaseException) -> type[DatabaseError] | None:
 def lacks_number(error: BaseException) -> bool:
     """Whether the error is one of mssql-python whose kind its SQLSTATE does not tell: the driver drops the server's number."""
     is_its = type(error).__module__.partition(".")[0] == "mssql_python"
-    return is_its and not hasattr(error, "sqlserver_number") and error_kind(error) is None
+    # A statement is refused with the state of a login, too: error 911, for a database that does not exist.
+    return is_its and not hasattr(error, "sqlserver_number") and error_kind(error) in (None, CannotConnect)
 
 
 def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:
@@ -158,7 +166,7 @@ def _pyodbc_kind(error: BaseException) -> type[DatabaseError] | None:
     text = str(error.args[1]) if len(error.args) > 1 else ""
     if "(SQLDriverConnect)" in text:
         # The numbers are those of statements; and a login that took too long has the state of a statement that did.
-        return ConnectionLost if state == "HYT00" else _STATES.get(state)
+        return ConnectionLost if state == "HYT00" else CannotConnect if _NO_DATABASE in text else _STATES.get(state)
     for number in _NUMBER.findall(text):
         if int(number) in _NUMBERS:
             return _NUMBERS[int(number)]

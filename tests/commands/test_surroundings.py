@@ -62,6 +62,19 @@ def test_a_wrong_database_user_or_password_on_postgresql(
     assert line.endswith(reason + CANNOT_CONNECT)
 
 
+@pytest.mark.parametrize("command", [WORKER, SEND])
+@pytest.mark.parametrize("changed", [{"NAME": "no_such_database"}, {"USER": "nobody_known"}, {"PASSWORD": "wrong"}])
+def test_a_wrong_database_user_or_password_on_sqlserver(
+    sqlserver_database: QueueDatabase, command: tuple[str, ...], changed: dict[str, str]
+) -> None:
+    install(sqlserver_database)
+
+    line = refused(run(sqlserver_database, command, **changed), 1)
+
+    assert line.startswith("CommandError: failed to ")
+    assert line.endswith(CANNOT_CONNECT)
+
+
 def test_a_database_that_is_down(postgresql_database: QueueDatabase, postgresql_server: ThrowAwayServer) -> None:
     """A worker waits for it: tests/worker/test_outages.py."""
     install(postgresql_database)

@@ -13,6 +13,7 @@ from django.db import connections, transaction
 
 from sqlqueue_app.dialects.dialect import Rendered, dialect
 from sqlqueue_app.messages.errors import (
+    CannotConnect,
     ConnectionLost,
     ConstraintViolation,
     DatabaseError,
@@ -186,7 +187,7 @@ def test_a_login_that_fails(on_driver: QueueDatabase, wrong: dict[str, str]) -> 
     good = {name: connections.settings[on_driver.alias][name] for name in wrong}
     point(on_driver.alias, **wrong)
     try:
-        fails(ConnectionLost if "PORT" in wrong else DatabaseError, lambda: queue.send(rows(1)))
+        fails(ConnectionLost if "PORT" in wrong else CannotConnect, lambda: queue.send(rows(1)))
     finally:
         point(on_driver.alias, **good)
 

@@ -11,6 +11,7 @@ from mssql_python import exceptions as mssql_python_errors
 
 from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.messages.errors import (
+    CannotConnect,
     ConnectionLost,
     ConstraintViolation,
     DatabaseError,
@@ -48,6 +49,12 @@ PYODBC: list[tuple[str, str, type[DatabaseError] | None]] = [
     ("08001", f"{DRIVER}TCP Provider: Error code 0x2749 (10057) (SQLDriverConnect)", ConnectionLost),
     ("HYT00", f"{DRIVER}Query timeout expired (0) (SQLExecDirectW)", LockTimeout),
     ("HYT00", f"{DRIVER}Login timeout expired (0) (SQLDriverConnect)", ConnectionLost),
+    ("28000", f"{SERVER}Login failed for user 'shop'. (18456) (SQLDriverConnect)", CannotConnect),
+    (
+        "42000",
+        f'{SERVER}Cannot open database "no" requested by the login. The login failed. (4060) (SQLDriverConnect)',
+        CannotConnect,
+    ),
     ("42000", f"{SERVER}The SELECT permission was denied on the object 'Sales'. (229) (SQLExecDirectW)", PermissionDenied),
     ("42000", f"{SERVER}CREATE TABLE permission denied in database 'shop'. (262) (SQLExecDirectW)", PermissionDenied),
     ("42000", f"{SERVER}Incorrect syntax near 'FROM'. (156) (SQLExecDirectW)", None),
@@ -79,6 +86,8 @@ def test_errors_of_pyodbc(state: str, text: str, kind: type[DatabaseError] | Non
         ("08001", ConnectionLost),
         ("08003", ConnectionLost),
         ("23000", ConstraintViolation),
+        ("28000", CannotConnect),
+        ("08004", CannotConnect),
         ("42000", None),
         ("22001", None),
     ],
@@ -87,6 +96,11 @@ def test_errors_of_mssql_python(state: str, kind: type[DatabaseError] | None) ->
     """This driver keeps no SQLSTATE, so each state must still have a name of its own."""
     error: Any = mssql_python_errors.sqlstate_to_exception(state, f"{SERVER}whatever (1205) it says")
     assert SQLSERVER.error_kind(error) is kind
+
+
+def test_a_missing_database_of_a_login_has_the_state_of_any_statement() -> None:
+    text = f'{SERVER}Cannot open database "no" requested by the login. The login failed.'
+    assert SQLSERVER.error_kind(mssql_python_errors.sqlstate_to_exception("42000", text)) is CannotConnect
 
 
 @pytest.mark.parametrize("name", ["sqlserver", "postgresql", "sqlite"])

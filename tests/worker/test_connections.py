@@ -47,16 +47,17 @@ def send_numbers(bench: Bench, count: int) -> None:
     send_many("Test.Message", [{"n": n} for n in range(count)], to=address(bench, "Sales"))
 
 
-# Three receive threads, with the monitor of that model; the mover of delayed messages; the background jobs.
+# Three receive threads, with the monitor of that model; the mover of delayed messages; the background jobs; on PostgreSQL the listener.
 @pytest.mark.parametrize(("model", "held"), [("fixed", 3 + 2), ("adaptive", 3 + 2), ("monitor", 4 + 2)])
-def test_a_worker_holds_a_session_for_each_receive_thread_and_two(
+def test_a_worker_holds_a_session_for_each_receive_thread_and_two_or_three(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, held: int
 ) -> None:
     if bench.database.vendor == "sqlite":
         pytest.skip("a file has no sessions")
     monkeypatch.setattr("sqlqueue_app.receiving.background.ConnectionPool", partial(ConnectionPool, kept_seconds=0.5))
     monkeypatch.setattr("sqlqueue_app.receiving.instances.HEARTBEAT_SECONDS", 0.5)
-    bench.configure(MAX_CONCURRENCY=3, WAKE_UP=False)
+    bench.configure(MAX_CONCURRENCY=3)
+    held += bench.database.vendor == "postgresql"
     all_busy, go_on = threading.Barrier(4), threading.Event()
 
     @handles("Test.Message")

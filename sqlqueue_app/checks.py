@@ -252,7 +252,7 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
 
 def _not_woken(alias: str, reason: str) -> checks.CheckMessage:
     message = f"workers poll the queues in the database {alias!r} instead of being woken by new messages: {reason}"
-    hint = "install it, give the worker's alias the address of the server itself, or set WAKE_UP to False"
+    hint = "install psycopg[binary], give the worker's alias the address of the server itself, or set WAKE_UP to False"
     return checks.Info(message, hint=hint, id=NOT_WOKEN)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from django.db import transaction
@@ -307,8 +307,10 @@ class WatchedFile:
 
 def can_listen(alias: str) -> bool:
     """Whether this process can hear of new rows in the database of the alias. PostgreSQL needs psycopg 3 for it."""
-    vendor = connection_of(alias).vendor
-    return vendor == "sqlite" or (vendor == "postgresql" and find_spec("psycopg") is not None)
+    connection: Any = connection_of(alias)
+    if connection.vendor == "postgresql":
+        return connection.Database is sys.modules.get("psycopg")
+    return bool(connection.vendor == "sqlite")
 
 
 def why_not_woken(alias: str) -> str | None:

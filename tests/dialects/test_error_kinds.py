@@ -100,7 +100,8 @@ def test_errors_of_mssql_python(state: str, kind: type[DatabaseError] | None) ->
 
 def test_a_missing_database_of_a_login_has_the_state_of_any_statement() -> None:
     text = f'{SERVER}Cannot open database "no" requested by the login. The login failed.'
-    assert SQLSERVER.error_kind(mssql_python_errors.sqlstate_to_exception("42000", text)) is CannotConnect
+    error: Any = mssql_python_errors.sqlstate_to_exception("42000", text)
+    assert SQLSERVER.error_kind(error) is CannotConnect
 
 
 @pytest.mark.parametrize("name", ["sqlserver", "postgresql", "sqlite"])

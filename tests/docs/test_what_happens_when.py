@@ -22,7 +22,7 @@ TESTS: dict[str, list[str]] = {
     ],
     "a route to an endpoint whose queue does not exist": [
         "conf/test_nothing_silent.py::test_sending_by_a_wrong_route_names_the_route_and_the_near_miss",
-        "conf/test_nothing_silent.py::test_a_check_without_databases_opens_none_and_names_near_misses",
+        "conf/test_nothing_silent.py::test_a_check_without_a_database_names_near_misses",
         "conf/test_nothing_silent.py::test_a_check_of_the_database_names_each_queue_that_is_nowhere",
     ],
     "`context.send()` or `context.reply()` to one": [

@@ -276,7 +276,8 @@ def test_the_check_says_why_nobody_can_be_woken(
     if "pooler" in reason:
         monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
     else:
-        monkeypatch.setattr(announcements, "find_spec", lambda _: None)
+        # As where the other psycopg is what Django has found.
+        monkeypatch.setattr(postgresql_database.connection, "Database", object())
     found = {message.id: message for message in check_tables(databases=["postgresql"])}
     assert reason in found["sqlqueue.I033"].msg
     assert "sqlqueue.I031" not in found

@@ -47,7 +47,7 @@ def send_numbers(bench: Bench, count: int) -> None:
     send_many("Test.Message", [{"n": n} for n in range(count)], to=address(bench, "Sales"))
 
 
-# Three receive threads, with the monitor of that model; the mover of delayed messages; the background jobs; on PostgreSQL the listener.
+# Three receive threads, with the monitor of that model; the mover of delayed messages; the jobs; the listener of PostgreSQL.
 @pytest.mark.parametrize(("model", "held"), [("fixed", 3 + 2), ("adaptive", 3 + 2), ("monitor", 4 + 2)])
 def test_a_worker_holds_a_session_for_each_receive_thread_and_two_or_three(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, model: str, held: int

@@ -15,6 +15,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from tests.commands.running import Ran, refused
+from tests.support import sqlserver
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
 from tests.support.postgresql import ThrowAwayServer
@@ -62,6 +63,7 @@ def test_a_wrong_database_user_or_password_on_postgresql(
     assert line.endswith(reason + CANNOT_CONNECT)
 
 
+@pytest.mark.skipif(not sqlserver.is_named(), reason=f"{sqlserver.URL_VARIABLE} is not set")
 @pytest.mark.parametrize("command", [WORKER, SEND])
 @pytest.mark.parametrize("changed", [{"NAME": "no_such_database"}, {"USER": "nobody_known"}, {"PASSWORD": "wrong"}])
 def test_a_wrong_database_user_or_password_on_sqlserver(

@@ -1,4 +1,6 @@
-"""What waking a worker costs the senders: pgbench inserts messages, each in a transaction of its own, and a worker handles them.
+"""What waking a worker costs the senders: each message is a transaction of its own, and a worker handles them.
+
+Senders are processes that call `send()`, as users do, and clients of pgbench, which spend next to nothing on a message themselves.
 
 A transaction that notifies holds one lock of the whole server while it commits, so that notifications come in the order of the
 commits: senders that would share a wait for the disk wait one after the other. So our trigger notifies only while a worker asks for
@@ -9,9 +11,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 from benchmarks import messages
 from benchmarks.databases import QUEUE, PostgreSQL
@@ -23,6 +28,7 @@ from sqlqueue_app.dialects.schema import create_wake_up_trigger, wake_up_channel
 from sqlqueue_app.messages.addresses import QueueAddress
 
 CLIENTS = (1, 8)
+PROCESSES = 8
 _POSTGRESQL = dialect("postgresql")
 _ADDRESS = QueueAddress(QUEUE, "public", form="postgresql")
 _TABLE = _POSTGRESQL.qualified(_ADDRESS)
@@ -33,10 +39,14 @@ def plan(database: PostgreSQL, *, rows: int) -> Plan:
     program = find_pgbench(database.programs)
     ways = (("polled", "to a worker that polls"), ("woken", "to a worker that is woken"), ("always", "with every commit announced"))
     kinds = [
+        Kind(f"send.{way}", f"{PROCESSES} processes, send() {name}", _measure(database, way, partial(_send_all, rows=rows)))
+        for way, name in ways
+    ]
+    kinds += [
         Kind(
             f"{way}.{clients}",
-            f"{clients} sender{'s' if clients > 1 else ''} {name}",
-            _measure(program, database, way, clients, rows) if program else None,
+            f"pgbench, {clients} client{'s' if clients > 1 else ''} {name}",
+            _measure(database, way, partial(_insert_all, program, clients=clients, rows=rows)) if program else None,
             note="" if program else MISSING,
         )
         for clients in CLIENTS
@@ -45,18 +55,45 @@ def plan(database: PostgreSQL, *, rows: int) -> Plan:
     return Plan("announcing", "sending to a worker that is woken", database.name, kinds, {"messages": rows})
 
 
-def _measure(program: str, database: PostgreSQL, way: str, clients: int, rows: int) -> Callable[[], Measured]:
+def _measure(database: PostgreSQL, way: str, send: Callable[[PostgreSQL], float]) -> Callable[[], Measured]:
     def measure() -> Measured:
         database.fill(0)
         polls = way == "polled"
         environment = database.environment(QUEUE, WAKE_UP=not polls)
         with _trigger(database, way), running_worker(environment, "worker_started" if polls else "wake_up_on"):
-            return Measured(_send(program, database, clients, rows))
+            return Measured(send(database))
 
     return measure
 
 
-def _send(program: str, database: PostgreSQL, clients: int, rows: int) -> float:
+def _send_all(database: PostgreSQL, *, rows: int) -> float:
+    """Messages per second of processes that call `send()`, from when all are ready until the last has ended."""
+    command = [sys.executable, "-m", "benchmarks.sender_process", str(rows // PROCESSES)]
+    with ExitStack() as stack:
+        senders = [
+            stack.enter_context(
+                subprocess.Popen(command, env=database.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(PROCESSES)
+        ]
+        for sender in senders:
+            if _line(sender) != "ready":
+                raise RuntimeError("a process that sends has ended")
+        begin = time.monotonic()
+        for sender in senders:
+            assert sender.stdin is not None
+            sender.stdin.write("\n")
+            sender.stdin.flush()
+        ends = [float(_line(sender)) for sender in senders]
+    return rows // PROCESSES * PROCESSES / (max(ends) - begin)
+
+
+def _line(sender: subprocess.Popen[str]) -> str:
+    assert sender.stdout is not None
+    return sender.stdout.readline().strip()
+
+
+def _insert_all(program: str, database: PostgreSQL, *, clients: int, rows: int) -> float:
     # In hexadecimal digits: pgbench would take a colon in JSON for the beginning of a variable.
     headers, body = messages.stored_headers().encode().hex(), messages.stored_body().hex()
     values = f"gen_random_uuid(), convert_from(decode('{headers}', 'hex'), 'UTF8'), decode('{body}', 'hex')"

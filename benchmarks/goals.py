@@ -49,7 +49,9 @@ def verdicts(sections: Sequence[Section], database: str) -> list[Verdict]:
         _ratio(find, "1,000,000 waiting: ≥ 0.95 of 1,000 waiting", "backlog", "depth.1000000", "depth.1000", 0.95),
         _ratio(find, "200,000 dead rows: ≥ 0.9 of none", "backlog", "dead.some", "dead.none", 0.9),
         _ratio(find, "100,000 delayed messages: ≥ 0.9 of none", "delayed", "waiting.100000", "waiting.0", 0.9),
-        _ratio(find, "8 senders to a worker that is woken: ≥ 0.95 of polled", "announcing", "woken.8", "polled.8", 0.95),
+        _ratio(
+            find, "8 processes send() to a worker that is woken: ≥ 0.95 of polled", "announcing", "send.woken", "send.polled", 0.95
+        ),
         _below(find, "commit to handler when idle, p50: < 10 ms", "idle", "idle.p50", 10.0),
         _below(find, "commit to handler when idle, p99: < 50 ms", "idle", "idle.p99", 50.0),
         _below(find, "statements of an idle endpoint: ≤ 2 a second", "idle", "idle.statements", 2.0, inclusive=True),

@@ -111,6 +111,7 @@ class ListeningConnection:
         self._task: asyncio.Task[Any] | None = None
         self._is_interrupted = False
         self._asking: set[str] = set()
+        self._session = 0
 
     def interrupt(self) -> None:
         """End the wait that goes on, and every later one: they raise Interrupted."""
@@ -133,7 +134,7 @@ class ListeningConnection:
         """
         statement = self._dialect.statement("wake_up_triggers", trigger=f"'{TRIGGER}'")
         found = self._ask(statement.sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})])
-        if any(session != self._connection.info.backend_pid for _, _, session in found):
+        if any(session != self._session for _, _, session in found):
             return frozenset()
         return frozenset(channel for channel, has_trigger, _ in found if has_trigger)
 
@@ -183,6 +184,8 @@ class ListeningConnection:
 
         # Nothing is prepared: a pooler may give each statement another session.
         self._connection = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+        # Asked for here, where no `interrupt` can close the connection in between.
+        self._session = self._connection.info.backend_pid
 
     async def _rows(self, statement: str, values: Sequence[str] | None) -> list[tuple[Any, ...]]:
         cursor = await self._connection.execute(statement, values)

@@ -89,8 +89,24 @@ def test_behind_a_pooler_nothing_rests(bench: Bench, monkeypatch: pytest.MonkeyP
     table = bench.table("Sales").qualified
     with Line(bench, "Sales") as line:
         assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == {wake_up_channel(table)}
-        monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
+    monkeypatch.setattr(ConnectionInfo, "backend_pid", 1)
+    with Line(bench, "Sales") as line:
         assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == frozenset()
+
+
+def test_a_stop_between_an_answer_and_its_use_does_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(bench)
+    table = bench.table("Sales").qualified
+    with Line(bench, "Sales") as line:
+        answer = line.connection._ask
+
+        def interrupted(*arguments: Any) -> list[tuple[Any, ...]]:
+            found = answer(*arguments)
+            line.connection._connection.pgconn.finish()
+            return found
+
+        monkeypatch.setattr(line.connection, "_ask", interrupted)
+        assert line.connection.channels_with_trigger({table: wake_up_channel(table)}) == {wake_up_channel(table)}
 
 
 def test_many_announcements_wake_without_an_answer_being_lost(bench: Bench) -> None:

@@ -200,7 +200,7 @@ def slow(message, context):
 def test_a_worker_on_postgresql_is_woken_without_any_setting(postgresql_project: Project) -> None:
     project = postgresql_project
     project.manage("migrate")
-    project.manage("shell", "-c", block_with("send(PlaceOrder", "python").text)
     with project.worker():
+        poll_until(lambda: "[event=wake_up_on" in project.log(), deadline=120, what="the worker listens")
+        project.manage("shell", "-c", block_with("send(PlaceOrder", "python").text)
         poll_until(lambda: "order 42 for 9.90" in project.log(), deadline=120, what="the order is handled")
-        assert "[event=wake_up_on" in project.log()

@@ -233,15 +233,15 @@ def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[check
     alias = settings.database
     try:
         tables = planned_tables(settings, dialect_of(alias), current_catalog(connection_of(alias)))
-        findings = inspect_tables(alias, tables, layout=settings.table_layout)
-        woken = wake_up_tables(settings, dialect_of(alias))
-        reason = why_not_woken(alias) if woken else None
-        triggers = [] if reason else inspect_wake_up_triggers(alias, woken, findings)
+        findings = found = inspect_tables(alias, tables, layout=settings.table_layout)
         if settings.install_after_migrate and sys.argv[1:2] == ["migrate"]:
             # The command that runs this check makes them next.
             findings = [finding for finding in findings if finding.kind is not FindingKind.MISSING]
         if findings and all(finding.kind is FindingKind.MISSING for finding in findings) and not _migrated():
             return [_never_migrated(alias, findings)]
+        woken = wake_up_tables(settings, dialect_of(alias))
+        reason = why_not_woken(alias) if woken else None
+        triggers = [] if reason else inspect_wake_up_triggers(alias, woken, found)
     except ConfigurationError:
         return []  # check_names reports it
     except (DatabaseError, DjangoDatabaseError) as error:

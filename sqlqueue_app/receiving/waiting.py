@@ -387,7 +387,7 @@ class _Channel:
 
 
 class WakeUpListener:
-    """Listens for the queues of one process on one connection of its own, in one thread. Started once; `join` after the stop.
+    """Listens for the queues of one process on one connection of its own, in one thread.
 
     It asks senders to announce what they send only while messages come seldom, and enables push when all senders are asked
     (docs/internals/performance.md#announcements). A lost connection is reopened, with a back-off. Without push the receivers poll
@@ -414,13 +414,15 @@ class WakeUpListener:
         self._thread = threading.Thread(target=self._run, name="sqlqueue-wake-up")
         stop.subscribe(self._line.interrupt)
 
-    def start(self) -> None:
-        """Start the thread; it returns before anything is connected."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """While open, the thread listens; nothing is connected yet at the beginning. At the end the stop is set, and all is closed."""
         self._thread.start()
-
-    def join(self) -> None:
-        """Wait until the thread and its connection are gone."""
-        self._thread.join()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -493,7 +495,7 @@ class WakeUpListener:
     def _push(self, channel: _Channel, enabled: bool) -> None:
         if channel.woken.push_enabled != enabled:
             channel.woken.push_enabled = enabled
-            # What was committed before is announced to nobody, and without push idle threads must keep polling.
+            # No announcement comes for what was committed before, and without push idle threads must keep polling.
             channel.woken.wake_all()
 
     def _end_push(self) -> None:
@@ -536,13 +538,8 @@ def listening(alias: str, wake_ups: Iterable[WakeUp | None], stop: StopSignal, *
     if not known:
         yield
         return
-    listener = WakeUpListener(alias, known, stop)
-    listener.start()
-    try:
+    with WakeUpListener(alias, known, stop).running():
         yield
-    finally:
-        stop.set()
-        listener.join()
 
 
 # A turn is for batches that take a few milliseconds. A longer one waits for something, and others can work meanwhile.

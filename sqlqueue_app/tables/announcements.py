@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from sqlqueue_app.dialects.dialect import Dialect, dialect
+from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect
 from sqlqueue_app.dialects.schema import (
     TRIGGER,
     PlannedTable,
@@ -22,7 +22,6 @@ from sqlqueue_app.dialects.schema import (
     wake_up_channel,
     wake_up_locks,
 )
-from sqlqueue_app.messages.addresses import QueueAddress
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind
@@ -39,18 +38,14 @@ def install_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[Pla
     """
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
-    return [table for table in tables if _install(connection, dialect, table.address)]
-
-
-def _install(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
-    with database_errors(dialect, f"add the wake-up trigger to {dialect.qualified(address)}"):
-        if _has_trigger(connection, dialect, address):
-            return False
-        with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
-            cursor.execute(dialect.script("limit_lock_wait", milliseconds=str(int(LOCK_SECONDS * 1000))))
-            for statement in create_wake_up_trigger(dialect, address):
-                cursor.execute(statement)
-    return True
+    lacking = _without_trigger(connection, dialect, tables)
+    for table in lacking:
+        with database_errors(dialect, f"add the wake-up trigger to {dialect.qualified(table.address)}"):
+            with transaction.atomic(using=alias), connection.cursor() as cursor:
+                cursor.execute(dialect.script("limit_lock_wait", milliseconds=str(int(LOCK_SECONDS * 1000))))
+                for statement in create_wake_up_trigger(dialect, table.address):
+                    cursor.execute(statement)
+    return lacking
 
 
 def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable], others: Iterable[Finding]) -> list[Finding]:
@@ -62,22 +57,26 @@ def inspect_wake_up_triggers(alias: str, tables: list[PlannedTable], others: Ite
     dialect = dialect_of_connection(connection)
     wrong = {each.table for each in others if each.kind in {FindingKind.MISSING, FindingKind.MISMATCH}}
     found = []
-    for table in tables:
+    for table in _without_trigger(connection, dialect, [table for table in tables if table not in wrong]):
         qualified = dialect.qualified(table.address)
-        with database_errors(dialect, f"look for the wake-up trigger of {qualified}"):
-            lacks = table not in wrong and not _has_trigger(connection, dialect, table.address)
-        if lacks:
-            text = f"table {qualified} has no wake-up trigger: workers look into it up to each second instead of being woken"
-            sql = ";\n".join(create_wake_up_trigger(dialect, table.address)) + ";"
-            found.append(Finding(FindingKind.NO_WAKE_UP_TRIGGER, table, qualified, text, sql))
+        text = f"table {qualified} has no wake-up trigger: workers look into it up to each second instead of being woken"
+        sql = ";\n".join(create_wake_up_trigger(dialect, table.address)) + ";"
+        found.append(Finding(FindingKind.NO_WAKE_UP_TRIGGER, table, qualified, text, sql))
     return found
 
 
-def _has_trigger(connection: BaseDatabaseWrapper, dialect: Dialect, address: QueueAddress) -> bool:
-    qualified = dialect.qualified(address)
-    statement = dialect.statement("wake_up_trigger_exists")
-    values = {"table": qualified, "trigger": TRIGGER, "channel": wake_up_channel(qualified)}
-    return bool(fetch_all(connection, statement, **values)[0][0])
+def _without_trigger(connection: BaseDatabaseWrapper, dialect: Dialect, tables: list[PlannedTable]) -> list[PlannedTable]:
+    if not tables:
+        return []
+    channels = {wake_up_channel(qualified): qualified for qualified in (dialect.qualified(table.address) for table in tables)}
+    with database_errors(dialect, "look for wake-up triggers"):
+        found = fetch_all(connection, _trigger_statement(dialect), tables=json.dumps(channels))
+    lacking = {channels[channel] for channel, has_trigger, _ in found if not has_trigger}
+    return [table for table in tables if dialect.qualified(table.address) in lacking]
+
+
+def _trigger_statement(dialect: Dialect) -> Rendered:
+    return dialect.statement("wake_up_triggers", trigger=f"'{TRIGGER}'")
 
 
 # For a connection where the alias sets no connect_timeout, and for an answer.
@@ -132,8 +131,9 @@ class ListeningConnection:
         None of them where a pooler stands between us and the server: it may hand our session to others, and what is announced then
         reaches nobody.
         """
-        statement = self._dialect.statement("wake_up_triggers", trigger=f"'{TRIGGER}'")
-        found = self._ask(statement.sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})])
+        found = self._ask(
+            _trigger_statement(self._dialect).sql, [json.dumps({channel: qualified for qualified, channel in tables.items()})]
+        )
         if any(session != self._session for _, _, session in found):
             return frozenset()
         return frozenset(channel for channel, has_trigger, _ in found if has_trigger)

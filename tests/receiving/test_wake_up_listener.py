@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -62,9 +61,7 @@ def test_the_listener_sees_a_trigger_come_and_go(
 ) -> None:
     wake_up, stop = listened
     execute(bench.database, "DROP FUNCTION sqlqueue_wake_up() CASCADE")
-    listener = WakeUpListener(bench.database.alias, [wake_up], stop, find_seconds=0.05)
-    listener.start()
-    try:
+    with WakeUpListener(bench.database.alias, [wake_up], stop, find_seconds=0.05).running():
         poll_until(lambda: "wake_up_without_trigger" in events())
         call_command("sqlqueue_install", "--wake-up", verbosity=0)
         poll_until(lambda: wake_up.push_enabled)
@@ -76,9 +73,6 @@ def test_the_listener_sees_a_trigger_come_and_go(
         resting.join(60)  # it must poll again
         assert not resting.is_alive()
         assert not wake_up.push_enabled
-    finally:
-        stop.set()
-        listener.join()
     assert events().count("wake_up_without_trigger") == 2
 
 
@@ -218,7 +212,7 @@ def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_whi
     stop, clock = StopSignal(), ManualClock()
     wake_up = WakeUp("Sales", bench.table("Sales").qualified, stop, clock=clock)
     # By its clock all announcements come at once.
-    with closing_listener(WakeUpListener(bench.database.alias, [wake_up], stop, clock=lambda: 0.0), stop):
+    with WakeUpListener(bench.database.alias, [wake_up], stop, clock=lambda: 0.0).running():
         poll_until(lambda: wake_up.push_enabled)
         for number in range(2000):
             by_own_send(bench, number)
@@ -240,16 +234,6 @@ def test_a_crowd_of_messages_is_not_announced_until_polls_find_nothing_for_a_whi
         wake_up.looked(False)
         poll_until(lambda: wake_up.push_enabled)
         assert asks(bench)
-
-
-@contextmanager
-def closing_listener(listener: WakeUpListener, stop: StopSignal) -> Iterator[None]:
-    listener.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        listener.join()
 
 
 def test_an_error_of_ours_stops_the_worker_loudly(

@@ -32,17 +32,6 @@ WHEN (
 )
 EXECUTE FUNCTION {function}({channel});
 
--- name: wake_up_trigger_exists
--- Of this name, enabled, on condition, and for this channel: one that came with a renamed table announces on the channel of the old name.
-SELECT count(*)
-FROM pg_trigger
-WHERE
-    tgrelid = to_regclass(CAST(:table AS text))
-    AND tgname = CAST(:trigger AS text)
-    AND tgenabled IN ('O', 'A')
-    AND tgqual IS NOT NULL
-    AND tgargs = convert_to(CAST(:channel AS text), 'UTF8') || decode('00', 'hex');
-
 -- name: limit_lock_wait
 SET LOCAL lock_timeout = {milliseconds};
 
@@ -50,7 +39,8 @@ SET LOCAL lock_timeout = {milliseconds};
 LISTEN {channel};
 
 -- name: wake_up_triggers
--- Of many tables at once, a JSON object of quoted names by channel: who has the trigger, and which session answers.
+-- Of many tables at once, a JSON object of quoted names by channel: who has the trigger, and which session answers. It counts of this
+-- name, enabled, on condition, and for this channel: one that came with a renamed table announces on the channel of the old name.
 SELECT wanted.key, CASE WHEN pg_trigger.oid IS NULL THEN 0 ELSE 1 END, pg_backend_pid()
 FROM json_each_text(CAST(:tables AS json)) AS wanted
 LEFT JOIN pg_trigger

@@ -35,7 +35,7 @@ _TABLE = _POSTGRESQL.qualified(_ADDRESS)
 
 
 def plan(database: PostgreSQL, *, rows: int) -> Plan:
-    """Messages per second of 1 and 8 senders to a worker that polls, that is woken, and that is told of every single one."""
+    """Messages per second of 1 and 8 senders: the worker polls, is woken, or gets a notification for every commit."""
     program = find_pgbench(database.programs)
     ways = (("polled", "to a worker that polls"), ("woken", "to a worker that is woken"), ("always", "with every commit announced"))
     kinds = [

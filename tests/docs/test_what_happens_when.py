@@ -78,7 +78,7 @@ TESTS: dict[str, list[str]] = {
         "receiving/test_requests.py::test_refused_inside_of_a_transaction",
         "receiving/test_requests.py::test_refused_inside_of_a_handler",
     ],
-    "nobody answers in time": [
+    "no reply arrives in time": [
         "receiving/test_requests.py::test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted"
     ],
     # a handler is wrong

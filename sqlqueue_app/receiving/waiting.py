@@ -416,7 +416,7 @@ class WakeUpListener:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, the thread listens; nothing is connected yet at the beginning. At the end the stop is set, and all is closed."""
+        """While open, the thread listens, once it has connected. At the end the stop is set and the connection closed."""
         self._thread.start()
         try:
             yield

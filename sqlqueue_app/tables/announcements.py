@@ -40,11 +40,11 @@ def install_wake_up_triggers(alias: str, tables: list[PlannedTable]) -> list[Pla
     dialect = dialect_of_connection(connection)
     lacking = _without_trigger(connection, dialect, tables)
     for table in lacking:
-        with database_errors(dialect, f"add the wake-up trigger to {dialect.qualified(table.address)}"):
-            with transaction.atomic(using=alias), connection.cursor() as cursor:
-                cursor.execute(dialect.script("limit_lock_wait", milliseconds=str(int(LOCK_SECONDS * 1000))))
-                for statement in create_wake_up_trigger(dialect, table.address):
-                    cursor.execute(statement)
+        doing = f"add the wake-up trigger to {dialect.qualified(table.address)}"
+        with database_errors(dialect, doing), transaction.atomic(using=alias), connection.cursor() as cursor:
+            cursor.execute(dialect.script("limit_lock_wait", milliseconds=str(int(LOCK_SECONDS * 1000))))
+            for statement in create_wake_up_trigger(dialect, table.address):
+                cursor.execute(statement)
     return lacking
 
 

@@ -39,9 +39,9 @@ from sqlqueue_app.browsing.analytics import (
     resample,
 )
 from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart
-from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
 from sqlqueue_app.dashboard.formats import number, precise_duration, rate, size, stamp, stamp_of, whole
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
 from sqlqueue_app.lake.search import INSTALL
 from sqlqueue_app.lake.sketches import from_json, quantile

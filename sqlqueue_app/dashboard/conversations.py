@@ -29,9 +29,9 @@ from sqlqueue_app.browsing.conversations import (
     read_conversation,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failures import READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, precise_duration, stamp, stamp_of
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue

@@ -20,9 +20,9 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.actions import Action
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of
-from sqlqueue_app.dashboard.endpoint_actions import endpoint_action_pages, endpoint_buttons, instance_buttons
-from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
     Grade,
@@ -35,6 +35,7 @@ from sqlqueue_app.dashboard.formats import (
     rate,
     whole,
 )
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, path_of
@@ -73,12 +74,14 @@ class History:
 class EndpointAdmin(PageAdmin):
     """The pages of endpoints. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return ENDPOINT_ACTIONS
+
     def pages(self) -> list[URLPattern]:
-        """The list of endpoints, one endpoint, the actions."""
+        """The list of endpoints, one endpoint."""
         return [
             self.readonly_view("", self.changelist_view),
             self.readonly_view("<str:name>/", self.endpoint_view, "endpoint"),
-            *endpoint_action_pages(self),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -122,6 +124,13 @@ def stamp(instant: datetime) -> Stamp:
 def stamp_of(instant: datetime | None) -> Stamp | None:
     """Like `stamp`, for a column that may be empty."""
     return None if instant is None else stamp(instant)
+
+
+def stamp_html(instant: datetime) -> SafeString:
+    """An instant as a ``time`` element, with UTC as its title."""
+    found = stamp(instant)
+    parts = format_html_join(" ", '<span class="sq-nowrap">{}</span>', ((found.date,), (found.time,)))
+    return format_html('<time datetime="{}" title="{}">{}</time>', found.iso, found.utc, parts)
 
 
 WORKER_COMMAND = "python manage.py run_sqlqueue_worker"

@@ -33,7 +33,7 @@ from sqlqueue_app.dashboard.formats import (
     stamp,
     whole,
 )
-from sqlqueue_app.dashboard.history import EventRow, event_row
+from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
@@ -75,8 +75,8 @@ class _Managed:
     failed: Number | None = None
     running: int = 0
     minimums: Mapping[str, int] = field(default_factory=dict)
-    actions: Sequence[tuple[OperatorAction, Stamp]] = ()
-    events: Sequence[EventRow] = ()
+    actions: Sequence[OperatorAction] = ()
+    events: Sequence[Event] = ()
     results: CheckResults = field(default_factory=CheckResults)
     charts: Sequence[Chart] = ()
 
@@ -109,9 +109,9 @@ class DashboardAdmin(PageAdmin):
             charts=managed.charts,
             period=period_of(request),
             periods=PERIODS,
-            events=managed.events,
+            events=EventAdmin(Event, self.admin_site).table(request, managed.events) if managed.events else None,
             events_url=self.url_of(Event),
-            actions=managed.actions,
+            actions=ActionAdmin(OperatorAction, self.admin_site).table(request, managed.actions) if managed.actions else None,
             actions_url=self.url_of(OperatorAction),
         )
 
@@ -133,8 +133,8 @@ class DashboardAdmin(PageAdmin):
                 bounded_number(count, exact=exact),
                 running,
                 minimums,
-                [(action, stamp(action.at)) for action in actions],
-                [event_row(self, each) for each in events],
+                list(actions),
+                list(events),
                 read_results(alias, now),
                 _charts(alias, wanted, period, now),
             )

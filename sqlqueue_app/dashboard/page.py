@@ -1,4 +1,4 @@
-"""The base of every page: URLs, permission, context and navigation, error pages, keyset pagination, and days in query strings.
+"""The base of every page: URLs, permission, context and navigation, error pages.
 
 Any table name can be a queue name in a URL, slashes and dots included.
 """
@@ -6,9 +6,9 @@ Any table name can be a queue name in a URL, slashes and dots included.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import date
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,14 +18,13 @@ from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -59,6 +58,8 @@ from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
 
 if TYPE_CHECKING:
+    from sqlqueue_app.dashboard.actions import Action
+
     _ModelAdmin = admin.ModelAdmin[Model]
 else:
     _ModelAdmin = admin.ModelAdmin
@@ -85,16 +86,20 @@ class ReadOnlyAdmin(_ModelAdmin):
 class PageAdmin(ReadOnlyAdmin):
     """A ModelAdmin with pages of our own, for staff with the permission to view queues.
 
-    Subclasses return their pages from `pages()`.
+    Subclasses return their pages from `pages()`, and their actions from `action_classes()`.
     """
 
     def pages(self) -> list[URLPattern]:
         """The pages, made with `readonly_view` and `action_view`; the first is the target of the menu."""
         raise NotImplementedError
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        """The actions, whose pages come before the others in the resolver."""
+        return ()
+
     def get_urls(self) -> list[URLPattern]:
         """Only our pages: those of ModelAdmin would need a table."""
-        return self.pages()
+        return [*(action.url_pattern(self) for action in self.action_classes()), *self.pages()]
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """The permission that all pages need."""
@@ -162,17 +167,13 @@ class PageAdmin(ReadOnlyAdmin):
         crumbs = self.crumbs(*crumbs)
         return page(self.admin_site, request, "problem", title=title, text=text, status=status, crumbs=crumbs, problem=problem)
 
-    def missing(self, request: HttpRequest, title: str, text: str) -> HttpResponse:
-        """An error page for an object that is not there, HTTP 404."""
-        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
-
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
         name = capfirst(str(self.opts.verbose_name_plural))
         return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
-        """The view for staff with the permission; an unavailable database becomes an error page."""
+        """The view for staff with the permission; Http404 and an unavailable database become error pages."""
 
         def permitted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if not self.has_view_permission(request):
@@ -181,8 +182,11 @@ class PageAdmin(ReadOnlyAdmin):
                 if is_live(request):
                     return live_answers.answer(request, lambda: view(request, *args, **kwargs))
                 return view(request, *args, **kwargs)
-            except ConfigurationError as error:
-                return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)
+            except (Http404, ConfigurationError) as error:
+                is_missing = isinstance(error, Http404)
+                title = _("Not found") if is_missing else _("The settings are wrong")
+                status, crumbs = (404, (Crumb(title),)) if is_missing else (500, ())
+                return self.problem(request, title=title, text=str(error), status=status, crumbs=crumbs)
 
         checked = self.admin_site.admin_view(require_http_methods(methods)(permitted))
 
@@ -354,85 +358,9 @@ def name_of_path(path: str, names: Iterable[str]) -> str | None:
     return by_path.get(path) or next((name for name in (path, unquote(path)) if name in known), None)
 
 
-# --- Keyset pagination ------------------------------------------------------------------------------------------------
-
-_LARGEST_KEY: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class KeysetPage:
-    """The rows of one page, and the query strings of the first and next page, None if there is none."""
-
-    rows: list[Any]
-    first_query: str | None
-    next_query: str | None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the first page."""
-        return self.first_query is None
-
-    def links(self) -> dict[str, Any]:
-        """Template variables for the links to other pages."""
-        return {"first_query": self.first_query, "next_query": self.next_query}
-
-
-def keyset_page(request: HttpRequest, found: QuerySet[Any], instant: str, *, size: int) -> KeysetPage:
-    """At most `size` rows behind the row whose key is in `before`; the first page without a valid key.
-
-    `found` must be ordered by `instant` and key, both descending. Two statements, one for the first page.
-    """
-    last = _row(found, request.GET.get("before", ""))
-    if last is not None:
-        at = getattr(last, instant)
-        found = found.filter(Q(**{f"{instant}__lt": at}) | Q(**{instant: at}, pk__lt=last.pk))
-    rows = list(found[: size + 1])
-    query = request.GET.copy()
-    query.pop("before", None)
-    following = query.copy()
-    if len(rows) > size:
-        following["before"] = str(rows[size - 1].pk)
-    return KeysetPage(rows[:size], None if last is None else query.urlencode(), following.urlencode() if len(rows) > size else None)
-
-
-def _row(found: QuerySet[Any], text: str) -> Model | None:
-    """The row with this key, whatever the filter."""
-    if not text:
-        return None
-    try:
-        key = found.model._meta.pk.to_python(text)
-    except ValidationError:
-        return None
-    if isinstance(key, int) and not 0 <= key <= _LARGEST_KEY:
-        return None
-    row: Model | None = found.model._default_manager.using(found.db).filter(pk=key).first()
-    return row
-
-
-# --- Days in query strings --------------------------------------------------------------------------------------------
-
-
 def day_of(text: str) -> date | None:
     """Parse a day; None if invalid."""
     try:
         return parse_date(text)
     except ValueError:
         return None
-
-
-def within(column: str, since: date | None, until: date | None) -> Q:
-    """The condition that an instant is on one of these days, both inclusive; None is unbounded."""
-    found = Q()
-    if since is not None:
-        found &= Q(**{f"{column}__gte": _begin(since)})
-    if until is not None and until < date.max:
-        found &= Q(**{f"{column}__lt": _begin(until + timedelta(days=1))})
-    return found
-
-
-def _begin(day: date) -> datetime:
-    begin = datetime.combine(day, time())
-    try:
-        return timezone.make_aware(begin)
-    except OverflowError:  # at the ends of time
-        return begin.replace(tzinfo=timezone.get_default_timezone())

@@ -161,7 +161,7 @@ def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase
     assert "within 10 seconds" in Markup(asking).text()
     assert not Instance.objects.filter(paused=True).exists()
     done = client.post(f"{SALES}pause/", CONFIRMED, follow=True).content.decode()
-    assert "1 process was asked." in Markup(done).text()
+    assert "Pause requested for 1 process." in Markup(done).text()
     assert "Pausing asked to pause; follows at its next heartbeat, within " in Markup(done).text()
     held.write_paused(True)
     assert "Sales Paused" in page().text()
@@ -175,15 +175,26 @@ def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase
     ]
 
 
-@pytest.mark.parametrize("wanted", ["0", "-1", "1001", "x", "", "1.5", "٣", "99999999999"])
-def test_a_wrong_concurrency_is_refused_with_what_was_expected(sqlite_database: QueueDatabase, wanted: str) -> None:
+WRONG_NUMBERS = {
+    "x": "Enter a whole number.",
+    "1.5": "Enter a whole number.",
+    "-1": "Ensure this value is greater than or equal to",
+    "1001": "Ensure this value is less than or equal to 1000.",
+    "99999999999": "Ensure this value is less than or equal to 1000.",
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [*WRONG_NUMBERS.items(), ("0", WRONG_NUMBERS["-1"]), ("", "This field is required.")]
+)
+def test_a_wrong_concurrency_is_refused_with_what_was_expected(sqlite_database: QueueDatabase, wanted: str, expected: str) -> None:
     install(sqlite_database)
     made = process()
     address = f"{SALES}instances/{made.pk}/concurrency/"
     answer = client_of("writer").post(address, {**CONFIRMED, "concurrency": wanted})
     assert answer.status_code == 400
     text = Markup(answer.content.decode()).text()
-    assert f"The concurrency cannot be “{wanted}”: expected a whole number from 1 to 1,000." in text
+    assert expected in text
     made.refresh_from_db()
     assert made.concurrency == 4
 
@@ -259,7 +270,7 @@ def test_a_minimum_of_processes_is_set_and_said(queue_database: QueueDatabase) -
     assert "Set the minimum of processes" in page(SALES, "writer").text()
     answer = client_of("writer").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": "3"}, follow=True)
     text = Markup(answer.content.decode()).text()
-    assert "Of Sales at least this many live processes are expected: 3." in text
+    assert "Sales: at least 3 live processes." in text
     assert "Below minimum" in text
     assert "2 of 3 expected alive" in text
     assert "Sales Below minimum" in page().text()
@@ -286,12 +297,12 @@ def test_who_set_a_minimum_is_kept(queue_database: QueueDatabase) -> None:
     assert not EndpointExpectation.objects.exists()
 
 
-@pytest.mark.parametrize("wanted", ["-1", "1001", "x", "1.5", "٣", "99999999999"])
-def test_a_wrong_minimum_is_refused(sqlite_database: QueueDatabase, wanted: str) -> None:
+@pytest.mark.parametrize(("wanted", "expected"), WRONG_NUMBERS.items())
+def test_a_wrong_minimum_is_refused(sqlite_database: QueueDatabase, wanted: str, expected: str) -> None:
     install(sqlite_database)
     answer = client_of("writer").post(f"{SALES}minimum/", {**CONFIRMED, "minimum": wanted})
     assert answer.status_code == 400
-    assert f"The minimum cannot be “{wanted}”" in Markup(answer.content.decode()).text()
+    assert expected in Markup(answer.content.decode()).text()
     assert not EndpointExpectation.objects.exists()
 
 

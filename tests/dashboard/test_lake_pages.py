@@ -222,7 +222,7 @@ def test_runs(queue_database: QueueDatabase) -> None:
         text = page(RUNS).text()
     assert "ended 5 min 0 s 12,345 0 0 0 2.0 KiB" in text
     assert "failed no space left" in text
-    assert "nothing heard of it" in text
+    assert "no heartbeat" in text
     assert HOSTILE in text
     found = json.loads(client_of("superuser").get(f"{RUNS}?format=json").getvalue())
     assert [each["state"] for each in found] == ["running", "ended", "failed"]

@@ -255,7 +255,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
 
     def table(self, request: HttpRequest, rows: Iterable[_Model], caption: object = "") -> HtmlTable:
         """A table of these rows."""
-        return table(caption or self.caption, self.columns(request), rows, lambda row: f"{self.opts.model_name} {row.pk}")
+        return table(caption or self.caption, self.columns(request), rows, lambda row: f"{row._meta.model_name} {row.pk}")
 
     def more(self, request: HttpRequest, rows: Sequence[_Model]) -> dict[str, Any]:
         """Further variables of the template, such as `note` below the table."""

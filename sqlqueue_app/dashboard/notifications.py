@@ -498,7 +498,8 @@ class DeliveryAdmin(ListAdmin[NotificationDelivery]):
 
     def __init__(self, rules: NotificationAdmin) -> None:
         super().__init__(NotificationDelivery, rules.admin_site)
-        self.rules = rules
+        # Its addresses, breadcrumbs and menu entry are those of the rules.
+        self.rules, self.opts = rules, rules.opts
 
     def log_view(self, request: HttpRequest) -> HttpResponseBase:
         """The log."""
@@ -506,7 +507,7 @@ class DeliveryAdmin(ListAdmin[NotificationDelivery]):
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """Below the rules."""
-        return self.rules.crumbs(*more, Crumb(_("Log of notifications")))
+        return super().crumbs(*more, Crumb(_("Log of notifications")))
 
     def columns(self, request: HttpRequest) -> list[TableColumn[NotificationDelivery]]:
         def rule(each: NotificationDelivery) -> SafeString:

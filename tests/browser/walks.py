@@ -241,7 +241,7 @@ RUNNING: Final = (
 NOTIFICATIONS: Final = (
     Walk("notificationrule_again", "notificationrule/deliveries/", "Send again", "A worker sends it again.",
          lambda scene: NotificationDelivery.objects.get(pk=scene.ids["given_up"]).state == "waiting",
-         within="tr[data-key='{given_up}']"),
+         within="tr[data-key='notificationdelivery {given_up}']"),
     Walk("notificationrule_edit", "notificationrule/{rule}/", "Change", "The rule is changed.",
          lambda scene: scene.rule().threshold == 7, fields={"threshold": "7"}),
     Walk("notificationrule_secret", "notificationrule/{rule}/", "Replace the secret", "signed with the new secret from now on.",

@@ -111,7 +111,7 @@ def _duckdb(lake: Path) -> dict[str, Callable[[], str]]:
 
     def way(seconds: float = 2.0, **asked: Any) -> Callable[[], str]:
         def run() -> str:
-            found = search(str(lake), list(glob_files(str(lake))), Asked(**asked), seconds=seconds)
+            found = search(str(lake), list(glob_files(str(lake))), Asked(**asked, bodies=True), seconds=seconds)
             back = f", searched back to {found.searched_from}" if found.is_partial else ""
             return f"{len(found.messages)}{'' if found.count is None else f' of {found.count:,}'}{back}"
 

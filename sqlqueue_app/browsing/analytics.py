@@ -26,11 +26,12 @@ from sqlqueue_app.models import (
     LakeFile,
     MessageFigures,
     NotableMessage,
+    PipelineRun,
     QueueFigures,
     UsageDay,
 )
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.tables.connections import guarded_read
+from sqlqueue_app.tables.connections import guarded_read, optional_read
 
 MINUTE: Final = 60
 HOUR: Final = 3_600
@@ -104,6 +105,14 @@ def freshness() -> Freshness:
         raise
     except DatabaseError as error:
         return Freshness(None, str(error))  # `migrate` has not been run
+
+
+def newest_run() -> PipelineRun | None:
+    """The last run of the pipeline: one statement. None without a run, or without the tables of `migrate`."""
+    alias = managed_alias()
+    with optional_read(alias, "read the runs of the pipeline"):
+        return PipelineRun.objects.using(alias).order_by("-started_at", "-pk").first()
+    return None
 
 
 def known_endpoints(most: int = 200) -> list[str]:
@@ -365,13 +374,14 @@ MOST_FILES: Final = 20_000
 class KnownLake:
     """A lake with its files and the time of its last commit; `lake` is empty if none is configured.
 
-    `is_cut`: there are more files, of earlier days. `problem`: why the files are unknown.
+    `is_cut`: there are more files, of earlier days. `is_empty`: nothing was ever written. `problem`: why the files are unknown.
     """
 
     lake: str
     files: tuple[DataFile, ...] = ()
     committed_at: datetime | None = None
     is_cut: bool = False
+    is_empty: bool = False
     problem: str = ""
 
 
@@ -407,14 +417,15 @@ def known_lake(settings: Settings, *, since: date | None = None, until: date | N
 
 def _list_directory(lake: str, since: date | None, until: date | None, path: str) -> KnownLake:
     if not lake:
-        return KnownLake("")
+        return KnownLake("", is_empty=True)
     try:
+        files = list(glob_files(lake))
         found = [
             each
-            for each in glob_files(lake)
+            for each in files
             if (since is None or each.day >= since) and (until is None or each.day <= until) and each.path.startswith(path)
         ]
     except (LakeError, OSError) as error:
         return KnownLake(lake, problem=str(error))
     found.sort(key=lambda each: (each.day, each.path), reverse=True)
-    return KnownLake(lake, tuple(found[:MOST_FILES]), is_cut=len(found) > MOST_FILES)
+    return KnownLake(lake, tuple(found[:MOST_FILES]), is_cut=len(found) > MOST_FILES, is_empty=not files)

@@ -31,6 +31,7 @@ from sqlqueue_app.browsing.analytics import (
     freshness,
     iter_rollups,
     known_endpoints,
+    newest_run,
     read_edges,
     read_groups,
     read_rollups,
@@ -38,6 +39,7 @@ from sqlqueue_app.browsing.analytics import (
     read_usage,
     resample,
 )
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
 from sqlqueue_app.dashboard.formats import number, precise_duration, rate, size, stamp, stamp_of, whole
@@ -121,6 +123,19 @@ NOTABLE_COLUMNS: Final = ("kind", "value", "at", "endpoint", "message_type", "me
 View = Callable[[HttpRequest, AnalyticsFilter, dict[str, Any]], HttpResponseBase]
 
 
+def empty_lake(pages: PageAdmin) -> dict[str, Any]:
+    """Template variables for why the pipeline has written nothing yet: not configured, not run, running, failed."""
+    run, pipeline = newest_run(), get_settings().pipeline
+    return {
+        "install": INSTALL,
+        "command": PIPELINE_COMMAND,
+        "is_configured": bool(pipeline and pipeline.lake),
+        "run": run,
+        "run_started": stamp_of(run.started_at) if run else None,
+        "runs_url": pages.url_of(PipelineRun),
+    }
+
+
 class AnalyticsAdmin(PageAdmin):
     """The pages of figures, for people with the permission `sqlqueue_app.view_queue`."""
 
@@ -146,7 +161,7 @@ class AnalyticsAdmin(PageAdmin):
             fresh = freshness()
             head = self._head(request, part, filters, fresh)
             if fresh.committed_at is None and not wanted_format(request):
-                return self._page(request, "analytics_empty", head)
+                return self._page(request, "analytics_empty", {**head, **({} if fresh.problem else empty_lake(self))})
             with guarded_read(managed_alias(), "read the figures of the pipeline"):
                 return view(request, filters, head)
 
@@ -165,8 +180,6 @@ class AnalyticsAdmin(PageAdmin):
             "period_links": period_links(request, filters.period),
             "fresh": stamp_of(fresh.committed_at),
             "fresh_problem": fresh.problem,
-            "install": INSTALL,
-            "command": PIPELINE_COMMAND,
             "runs_url": self.url_of(PipelineRun),
         }
 

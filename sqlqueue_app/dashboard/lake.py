@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
+from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -21,15 +23,15 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
 from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Permission, may
-from sqlqueue_app.dashboard.analytics import PIPELINE_COMMAND
+from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.analytics import empty_lake
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, precise_duration, rate, size, stamp, stamp_of
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, export, wanted_format, with_notes
 from sqlqueue_app.dashboard.messages import failure_text, message_context, message_row, time_texts
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_of_path
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
-from sqlqueue_app.lake.search import INSTALL, SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
+from sqlqueue_app.lake.search import SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
 from sqlqueue_app.models import Analytics, PipelineRun, RunState
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
@@ -54,11 +56,14 @@ class LakeSearchAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The messages that fit, the newest first; those of the last six hours where nothing is asked for."""
+        form = LakeSearchForm(request)
+        if not form.is_valid():
+            return self.page(request, "lake_search", form=form, **(extra_context or {}))
         is_file = bool(wanted_format(request))
-        form = LakeSearchForm.read(request, timezone.now(), EXPORTED if is_file else PAGE_SIZE)
-        begin, end = form.query.since, form.query.until
+        asked = form.asked(timezone.now(), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
+        begin, end = asked.since, asked.until
         lake = known_lake(get_settings(), since=begin and begin.date(), until=end and end.date())
-        results, problem = self._search(lake, form, EXPORT_SECONDS if is_file else SECONDS)
+        results, problem = self._search(lake, asked, EXPORT_SECONDS if is_file else SECONDS)
         if is_file:
             answer = export(request, "old messages", COLUMNS, exported_messages(results.messages))
             if results.is_partial or results.next is not None or results.problems or problem:
@@ -67,16 +72,13 @@ class LakeSearchAdmin(PageAdmin):
         query = request.GET.copy()
         for name in ("after", "format"):
             query.pop(name, None)
-        first = query.urlencode() if form.query.after is not None else None
+        first = query.urlencode() if asked.after is not None else None
         if results.next is not None:
             query["after"] = str(results.next)
         return self.page(
             request,
             "lake_search",
-            fields=form,
-            longest=LONGEST,
-            ranges=[(name, str(label)) for name, label, _length in RANGES],
-            kinds=[(name, str(label)) for name, label in KINDS],
+            form=form,
             lake=lake,
             problem=problem,
             results=results,
@@ -87,17 +89,15 @@ class LakeSearchAdmin(PageAdmin):
             first_query=first,
             next_query=query.urlencode() if results.next is not None and not results.is_partial else None,
             further_query=query.urlencode() if results.next is not None and results.is_partial else None,
-            install=INSTALL,
-            command=PIPELINE_COMMAND,
-            runs_url=self.url_of(PipelineRun),
+            **(empty_lake(self) if lake.is_empty else {}),
             **(extra_context or {}),
         )
 
-    def _search(self, lake: KnownLake, form: LakeSearchForm, seconds: float) -> tuple[Results, str]:
+    def _search(self, lake: KnownLake, asked: Asked, seconds: float) -> tuple[Results, str]:
         if not lake.lake or lake.problem:
             return Results(), lake.problem
         try:
-            return search(lake.lake, lake.files, form.query, seconds=seconds), ""
+            return search(lake.lake, lake.files, asked, seconds=seconds), ""
         except (LakeError, LakeEngineMissing) as error:
             return Results(), str(error)
 
@@ -150,6 +150,7 @@ class LakeSearchAdmin(PageAdmin):
 # --- Search form ------------------------------------------------------------------------------------------------------
 
 LONGEST: Final = 400
+_AS_TYPED: Final = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 ALL: Final = "all"
 RANGES: Final[tuple[tuple[str, str | Promise, timedelta | None], ...]] = (
     ("1h", gettext_lazy("1 hour"), timedelta(hours=1)),
@@ -166,48 +167,64 @@ KINDS: Final = (
     (MESSAGES.name, gettext_lazy("handled")),
     (FAILURES.name, gettext_lazy("failed")),
 )
+_Day: Final = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
 
 
-@dataclass(frozen=True, slots=True)
-class LakeSearchForm:
-    """The fields of the form as they are shown again; `query` is what they mean, with their texts."""
+def _text(label: Any, **attributes: str) -> forms.CharField:
+    return forms.CharField(label=label, required=False, max_length=LONGEST, widget=forms.TextInput({**_AS_TYPED, **attributes}))
 
-    kind: str
-    period: str
-    since: date | None
-    until: date | None
-    query: Asked
 
-    @classmethod
-    def read(cls, request: HttpRequest, now: datetime, size: int) -> LakeSearchForm:
-        """The last six hours where nothing else is asked for, all times for an id; what cannot be read is left out."""
-        fields = request.GET
-        # NUL is in no header.
-        texts = [
-            fields.get(key, "").replace("\0", "").strip()[:LONGEST] for key in ("conversation", "id", "type", "endpoint", "text")
-        ]
-        conversation, message_id, message_type, endpoint, text = texts
-        lengths = {name: length for name, _label, length in RANGES}
-        period = fields.get("period", "")
-        if period not in lengths:
-            period = ALL if conversation or message_id else _DEFAULT
-        since, until = (day_of(fields.get(name, "")) for name in ("since", "until"))
-        length = lengths[period]
+class LakeSearchForm(forms.Form):
+    """The fields of the search; bodies are only searched with the permission to see them."""
+
+    id = _text(gettext_lazy("Message id"))
+    conversation = _text(gettext_lazy("Conversation"))
+    type = _text(gettext_lazy("Message type"), **{"aria-describedby": "sq-help"})
+    endpoint = _text(gettext_lazy("Endpoint"), **{"aria-describedby": "sq-help"})
+    text = _text(gettext_lazy("Text in headers or body"))
+    kind = forms.ChoiceField(label=gettext_lazy("State"), choices=KINDS, required=False)
+    period = forms.ChoiceField(label=gettext_lazy("Period"), choices=[(name, label) for name, label, _span in RANGES])
+    since = forms.DateField(label=gettext_lazy("From the day"), required=False, widget=_Day)
+    until = forms.DateField(label=gettext_lazy("To the day"), required=False, widget=_Day)
+
+    def __init__(self, request: HttpRequest) -> None:
+        """The last six hours where nothing else is asked for, all times for an id."""
+        asked = request.GET.copy()
+        if not asked.get("period"):
+            asked["period"] = ALL if asked.get("id") or asked.get("conversation") else _DEFAULT
+        super().__init__(asked, auto_id="sq-%s")
+        self.bodies = may(request, Permission.VIEW_BODY)
+        if not self.bodies:
+            self.fields["text"].label = _("Text in headers")
+            self.fields["text"].help_text = _("Bodies are not searched.") + " " + refusal_text(Permission.VIEW_BODY)
+
+    def clean(self) -> dict[str, Any]:
+        """The first day is not after the last one."""
+        since, until = (self.cleaned_data.get(name) for name in ("since", "until"))
+        if since and until and since > until:
+            text = _("“From the day” (%(since)s) is after “To the day” (%(until)s). Choose an earlier day.")
+            self.add_error("since", text % {"since": date_format(since), "until": date_format(until)})
+        return self.cleaned_data
+
+    def asked(self, now: datetime, after: Cursor | None, size: int) -> Asked:
+        """The query of a valid form."""
+        values = self.cleaned_data
+        since, until = values["since"], values["until"]
+        length = next(length for name, _label, length in RANGES if name == values["period"])
         begin = None if length is None or since is not None or until is not None else now - length
-        kind = fields.get("kind", "")
-        query = Asked(
-            conversation,
-            message_id,
-            message_type,
-            endpoint,
-            text,
-            tables=(kind,) if kind in SEARCHED else SEARCHED,
+        return Asked(
+            values["conversation"],
+            values["id"],
+            values["type"],
+            values["endpoint"],
+            values["text"],
+            tables=(values["kind"],) if values["kind"] else SEARCHED,
             since=begin if since is None else _midnight(since),
             until=None if until is None or until >= date.max else _midnight(until + timedelta(days=1)),
-            after=Cursor.read(fields.get("after", "")),
+            after=after,
             size=size,
+            bodies=self.bodies,
         )
-        return cls(kind, period, since, until, query)
 
 
 def _midnight(day: date) -> datetime:
@@ -350,7 +367,7 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
     def more(self, request: HttpRequest, rows: Sequence[PipelineRun]) -> dict[str, Any]:
         analytics = self.url_of(Analytics)
         links = [(analytics, _("Results of the pipeline"))] if analytics else []
-        return {"install": INSTALL, "command": PIPELINE_COMMAND, "links": links}
+        return {"links": links, **({} if rows else empty_lake(self))}
 
 
 def _is_silent(run: PipelineRun, now: datetime) -> bool:

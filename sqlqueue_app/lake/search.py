@@ -43,8 +43,9 @@ _CURSOR: Final = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})\.(.{0,400})", re.DO
 class Asked:
     """The query of a search; empty fields do not filter.
 
-    In `message_type` and `endpoint`, ``*`` matches any characters. `text` is matched in headers and body, ignoring case. The range
-    is `since` (inclusive) to `until` (exclusive); `after` is the cursor of the previous page. `headers`: also read the headers.
+    In `message_type` and `endpoint`, ``*`` matches any characters. `text` is matched in headers and, with `bodies`, in bodies,
+    ignoring case. The range is `since` (inclusive) to `until` (exclusive); `after` is the cursor of the previous page. `headers`:
+    also read the headers.
     """
 
     conversation: str = ""
@@ -58,6 +59,7 @@ class Asked:
     after: Cursor | None = None
     size: int = 50
     headers: bool = False
+    bodies: bool = False
 
     @property
     def is_by_id(self) -> bool:
@@ -442,9 +444,10 @@ def conditions_of(query: Asked, begin: datetime | None, end: datetime | None) ->
         elif wanted:
             found.add(f"{column} = ?", wanted)
     if query.text:
-        pattern = _pattern(query.text)
         # A body that is not UTF-8 becomes NULL and does not match.
-        found.add("(regexp_matches(headers, ?) OR regexp_matches(try(decode(body)), ?))", pattern, pattern)
+        columns = ("headers", "try(decode(body))") if query.bodies else ("headers",)
+        matches = " OR ".join(f"regexp_matches({each}, ?)" for each in columns)
+        found.add(f"({matches})", *[_pattern(query.text)] * len(columns))
     return found
 
 

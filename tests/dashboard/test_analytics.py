@@ -95,7 +95,7 @@ def computed(queue_database: QueueDatabase) -> QueueDatabase:
 def test_without_figures_the_pages_say_how_to_begin(queue_database: QueueDatabase) -> None:
     for part in PARTS:
         text = page(part).text()
-        assert "The pipeline has computed nothing yet." in text
+        assert "The archive is not configured." in text
         assert "pip install 'django-sqlqueue[spark]' python manage.py run_sqlqueue_pipeline --once" in text
         assert rows(part) == []
 

@@ -81,8 +81,43 @@ def ids(address: str = "") -> list[str]:
 def test_without_a_lake_the_pages_say_how_to_begin(queue_database: QueueDatabase) -> None:
     install(queue_database)
     for address in (SEARCH, RUNS):
-        assert "The pipeline has computed nothing yet." in page(address).text()
+        assert "The archive is not configured." in page(address).text()
     assert ids() == []
+
+
+@pytest.mark.parametrize("address", [SEARCH, "/admin/sqlqueue_app/analytics/"])
+def test_before_the_first_batch_the_pages_say_what_the_pipeline_does(
+    queue_database: QueueDatabase, tmp_path: Path, address: str
+) -> None:
+    install(queue_database, PIPELINE={"LAKE": str(tmp_path)})
+    assert "The pipeline has not run yet." in page(address).text()
+    now = datetime.now(UTC)
+    run = PipelineRun.objects.create(
+        started_at=now, heartbeat_at=now, host="h", pid=1, master="local", lake=str(tmp_path), state="running"
+    )
+    assert "The first run of the pipeline is in progress since" in page(address).text()
+    PipelineRun.objects.filter(pk=run.pk).update(state="failed", error="no space left")
+    assert "The last run of the pipeline failed: no space left" in page(address).text()
+    PipelineRun.objects.filter(pk=run.pk).update(state="ended", error="")
+    found = page(address)
+    assert "audit and error queues were empty" in found.text()
+    assert RUNS in found.links
+    assert "No matching messages" not in found.text()
+
+
+def test_dates_that_no_day_fits_are_an_error_at_the_field(lake: Path) -> None:
+    for query, text in (
+        ("since=2026-11-21&until=2026-11-20", "“From the day” (Nov. 21, 2026) is after “To the day” (Nov. 20, 2026)."),
+        ("since=2026-13-01", "Enter a valid date."),
+        ("period=9d", "9d is not one of the available choices."),
+    ):
+        with override_settings(LANGUAGE_CODE="en"):
+            found = page(f"{SEARCH}?{query}")
+        assert text in found.text()
+        assert "searched in" not in found.text()
+        (wrong,) = [each for tag, each in found.tags if each.get("aria-invalid") == "true"]
+        assert any(each.get("id") == f"sq-{wrong['name']}_error" for tag, each in found.tags if tag == "ul")
+    assert "No matching messages." in page(f"{SEARCH}?since=2026-11-20&until=2026-11-20&text=none").text()
 
 
 def test_the_last_six_hours_are_shown_and_more_where_asked_for(lake: Path) -> None:
@@ -152,7 +187,7 @@ def test_the_manifest_says_which_files_count(lake: Path) -> None:
     assert ids("?period=all") == []
     batch = record(lake, committed_at=now)
     assert ids("?period=all") == ["m 1", "m 4", "m 2", "m 3"]
-    assert "The lake is up to the batch of" in page(SEARCH).text()
+    assert "Data up to" in page(SEARCH).text()
     LakeFile.objects.filter(batch=batch, table="failures").update(retired_at=now)
     assert ids("?period=all") == ["m 1", "m 2", "m 3"]
     gone = data_file(LakeFile.objects.filter(batch=batch, table="messages").latest("day").path)

@@ -5,17 +5,22 @@ The pages are those that the site really has, so a new one is tested as soon as 
 
 from __future__ import annotations
 
+import re
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client
 
 from sqlqueue_app.models import CheckResult, NotificationDelivery, NotificationRule, OperatorAction
 from sqlqueue_app.monitoring.rules import new_delivery
 from tests.support.databases import QueueDatabase
+from tests.support.delayed_rows import put
 from tests.support.failing import fail, failed_row
 from tests.support.filling import install, instance, message, subscribe, table
+from tests.support.lakes import write
 from tests.support.pages import Markup, client_of
 from tests.support.roles import LOOKS
 from tests.support.site_pages import UNKNOWN, site_pages, site_paths
@@ -161,3 +166,60 @@ def test_any_query_string_is_answered(filled_anywhere: QueueDatabase, name: str)
         assert answer.status_code in ANSWERS, query
         if plain == 200 and name.removeprefix("sqlqueue_app_") in LOOKS and not answer.streaming:
             assert (answer.status_code, Markup(answer.content.decode()).inline) == (200, []), query
+
+
+# A word that only bodies contain, and one of the same length that nothing contains.
+SECRET, NOTHING = "velocipede", "hippogriff"
+TEXT_FILTERS = ("text", "q", "header", "id", "conversation", "type", "endpoint", "name", "subject", "exception", "message_type")
+ROWS_OF_DATA = re.compile(rb"<tr role=.row.|<li|<a href=")
+
+
+@pytest.fixture
+def with_bodies(sqlite_database: QueueDatabase, tmp_path: Path) -> QueueDatabase:
+    """The word in the body of a message that waits, one that is delayed, one that failed, and two of the lake."""
+    pytest.importorskip("duckdb")
+    install(sqlite_database, PIPELINE={"LAKE": str(tmp_path)})
+    table(sqlite_database, "Sales").send([message({"note": SECRET})])
+    put(sqlite_database, body={"note": SECRET})
+    fail(sqlite_database, [failed_row(body=f'{{"note": "{SECRET}"}}'.encode())])
+    row = {"at": datetime.now(UTC) - timedelta(minutes=5), "body": SECRET.encode(), "headers": '{"a": "plain text"}'}
+    write(tmp_path, [row])
+    write(tmp_path, [row], table="failures", queue="error")
+    return sqlite_database
+
+
+def shown(client: Client, path: str, **query: str) -> tuple[int, int]:
+    """The status, and how many rows and links the page or file has; the word itself is an echo."""
+    answer = client.get(path, query)
+    content = b"".join(answer.streaming_content) if answer.streaming else answer.content  # type: ignore[attr-defined]
+    answer.close()
+    return answer.status_code, len(ROWS_OF_DATA.findall(content)) or content.count(b"\n")
+
+
+def test_no_text_filter_tells_what_bodies_contain(with_bodies: QueueDatabase) -> None:
+    """Nothing differs whether the word is in a body: else a user without `view_body` reads bodies letter by letter."""
+    client = client_of("viewer")
+    pages = [site_paths()[name] for name in NAMES if name.removeprefix("sqlqueue_app_") in LOOKS]
+    asked: list[tuple[str, str, dict[str, str]]] = [(path, each, {}) for path in pages for each in TEXT_FILTERS]
+    asked += [(path, each, {"format": "json"}) for path in pages for each in ("text", "q", "header")]
+    leaks = []
+    for path, name, more in asked:
+        if shown(client, path, **{name: SECRET}, **more) != shown(client, path, **{name: NOTHING}, **more):
+            leaks.append((path, name, more))
+    assert leaks == []
+
+
+def found_in_the_lake(kind: str, word: str) -> bool:
+    page = client_of(kind).get("/admin/sqlqueue_app/lakesearch/", {"text": word, "period": "all"}).content.decode()
+    return "/lakesearch/messages/" in page and "/lakesearch/failures/" in page
+
+
+def test_the_text_of_old_bodies_is_for_those_who_may_see_bodies(with_bodies: QueueDatabase) -> None:
+    for kind in EVERYBODY[2:]:
+        assert found_in_the_lake(kind, "plain text"), "headers are for everybody who may see queues"
+        assert found_in_the_lake(kind, SECRET) == (kind in ("writer", "admin", "superuser")), kind
+    page = Markup(client_of("viewer").get("/admin/sqlqueue_app/lakesearch/").content.decode()).text()
+    assert "Text in headers" in page
+    assert "Text in headers or body" not in page
+    assert "Bodies are not searched" in page
+    assert "Text in headers or body" in client_of("writer").get("/admin/sqlqueue_app/lakesearch/").content.decode()

@@ -27,7 +27,7 @@ def message(number: int, **more: Any) -> dict[str, Any]:
 
 
 def found(lake: Path, **asked: Any) -> list[str]:
-    results = search(str(lake), files_of(lake), Asked(**asked), seconds=LONG)
+    results = search(str(lake), files_of(lake), Asked(**asked, bodies=True), seconds=LONG)
     assert not results.is_partial
     assert not results.problems
     return [each.message_id for each in results.messages]
@@ -75,6 +75,12 @@ def lake(tmp_path: Path) -> Path:
 )
 def test_what_is_found(lake: Path, asked: dict[str, Any], numbers: list[int]) -> None:
     assert found(lake, **asked) == [f"id {number}" for number in numbers]
+
+
+def test_bodies_are_searched_only_on_request(lake: Path) -> None:
+    for text, numbers in (("zoë", [3]), ("100%", [])):
+        results = search(str(lake), files_of(lake), Asked(text=text), seconds=LONG)
+        assert [each.message_id for each in results.messages] == [f"id {number}" for number in numbers]
 
 
 def test_what_is_said_of_a_message(lake: Path) -> None:
@@ -130,12 +136,14 @@ def test_a_cursor_that_is_none(text: str) -> None:
 def test_a_search_whose_time_is_over_says_how_far_it_has_come(tmp_path: Path) -> None:
     write(tmp_path, [{"at": START - timedelta(days=days), "message_id": f"{days}", "body": b"text"} for days in range(30)])
     readings = itertools.count(0.0, 0.1)
-    results = search(str(tmp_path), files_of(tmp_path), Asked(text="text"), seconds=3.3, clock=lambda: float(next(readings)))
+    results = search(
+        str(tmp_path), files_of(tmp_path), Asked(text="text", bodies=True), seconds=3.3, clock=lambda: float(next(readings))
+    )
     assert results.is_partial
     assert 0 < len(results.messages) < 30
     assert results.searched_from is not None
     assert results.count is None
-    rest = search(str(tmp_path), files_of(tmp_path), Asked(text="text", after=results.next), seconds=LONG)
+    rest = search(str(tmp_path), files_of(tmp_path), Asked(text="text", bodies=True, after=results.next), seconds=LONG)
     assert [each.message_id for each in results.messages + rest.messages] == [str(days) for days in range(30)]
 
 
@@ -155,7 +163,7 @@ def test_a_broken_and_a_vanished_file_are_named_and_the_others_searched(lake: Pa
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({"something": [1]}), other)
     gone = data_file("messages/queue=audit/day=2026-11-20/gone-0.parquet")
     assert gone is not None
-    for asked in (Asked(), Asked(text="{"), Asked(conversation="c 1")):
+    for asked in (Asked(), Asked(text="{", bodies=True), Asked(conversation="c 1")):
         results = search(str(lake), [gone, *files_of(lake)], asked, seconds=LONG)
         assert [each.partition(":")[0].rpartition("/")[2] for each in sorted(results.problems)] == [
             "broken-0.parquet", "gone-0.parquet", "other-0.parquet",

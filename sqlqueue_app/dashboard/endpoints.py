@@ -28,12 +28,13 @@ from sqlqueue_app.dashboard.formats import (
     Grade,
     Number,
     State,
+    counts,
     depth_number,
     duration,
     number,
-    precise_duration,
+    per_second,
     rate,
-    whole,
+    times,
 )
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -92,7 +93,7 @@ class EndpointAdmin(PageAdmin):
         return self.page(
             request,
             "endpoints",
-            rows=[endpoint_row(each, self.endpoint_url(each.name)) for each in found.endpoints],
+            rows=self._rows(found.endpoints),
             problem=found.problem,
             worker_command=WORKER_COMMAND,
             live_seconds=LIVE_SECONDS,
@@ -116,7 +117,7 @@ class EndpointAdmin(PageAdmin):
             "endpoint",
             title=_("Endpoint %(name)s") % {"name": each.name},
             crumbs=(Crumb(each.name),),
-            endpoint=endpoint_row(each, self.endpoint_url(each.name)),
+            endpoint=self._rows([each])[0],
             buttons=endpoint_buttons(self, request, each.name, each.instances),
             failures_url=self._failures_url(each.name),
             delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
@@ -134,6 +135,10 @@ class EndpointAdmin(PageAdmin):
             handlers_problem=handlers_problem,
             configuration=_configuration(settings, each.name),
         )
+
+    def _rows(self, found: Sequence[EndpointStatus]) -> list[EndpointRow]:
+        measured = measure_rows({each.name: each.measured for each in found if each.measured is not None})
+        return [endpoint_row(each, self.endpoint_url(each.name), measured.get(each.name)) for each in found]
 
     def endpoint_url(self, name: str) -> str:
         """The URL of an endpoint."""
@@ -183,14 +188,16 @@ class EndpointAdmin(PageAdmin):
         names = [status.name for status in each.queues if status.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
         with optional_read(alias, "read the samples of an endpoint"):
             over_time = measures_over_time(alias, each.name, period.length, now)
-            by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now)
+            by_type, by_instance = measures_by_type_and_instance(
+                alias, each.name, period.length, now, {one.name: one.started_at for one in each.instances}
+            )
             queued = read_samples(alias, names, period.length, now)
             samples = [sample for taken in queued.values() for sample in taken]
             return History(
                 by_type,
                 endpoint_charts(over_time, samples, period, now),
-                [measure_row(name, measured) for name, measured in by_type.items()],
-                [measure_row(name, measured) for name, measured in by_instance.items()],
+                list(measure_rows(by_type, period.length).values()),
+                list(measure_rows(by_instance, period.length).values()),
             )
         return None
 
@@ -267,10 +274,11 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class MeasureRow:
-    """Measurements of a period. Times are None if no message has one."""
+    """Measurements of a period, or of the time that `over` names. Times are None if no message has one."""
 
     name: str
     measured: Measured
+    over: str
     throughput: str
     retries_rate: str
     processing: Time | None
@@ -293,33 +301,30 @@ class EndpointRow:
     versions: str
 
 
-def time_of(seconds: float | None) -> Time | None:
-    """A formatted time."""
-    return None if seconds is None else Time(precise_duration(timedelta(seconds=seconds)), seconds < 0)
+_TIMES: Final = ("processing_mean", "processing_max", "critical_mean", "critical_max")
 
 
-def measure_row(name: str, measured: Measured) -> MeasureRow:
-    """A row of measurements."""
-    return MeasureRow(
-        name=name,
-        measured=measured,
-        throughput=rate(measured.throughput),
-        retries_rate=rate(measured.retries / measured.length),
-        processing=time_of(measured.processing_mean),
-        processing_max=time_of(measured.processing_max) if measured.handled else None,
-        critical=time_of(measured.critical_mean),
-        critical_max=time_of(measured.critical_max),
-    )
+def measure_rows(found: Mapping[str, Measured], period: timedelta = timedelta()) -> dict[str, MeasureRow]:
+    """The rows of measurements by name; the times of a column have one unit. What is shorter than the period says so."""
+    rows = {}
+    scales = {name: times([getattr(each, name) for each in found.values()]) for name in _TIMES}
+    for name, each in found.items():
+        seconds = {of: getattr(each, of) if each.handled or of != "processing_max" else None for of in _TIMES}
+        shown = [None if value is None else Time(scales[of].text(value), value < 0) for of, value in seconds.items()]
+        length = timedelta(seconds=each.length)
+        over = duration(length) if length < 0.95 * period else ""
+        rows[name] = MeasureRow(name, each, over, rate(each.throughput), rate(each.retries / each.length), *shown)
+    return rows
 
 
-def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
+def endpoint_row(each: EndpointStatus, url: str, measured: MeasureRow | None) -> EndpointRow:
     """The row of an endpoint."""
     return EndpointRow(
         status=each,
         url=url,
         state=_state(each),
         depth=None if each.depth is None else depth_number(each.depth),
-        measured=None if each.measured is None else measure_row(each.name, each.measured),
+        measured=measured,
         failed=None if each.failed is None else Number(each.failed, number(each.failed)),
         busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
         versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
@@ -415,7 +420,7 @@ def endpoint_charts(
             Series(_("failed attempts"), [(at, each.failures / seconds) for at, each in measured]),
             Series(_("retries"), [(at, each.retries / seconds) for at, each in measured]),
         ]
-        charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
+        charts.append(line_chart(_("Handled and failed"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
         processing = [
             Series(_("mean"), [(at, each.processing_mean) for at, each in measured]),
             Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in measured]),
@@ -425,10 +430,10 @@ def endpoint_charts(
             Series(_("longest"), [(at, each.critical_max) for at, each in measured]),
         ]
         for title, series in ((_("Processing time"), processing), (_("Critical time"), critical)):
-            charts.append(line_chart(title, series, begin=begin, end=now, step=step, text_of=_seconds, least_top=0.01))
+            charts.append(line_chart(title, series, begin=begin, end=now, step=step, scale=times, least_top=0.01))
     if depth := _added_up(queued):
         waiting = [Series(_("messages"), depth)]
-        charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, text_of=whole))
+        charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, scale=counts))
     return charts
 
 
@@ -437,10 +442,6 @@ def _added_up(samples: Sequence[QueueSample]) -> Points:
     for sample in samples:
         at_time[sample.taken_at] += sample.waiting
     return sorted(at_time.items())
-
-
-def _seconds(value: float) -> str:
-    return precise_duration(timedelta(seconds=value))
 
 
 # --- Instances --------------------------------------------------------------------------------------------------------

@@ -26,12 +26,12 @@ from sqlqueue_app.dashboard.formats import (
     Stamp,
     State,
     bounded_number,
+    counts,
     depth_number,
     duration,
     number,
     rate,
     stamp,
-    whole,
 )
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -160,7 +160,7 @@ def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datet
     )
     groups = [[queue.name for queue in queues if queue.kind in kinds] for _title, kinds in titles]
     return [
-        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, text_of=whole)
+        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, scale=counts)
         for (title, _kinds), points in zip(titles, read_totals(alias, groups, period.length, now), strict=True)
         if points
     ]

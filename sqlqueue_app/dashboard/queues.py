@@ -22,7 +22,7 @@ from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
-from sqlqueue_app.dashboard.formats import bounded_number, depth_number, duration, number, rate, whole
+from sqlqueue_app.dashboard.formats import bounded_number, counts, depth_number, number, per_second, times
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
@@ -256,15 +256,15 @@ def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) 
         depth.append(Series(_("expired"), [(each.taken_at, float(each.expired)) for each in samples]))
     if any(each.overdue for each in samples):
         depth.append(Series(_("overdue"), [(each.taken_at, float(each.overdue)) for each in samples]))
-    charts = [line_chart(_("Messages"), depth, begin=begin, end=now, step=step, text_of=whole)]
+    charts = [line_chart(_("Waiting"), depth, begin=begin, end=now, step=step, scale=counts)]
     came, went = in_and_out(samples)
     if came:
-        flow = [Series(_("in"), came), Series(_("out"), went)]
-        charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
+        flow = [Series(_("In"), came), Series(_("Out"), went)]
+        charts.append(line_chart(_("In and out"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
     ages = [(each.taken_at, each.head_age_seconds) for each in samples]
     if any(age is not None for _at, age in ages):
-        age = [Series(_("age of the first"), ages)]
-        charts.append(line_chart(_("Age of the first message"), age, begin=begin, end=now, step=step, text_of=_seconds))
+        age = [Series(_("age"), ages)]
+        charts.append(line_chart(_("Age of the oldest message"), age, begin=begin, end=now, step=step, scale=times))
     return charts
 
 
@@ -296,10 +296,6 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
         if came and went and came[0][1] is not None and went[0][1] is not None:
             found[name] = (came[0][1], went[0][1])
     return found
-
-
-def _seconds(value: float) -> str:
-    return duration(timedelta(seconds=value))
 
 
 # --- Exports ----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from sqlqueue_app.dashboard.formats import (
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, path_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
@@ -455,6 +455,12 @@ class InstanceAdmin(ReadOnlyAdmin):
     show_full_result_count = False
     # An empty list of actions would leave Django's page with an inline style, which a strict policy refuses.
     actions_on_top = True
+
+    change_list_template = "admin/sqlqueue_app/instances.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Django's list, below the navigation of our pages."""
+        return super().changelist_view(request, {**(extra_context or {}), "navigation": navigation(self.admin_site, request)})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the clock of the database, which also wrote the heartbeats, on each row."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final
@@ -25,14 +25,18 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue_app.dashboard.access import Permission, may
+from sqlqueue_app.dashboard.formats import bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
+from sqlqueue_app.failures.queries import count_failures
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
 from sqlqueue_app.models import (
@@ -44,6 +48,8 @@ from sqlqueue_app.models import (
     Endpoint,
     Event,
     FailedMessage,
+    FailureStatus,
+    Instance,
     LakeSearch,
     NotificationRule,
     Operation,
@@ -54,8 +60,10 @@ from sqlqueue_app.models import (
     Schedule,
     Subscription,
 )
+from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
+from sqlqueue_app.tables.connections import optional_read
 
 if TYPE_CHECKING:
     from sqlqueue_app.dashboard.actions import Action
@@ -245,7 +253,7 @@ def page(
         **site.each_context(request),
         "opts": Queue._meta,
         "title": title,
-        "tabs": tabs(site, request),
+        "navigation": navigation(site, request),
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
         "crumbs_as_list": _BREADCRUMBS_AS_LIST,
@@ -299,24 +307,56 @@ def _first_crumbs(site: AdminSite) -> tuple[Crumb, ...]:
 
 # --- Navigation -------------------------------------------------------------------------------------------------------
 
-PARTS: Final[tuple[type[Model], ...]] = (
-    Dashboard,
-    Queue,
-    Endpoint,
-    FailedMessage,
-    Conversation,
-    LakeSearch,
-    Analytics,
-    DelayedMessage,
-    Subscription,
-    Schedule,
-    Redirect,
-    CheckResult,
-    Event,
-    NotificationRule,
-    Operation,
-    PipelineRun,
-    OperatorAction,
+# The pages by group, in the order of their use: label, model, and the name of the page.
+NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...]], ...]] = (
+    (
+        gettext_lazy("Now"),
+        (
+            (gettext_lazy("Overview"), Dashboard, "changelist"),
+            (gettext_lazy("Queues"), Queue, "changelist"),
+            (gettext_lazy("Endpoints"), Endpoint, "changelist"),
+            (gettext_lazy("Instances"), Instance, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Failures"),
+        (
+            (gettext_lazy("Groups"), FailedMessage, "changelist"),
+            (gettext_lazy("Failed messages"), FailedMessage, "messages"),
+            (gettext_lazy("Pending retries"), FailedMessage, "pending"),
+            (gettext_lazy("Archived"), FailedMessage, "archived"),
+            (gettext_lazy("Redirects"), Redirect, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Messages"),
+        (
+            (gettext_lazy("Search"), LakeSearch, "changelist"),
+            (gettext_lazy("Conversations"), Conversation, "changelist"),
+            (gettext_lazy("Delayed"), DelayedMessage, "changelist"),
+            (gettext_lazy("Schedules"), Schedule, "changelist"),
+            (gettext_lazy("Subscriptions"), Subscription, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Insight"),
+        (
+            (gettext_lazy("Throughput and latency"), Analytics, "changelist"),
+            (gettext_lazy("Map"), Analytics, "map"),
+            (gettext_lazy("Usage"), Analytics, "usage"),
+            (gettext_lazy("Pipeline runs"), PipelineRun, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Settings & log"),
+        (
+            (gettext_lazy("Notifications"), NotificationRule, "changelist"),
+            (gettext_lazy("Checks"), CheckResult, "changelist"),
+            (gettext_lazy("Operations"), Operation, "changelist"),
+            (gettext_lazy("Events"), Event, "changelist"),
+            (gettext_lazy("Audit log"), OperatorAction, "changelist"),
+        ),
+    ),
 )
 
 
@@ -326,17 +366,109 @@ class Tab:
 
     label: str
     url: str
-    is_here: bool
+    is_here: bool = False
+    model: type[Model] | None = None
 
 
-def tabs(site: AdminSite, request: HttpRequest) -> tuple[Tab, ...]:
-    """The parts of the dashboard on this site, in order."""
-    found = []
-    for model in PARTS:
-        if site.is_registered(model):
-            url = reverse(f"admin:sqlqueue_app_{model._meta.model_name}_changelist", current_app=site.name)
-            found.append(Tab(capfirst(str(model._meta.verbose_name_plural)), url, request.path.startswith(url)))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class TabGroup:
+    """A group of the navigation, with the number of what needs attention in it and what that number counts."""
+
+    label: str
+    tabs: tuple[Tab, ...]
+    badge: str = ""
+    counted: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the page is one of the group."""
+        return any(tab.is_here for tab in self.tabs)
+
+
+def navigation(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
+    """The groups of pages on this site that the user may see; those that are empty are left out."""
+    groups = _groups(site, request)
+    here = max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
+    badges = _badges(request)
+    return [
+        TabGroup(label, tuple(replace(tab, is_here=tab.url == here) for tab in tabs), *badges.get(place, ()))
+        for place, (label, tabs) in enumerate(groups)
+        if tabs
+    ]
+
+
+def _groups(site: AdminSite, request: HttpRequest) -> list[tuple[str, list[Tab]]]:
+    return [
+        (
+            str(label),
+            [
+                Tab(str(word), url_of_page(site.name, model, page), model=model)
+                for word, model, page in pages
+                if site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
+            ],
+        )
+        for label, pages in NAVIGATION
+    ]
+
+
+def url_of_page(site_name: str, model: type[Model], page: str) -> str:
+    """The URL of a page that takes no arguments."""
+    return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{page}", current_app=site_name)
+
+
+def _badges(request: HttpRequest) -> dict[int, tuple[str, str]]:
+    """Badges by the number of their group: failing checks, and unresolved failures. Two bounded statements."""
+    if is_live(request) or not may(request, Permission.VIEW):
+        return {}
+    alias, found = managed_alias(), {}
+    with optional_read(alias, "count what the navigation shows"):
+        now = timezone.now()
+        results = CheckResult.objects.using(alias).filter(failing=True)
+        failing = results.exclude(muted_until__gt=now).count()
+        failed, exact = count_failures(FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED))
+        if failing:
+            text = ngettext("%(count)s failing check", "%(count)s failing checks", failing) % {"count": number(failing)}
+            found[0] = (number(failing), text)
+        if failed:
+            count = bounded_number(failed, exact=exact).text
+            text = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", failed) % {"count": count}
+            found[1] = (count, text)
+    return found
+
+
+def order_menu(site: AdminSite) -> None:
+    """Show the pages in the site's menu in the groups and the order of the navigation; other models follow as Django lists them."""
+    plain = site.get_app_list
+    if getattr(plain, "in_groups", False):
+        return
+
+    def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        apps = plain(request, app_label)
+        return [group for app in apps for group in (_menu_groups(site, request, app) if _is_ours(app, app_label) else [app])]
+
+    get_app_list.in_groups = True  # type: ignore[attr-defined]
+    site.get_app_list = get_app_list  # type: ignore[method-assign]
+
+
+def _is_ours(app: Mapping[str, Any], app_label: str | None) -> bool:
+    # The page of the app alone takes one entry.
+    return app_label is None and app["app_label"] == Queue._meta.app_label
+
+
+def _menu_groups(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
+    by_model = {entry["model"]: entry for entry in app["models"]}
+    groups, listed = [], set()
+    for label, tabs in _groups(site, request):
+        entries = [
+            {**by_model[tab.model], "name": tab.label, "admin_url": tab.url, "add_url": None, "view_only": True}
+            for tab in tabs
+            if tab.model in by_model
+        ]
+        listed |= {tab.model for tab in tabs}
+        if entries:
+            groups.append({**app, "name": f"{app['name']}: {label}", "models": entries})
+    others = [entry for model, entry in by_model.items() if model not in listed]
+    return [*groups, {**app, "models": others}] if others else groups
 
 
 # --- Names in URLs ----------------------------------------------------------------------------------------------------

@@ -186,6 +186,7 @@ class Alert:
     """An issue in words: of what, the cause, since when and for how long, and the page where it is fixed."""
 
     level: Grade
+    severity: str
     subject: str
     cause: str
     since: Stamp | None
@@ -251,6 +252,7 @@ def alerts(snapshot: Snapshot, status: Status, issues: Iterable[Issue], url_of: 
     return [
         Alert(
             _LEVELS[each.severity],
+            str(Severity(each.severity).label),
             _subject(each),
             each.text(_words(each, queues.get(each.outcome.queue or each.outcome.endpoint))),
             stamp_of(each.since),

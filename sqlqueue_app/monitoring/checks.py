@@ -28,7 +28,7 @@ from sqlqueue_app.monitoring.snapshot import GROWTH_PERIOD, MINUTES, RECENT, Sna
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS
 from sqlqueue_app.status.events import EventKind
 from sqlqueue_app.status.instances import threads_on
-from sqlqueue_app.status.queues import INSTALL_COMMAND, MIGRATE_COMMAND, ProblemKind, QueueKind, QueueProblem, table_key
+from sqlqueue_app.status.queues import INSTALL_COMMAND, MIGRATE_COMMAND, KnownQueue, ProblemKind, QueueKind, QueueProblem, table_key
 from sqlqueue_app.status.texts import Words
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, findings_of_layout, inspect_tables
@@ -151,7 +151,8 @@ def _waiting(waiting: int) -> Details:
     return {"waiting": waiting, "effect": "waiting" if waiting else "", "also": words}
 
 
-def _grown(grown: int) -> dict[str, Any]:
+def _grown(snapshot: Snapshot, queues: Iterable[KnownQueue]) -> dict[str, Any]:
+    grown = sum(snapshot.growth.get(each.name, 0) for each in queues)
     return {"grown": grown, "more": "grown"} if grown else {}
 
 
@@ -177,7 +178,7 @@ def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             since, waiting = last.asked_to_pause_at, snapshot.left_alone(endpoint)
             if waiting or (since is not None and snapshot.now - since >= PAUSED_AT_MOST):
                 details = {"by": last.paused_by or "?", "at": _in_zone(since or snapshot.now, snapshot)}
-                details |= _grown(snapshot.growth_of(endpoint))
+                details |= _grown(snapshot, snapshot.queues_of(endpoint))
                 now = {"count": waiting}
         yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=since)
 
@@ -235,26 +236,17 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     if snapshot.registry_problem:
         return
     for endpoint in snapshot.settings.senders:
-        below = snapshot.is_below_minimum(endpoint) and not snapshot.workers(endpoint)
-        outcome = ProbeOutcome(
-            endpoint, endpoint=endpoint, is_explained=below or bool({endpoint} & {*snapshot.lost, *snapshot.paused})
-        )
+        queues, workers = snapshot.queues_of(endpoint), snapshot.workers(endpoint)
+        is_below = snapshot.is_below_minimum(endpoint) and not workers
+        is_explained = is_below or endpoint in snapshot.lost or endpoint in snapshot.paused
         cause = "send_only" if snapshot.settings.is_send_only(endpoint) else "no_worker"
-        queues = [(queue, count) for queue, count in snapshot.waiting.items() if endpoint in queue.endpoints]
-        if not snapshot.workers(endpoint):
-            waiting = snapshot.left_alone(endpoint)
-            yield _lacking(outcome, cause, waiting, snapshot.growth_of(endpoint), snapshot.waiting_since(endpoint))
-        for queue, count in queues:
-            of_queue = replace(outcome, subject=queue.name, queue=queue.name)
-            if snapshot.workers(endpoint):
-                yield _lacking(of_queue, cause, count if queue in snapshot.unreceived else 0, snapshot.growth.get(queue.name, 0))
-            elif queue.name != endpoint:
-                yield replace(of_queue, is_explained=True)
-
-
-def _lacking(outcome: ProbeOutcome, cause: str, waiting: int, grown: int, since: datetime | None = None) -> ProbeOutcome:
-    details = {"waiting": waiting, "cause": cause, **_grown(grown)} if waiting else None
-    return replace(outcome, details=details, now={"count": waiting, "why": _WHY[cause]}, since=since)
+        for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:
+            waiting = sum(snapshot.unreceived.get(each, 0) for each in group)
+            details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group)} if waiting else None
+            now, since = {"count": waiting, "why": _WHY[cause]}, snapshot.waiting_since(group)
+            yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)
+        if not workers:
+            yield from (ProbeOutcome(each.name, is_explained=True) for each in queues if each.name != endpoint)
 
 
 def is_growth_explained(snapshot: Snapshot, name: str) -> bool:

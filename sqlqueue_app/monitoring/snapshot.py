@@ -148,19 +148,19 @@ class Snapshot:
         """Whether fewer processes than operators expect are there for the endpoint."""
         return self.registry_problem is None and self.workers(endpoint) < self.minimums.get(endpoint, 0)
 
-    def growth_of(self, endpoint: str) -> int:
-        """By how much its queues grew."""
-        return sum(self.growth.get(queue.name, 0) for queue in self.waiting if endpoint in queue.endpoints)
+    def queues_of(self, endpoint: str) -> list[KnownQueue]:
+        """The main queue and the satellites of the endpoint that could be counted."""
+        return [queue for queue in self.waiting if endpoint in queue.endpoints]
 
-    def waiting_since(self, endpoint: str) -> datetime | None:
-        """Since when the first message waits that no process receives, as far as its headers say."""
+    def waiting_since(self, queues: Sequence[KnownQueue]) -> datetime | None:
+        """Since when the first message waits that no process receives, as far as the headers say."""
         looks = () if self.status is None else self.status.queues
-        heads = [each.head_age for each in looks if each.queue in self.unreceived and endpoint in each.queue.endpoints]
+        heads = [each.head_age for each in looks if each.queue in queues and each.queue in self.unreceived]
         return min((self.now - head.age for head in heads if head is not None and head.age is not None), default=None)
 
     def left_alone(self, endpoint: str) -> int:
-        """How many messages wait in the queues of the endpoint from which no live process receives."""
-        return sum(count for queue, count in self.unreceived.items() if endpoint in queue.endpoints)
+        """How many messages of the endpoint wait that no live process receives."""
+        return sum(self.unreceived.get(queue, 0) for queue in self.queues_of(endpoint))
 
     @cached_property
     def minimums(self) -> Mapping[str, int]:

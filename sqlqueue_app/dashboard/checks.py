@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, duration, number, stamp
@@ -26,7 +27,10 @@ from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import CheckResult
 from sqlqueue_app.monitoring.check_results import ask_to_run, can_be_run_now, is_muted, is_stale, mute
 from sqlqueue_app.monitoring.checks import advice_in_words, finding_in_words, label_of
+from sqlqueue_app.monitoring.health import current_results
+from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.tables.connections import database_now
 
 SHOWN: Final = 300
@@ -141,8 +145,9 @@ class CheckAdmin(PageAdmin):
         found = CheckResult.objects.using(managed_alias()).order_by("-failing", "name", "subject")
         if wanted_format(request):
             return export(request, "checks", COLUMNS, _lines(found.iterator(chunk_size=1_000), now))
-        # One more than is shown; muted ones come behind the others.
-        results = list(found[: SHOWN + 1])
+        # What can be seen now counts, as on the overview. One more than is shown; muted ones come behind the others.
+        status = read_status()
+        results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
         caption, columns = _("Results of checks, failing ones first"), self._columns(request, now)
@@ -150,9 +155,9 @@ class CheckAdmin(PageAdmin):
             request,
             "checks",
             live_seconds=LIVE_SECONDS,
-            table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.pk}") if results else None,
+            table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}") if results else None,
             note=_("The first %(count)s are shown; a file has all.") % {"count": number(SHOWN)} if is_cut else "",
-            no_worker=not is_worker_alive(),
+            no_worker=not any(each.works_for_all for each in status.instances),
             worker_command=WORKER_COMMAND,
             nothing=_("No check has run yet: workers run them."),
             **(extra_context or {}),
@@ -172,9 +177,9 @@ class CheckAdmin(PageAdmin):
         found: list[type[CheckAction]] = []
         if is_muted(result, now):
             found.append(UnmuteCheck)
-        elif result.failing:
+        elif result.failing and result.pk:
             found.append(MuteCheck)
-        if can_be_run_now(result.name):
+        if result.pk and can_be_run_now(result.name):
             found.append(RunCheck)
         about = f"{label_of(result.name)} {result.subject}".strip()
         return [replace(each.button(self, request, result.pk), about=about) for each in found]
@@ -220,7 +225,7 @@ def check_state(result: CheckResult, now: datetime) -> State:
     """How it is, in a word."""
     if result.failing:
         return State(Grade.INFO, _("Fails, muted")) if is_muted(result, now) else State(Grade.ERROR, _("Fails"))
-    return State(Grade.WARNING, _("Not run")) if is_stale(result, now) else State(Grade.OK, _("Passes"))
+    return State(Grade.WARNING, _("Outdated")) if is_stale(result, now) else State(Grade.OK, _("Passes"))
 
 
 def _stale(result: CheckResult, now: datetime) -> str:

@@ -99,7 +99,7 @@ class PauseEndpoint(ControlEndpoint):
     label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s"), _PAUSE
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        pause(self.endpoint)
+        pause(self.endpoint, by=actor_of(self.request).name)
         return self.outcome(_pause_requested(self.count))
 
 
@@ -110,7 +110,7 @@ class ResumeEndpoint(ControlEndpoint):
     label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s"), _RESUME
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        resume(self.endpoint)
+        resume(self.endpoint, by=actor_of(self.request).name)
         return self.outcome(_resume_requested(self.count))
 
 
@@ -124,7 +124,7 @@ class PauseInstance(ControlInstance):
     label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause the process %(pid)s of %(name)s"), _PAUSE
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        pause(self.endpoint, host=self.instance.host, pid=self.instance.pid)
+        pause(self.endpoint, host=self.instance.host, pid=self.instance.pid, by=actor_of(self.request).name)
         return self.outcome(_pause_requested(1))
 
 
@@ -135,7 +135,7 @@ class ResumeInstance(ControlInstance):
     label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume the process %(pid)s of %(name)s"), _RESUME
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        resume(self.endpoint, host=self.instance.host, pid=self.instance.pid)
+        resume(self.endpoint, host=self.instance.host, pid=self.instance.pid, by=actor_of(self.request).name)
         return self.outcome(_resume_requested(1))
 
 

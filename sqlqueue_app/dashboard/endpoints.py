@@ -38,13 +38,13 @@ from sqlqueue_app.dashboard.formats import (
 )
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row
+from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row, unreceived_state
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
-from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, is_dead, managed_alias
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
     Endpoints,
     EndpointStatus,
@@ -334,15 +334,15 @@ def endpoint_row(each: EndpointStatus, url: str, measured: MeasureRow | None) ->
 def _state(each: EndpointStatus) -> State:
     if each.is_below_minimum:
         return State(Grade.ERROR, _("Below minimum"))
-    if each.alive and all(instance.state is InstanceState.PAUSED for instance in each.alive):
+    workers = [instance for instance in each.alive if instance.is_worker]
+    if workers and all(instance.paused for instance in workers):
         return State(Grade.WARNING, _("Paused"))
-    if any(instance.paused for instance in each.alive):
+    if any(instance.paused for instance in workers):
         return State(Grade.WARNING, _("Partly paused"))
-    if not each.alive and each.dead:
+    if not workers and each.dead:
         return State(Grade.ERROR, _("Dead"))
-    if not each.alive:
-        waiting = each.depth is not None and each.depth.waiting
-        return State(Grade.WARNING if waiting else Grade.INFO, _("No live worker"))
+    if not workers:
+        return unreceived_state([each.name], (), is_waiting=bool(each.depth is not None and each.depth.waiting))
     if each.dead:
         return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(each.dead)})
     return State(Grade.OK, _("Alive"))
@@ -463,8 +463,9 @@ class InstanceAdmin(ReadOnlyAdmin):
         return super().changelist_view(request, {**(extra_context or {}), "navigation": navigation(self.admin_site, request)})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """With the clock of the database, which also wrote the heartbeats, on each row."""
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(database_now=Now())
+        """With the clock of the database, which also wrote the heartbeats, on each row; without rows that wait to be deleted."""
+        gone = [each.pk for each in gone_instances(managed_alias())]
+        rows: QuerySet[Any] = super().get_queryset(request).exclude(pk__in=gone).annotate(database_now=Now())
         return rows
 
     @admin.display(description=gettext_lazy("state"))

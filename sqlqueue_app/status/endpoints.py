@@ -18,7 +18,7 @@ from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.status.instances import InstanceStatus, read_instances, receives
+from sqlqueue_app.status.instances import InstanceStatus, read_instances, works_on
 from sqlqueue_app.status.queues import QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
 from sqlqueue_app.tables.connections import database_now, optional_read
@@ -46,7 +46,7 @@ class EndpointStatus:
     @property
     def is_below_minimum(self) -> bool:
         """Whether fewer live processes receive from its main queue than operators expect."""
-        return sum(receives(each, self.name) for each in self.instances) < self.minimum
+        return sum(works_on(each, self.name) for each in self.instances) < self.minimum
 
     @property
     def depth(self) -> Depth | None:

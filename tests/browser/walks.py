@@ -118,7 +118,7 @@ def set_the_scene(database: QueueDatabase) -> Scene:
     Instance.objects.filter(name="here").update(heartbeat_at=now + timedelta(hours=1))
     ids["here"] = Instance.objects.get(name="here").pk
     ids["paused"] = instance(name="paused", pid=1, callback_queue=None, silent=-timedelta(hours=1), paused=True).pk
-    ids["dead"] = instance(name="dead", host="dead", callback_queue=None, silent=timedelta(hours=1)).pk
+    ids["dead"] = instance(name="dead", host="dead", callback_queue=None, silent=timedelta(minutes=5)).pk
     asked = {"kind": "retry", "requested_at": now, "state": OperationState.RUNNING}
     ids["operation"] = Operation.objects.create(id=uuid.uuid4(), **asked).pk
     muted = {"failing": True, "since": now, "checked_at": now, "muted_until": now + timedelta(days=1), "muted_by": "anna"}

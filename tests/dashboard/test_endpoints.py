@@ -289,7 +289,7 @@ def test_a_minimum_of_processes_is_set_and_said(queue_database: QueueDatabase) -
     assert "Sales Below minimum" in page().text()
     assert "2 of 3 expected" in page().text()
     overview = page("/admin/sqlqueue_app/dashboard/")
-    assert "Sales is below its minimum: 2 of 3 expected processes are alive." in overview.text()
+    assert "Endpoint Sales : Below its minimum: 2 of 3 expected processes are alive." in overview.text()
     assert SALES in overview.links
     process(pid=6, callback_queue=None)
     assert "Below minimum" not in page().text()

@@ -73,7 +73,7 @@ def test_what_somebody_may_not_do_is_shown_with_the_reason(filled: QueueDatabase
 
 
 def test_the_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) -> None:
-    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(hours=1))
+    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(minutes=5))
     install(filled, ENDPOINTS={"Sales": {"CALLBACKS": True, "INSTANCE": "there", "CALLBACK_QUEUES": 1}})
     install(filled)
     page = f"{OVERVIEW}Sales.there/remove/"

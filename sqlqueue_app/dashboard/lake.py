@@ -114,7 +114,7 @@ class LakeSearchAdmin(PageAdmin):
         return self.page(
             request,
             "lake_message",
-            title=_("Old message %(row_version)s of %(queue)s") % {"row_version": row_version, "queue": name},
+            title=f"{found.message_type or _('Message')} {found.message_id}",
             crumbs=crumbs,
             found=found,
             state=state_of(found),
@@ -190,7 +190,7 @@ class LakeSearchForm(forms.Form):
         asked = request.GET.copy()
         if not asked.get("period"):
             asked["period"] = ALL if asked.get("id") or asked.get("conversation") else _DEFAULT
-        super().__init__(asked, auto_id="sq-%s")
+        super().__init__(asked, auto_id="sq-%s", label_suffix="")
         self.bodies = may(request, Permission.VIEW_BODY)
         if not self.bodies:
             self.fields["text"].label = _("Text in headers")

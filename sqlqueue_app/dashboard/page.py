@@ -53,6 +53,7 @@ from sqlqueue_app.models import (
     Queue,
     Redirect,
     Schedule,
+    Search,
     Subscription,
 )
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
@@ -242,6 +243,7 @@ def page(
         "opts": Queue._meta,
         "title": title,
         "tabs": tabs(site, request),
+        "search_url": reverse("admin:sqlqueue_app_search_changelist", current_app=site.name) if site.is_registered(Search) else "",
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
         "crumbs_as_list": _BREADCRUMBS_AS_LIST,
@@ -300,6 +302,7 @@ PARTS: Final[tuple[type[Model], ...]] = (
     Queue,
     Endpoint,
     FailedMessage,
+    Search,
     Conversation,
     LakeSearch,
     Analytics,

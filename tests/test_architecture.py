@@ -70,6 +70,7 @@ ALLOWED: dict[str, frozenset[str]] = {
         }
     ),
     "admin": frozenset({"dashboard"}),
+    "templatetags": frozenset({"dashboard"}),
     "apps": frozenset({"models", "installation", "checks", "dashboard"}),
     "management": frozenset(
         {
@@ -286,12 +287,13 @@ def test_the_arrows_have_no_circle() -> None:
 
 @pytest.mark.parametrize("outermost", ["dashboard", "tasks", "management", "testing"])
 def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
-    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in ("admin", "apps", "urls")] == []
+    where_django_looks = {"admin", "apps", "templatetags", "urls"}
+    assert [layer for layer, below in ALLOWED.items() if outermost in below and layer not in where_django_looks] == []
 
 
 # --- the size of the house ----------------------------------------------------------------------------------------------------
 
-MOST_FILES = 215
+MOST_FILES = 217
 MOST_LINES = 53_500
 
 

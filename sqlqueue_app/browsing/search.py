@@ -48,8 +48,8 @@ MOST_OF_A_GROUP: Final = 50
 # Tasks that are read of each backend, of those that have ended and of the others.
 TASKS_READ: Final = 1_000
 # The queues get the first part of the time, the archive the rest.
-SECONDS: Final = 1.8
-QUEUE_SECONDS: Final = 0.9
+SECONDS: Final = 1.5
+QUEUE_SECONDS: Final = 0.8
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 Clock = Callable[[], float]
 

@@ -267,6 +267,10 @@ class Settings:
             sender = replace(sender, error_queue=first.error_queue)
         return MappingProxyType({**self.endpoints, self.send_as: sender})
 
+    def is_send_only(self, endpoint: str) -> bool:
+        """Whether the settings give the endpoint no handlers: it sends, and at most awaits replies."""
+        return endpoint in self.senders and self.senders[endpoint].handlers == ()
+
     @property
     def delays_as(self) -> str | None:
         """In whose delayed table the messages of a process that is no endpoint wait: that of SEND_AS, or of the first endpoint."""

@@ -82,12 +82,13 @@ def actor_of(request: HttpRequest) -> Actor:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A link to the confirmation page of an action; disabled if it has a `reason`."""
+    """A link to the confirmation page of an action; disabled if it has a `reason`. `about` names its row for screen readers."""
 
     label: str
     url: str
     reason: str = ""
     is_dangerous: bool = False
+    about: str = ""
 
 
 def button(

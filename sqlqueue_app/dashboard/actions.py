@@ -1,18 +1,23 @@
-"""Actions: confirmed on a page of their own, which works without JavaScript, then performed once and recorded."""
+"""Actions: each is confirmed on a page of its own, which works without JavaScript, then performed once and recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Final
 
+from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern
+from django.utils.functional import Promise
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Permission, actor_of, may, refusal_text
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may, refusal_text
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.operation_kinds import Scope
@@ -22,7 +27,9 @@ from sqlqueue_app.models import ActionResult, Operation, OperationState
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.status.events import record_action
 
-CONFIRMED = "confirmed"
+CONFIRMED: Final = "confirmed"
+# For names and secrets: browsers neither store nor correct what is typed.
+PLAIN_INPUT: Final = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,78 +43,154 @@ class ActionOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
-    """The confirmation page of an action.
+class Change:
+    """A line of a difference: `sign` is ``+``, ``-`` or empty."""
 
-    `facts` are pairs of a label and a text. `hidden` are form fields that are posted back unchanged, `fields` further inputs.
-    `typed` must be typed in to confirm. `blocked` is the reason why the action is impossible now. `changes` are shown as removed
-    and added lines.
+    sign: str
+    text: str
+
+
+class Action:
+    """An action on the pages of one model, made for one request.
+
+    A subclass declares the class variables, finds in `find` what it acts on, and acts in `run`. `title`, `text` and `submit` may
+    have placeholders for `words`. `name` is what the audit log calls it, `page` its name in URLs, `route` its address.
     """
 
-    action: str
+    name: ClassVar[str]
+    page: ClassVar[str]
+    route: ClassVar[str]
     permission: Permission
+    label: ClassVar[str | Promise]
+    is_dangerous: ClassVar[bool] = False
+
+    # The label stands in for a title and a submit button that are not given.
+    title: str | Promise = ""
+    text: str | Promise
+    submit: str | Promise = ""
+    form_class: type[forms.Form] = forms.Form
+    # Of what it acts on: its name in the audit log, the page it belongs to, how many there are, and what the page shows of it.
     target: str
-    title: str
-    text: str
-    submit: str
-    perform: Callable[[], ActionOutcome]
     back_url: str
     count: int = 1
+    words: Mapping[str, object] = {}
     facts: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
-    hidden: Sequence[tuple[str, str]] = ()
-    fields: Sequence[Field] = ()
-    typed: str = ""
-    blocked: str = ""
-    is_dangerous: bool = False
-    crumbs: tuple[Crumb, ...] = ()
-    errors: Sequence[str] = ()
     changes: Sequence[Change] = ()
+    crumbs: tuple[Crumb, ...] = ()
+    # Posted back unchanged.
+    hidden: Sequence[tuple[str, str]] = ()
+    initial: Mapping[str, object] = {}
+    # For an input whose `list` is ``sq-suggestions``.
+    suggestions: Sequence[str] = ()
+    # Must be typed to confirm.
+    typed: str = ""
+    # Why the action is impossible now.
+    blocked: str = ""
 
-    def answer(self, pages: PageAdmin, request: HttpRequest) -> HttpResponse:
-        """Show the confirmation page, or perform the action if the POST contains `confirmed`.
+    def __init__(self, pages: PageAdmin, request: HttpRequest) -> None:
+        self.pages = pages
+        self.request = request
+        self.is_confirmed = request.method == "POST" and CONFIRMED in request.POST
 
-        A user without the permission gets 403, and a confirmed attempt is recorded. An SqlQueueError or ValueError of the action is
-        shown on the page and recorded as failed.
+    def find(self, **key: Any) -> None:
+        """Find what the parts of the address name, and set what the page shows; `not_found` if it does not exist.
+
+        Called before the permission is checked, because the audit log names what a user was refused to act on.
         """
-        if not (request.method == "POST" and CONFIRMED in request.POST):
-            return self.show(pages, request)
-        self._check(request)
+        raise NotImplementedError
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        """Perform the action with the cleaned data of the form. An SqlQueueError or ValueError is shown and recorded as failed."""
+        raise NotImplementedError
+
+    @classmethod
+    def button(
+        cls, pages: PageAdmin, request: HttpRequest, *key: object, label: str = "", reason: str = "", query: str = ""
+    ) -> Button:
+        """The button that leads to the page, which `key` completes; disabled without the permission or for another reason."""
+        url = pages.url(cls.page, *key) + (f"?{query}" if query else "")
+        return button(request, cls.permission, label or str(cls.label), url, dangerous=cls.is_dangerous, reason=reason)
+
+    @classmethod
+    def url_pattern(cls, pages: PageAdmin) -> URLPattern:
+        """The address of the page."""
+
+        def view(request: HttpRequest, **key: Any) -> HttpResponse:
+            action = cls(pages, request)
+            action.find(**key)
+            return action.answer()
+
+        return pages.action_view(cls.route, view, cls.page)
+
+    def answer(self) -> HttpResponse:
+        """Show the page, or perform the action if the POST contains `confirmed`.
+
+        A user without the permission gets 403, and a confirmed attempt is recorded.
+        """
+        self.check_permission()
+        form = self.make_form()
+        if not self.is_confirmed:
+            return self.show(form)
         if self.blocked:
-            return self._page(pages, request, status=409)
-        if self.typed and request.POST.get("typed", "").strip() != self.typed:
-            return self._page(pages, request, [_("Type “%(text)s” to confirm.") % {"text": self.typed}], status=400)
-        if self.errors:
-            return self._page(pages, request, self.errors, status=400)
+            return self.show(form, status=409)
+        if not form.is_valid():
+            return self.show(form, status=400)
         try:
-            done = self.perform()
+            done = self.run(form.cleaned_data)
         except (SqlQueueError, ValueError) as error:
-            self._record(request, ActionResult.FAILED, 0, str(error))
-            return self._page(pages, request, [str(error)], status=409)
+            self._record(ActionResult.FAILED, 0, str(error))
+            return self.show(form, [str(error)], status=409)
         result = _result_of(done.operation)
-        self._record(request, result, done.count, done.operation.error if done.operation else "", done.operation)
+        self._record(result, done.count, done.operation.error if done.operation else "", done.operation)
         notify = messages.error if result == ActionResult.FAILED else messages.success
-        notify(request, done.message)
+        notify(self.request, done.message)
         return HttpResponseRedirect(done.url)
 
-    def show(self, pages: PageAdmin, request: HttpRequest, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
-        """Show the page without performing the action: for the first of two pages. 403 as by `answer`."""
-        self._check(request)
-        return self._page(pages, request, errors, status)
-
-    def _check(self, request: HttpRequest) -> None:
-        if may(request, self.permission):
+    def check_permission(self) -> None:
+        """Raise PermissionDenied for a user without the permission; a confirmed attempt is recorded."""
+        if may(self.request, self.permission):
             return
-        if request.method == "POST" and CONFIRMED in request.POST:
-            self._record(request, ActionResult.DENIED, 0, refusal_text(self.permission))
+        if self.is_confirmed:
+            self._record(ActionResult.DENIED, 0, refusal_text(self.permission))
         raise PermissionDenied(refusal_text(self.permission))
 
-    def _record(
-        self, request: HttpRequest, result: ActionResult, count: int, reason: str, operation: Operation | None = None
-    ) -> None:
+    def make_form(self) -> forms.Form:
+        """The form: bound if the action is confirmed, else with the values of the query string, or of a list that posts to it."""
+        asked = self.request.POST if self.request.method == "POST" else self.request.GET
+        form = self.form_class(
+            self.request.POST if self.is_confirmed else None,
+            initial={**self.initial, **asked.dict()},
+            auto_id="sq-%s",
+            label_suffix="",
+        )
+        if self.typed:
+            form.fields["typed"] = TypedField(self.typed)
+        return form
+
+    def show(self, form: forms.Form, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
+        """The page that asks for confirmation."""
+        texts = (self.title or self.label, self.text, self.submit or self.label)
+        title, text, submit = (str(each) % self.words if self.words else str(each) for each in texts)
+        response = self.pages.page(
+            self.request,
+            "confirm",
+            title=title,
+            crumbs=(*self.crumbs, Crumb(title)),
+            action=self,
+            text=text,
+            submit=submit,
+            form=form,
+            errors=[*errors, *form.non_field_errors()] if form.is_bound else errors,
+            confirmed=CONFIRMED,
+        )
+        response.status_code = status
+        return response
+
+    def _record(self, result: ActionResult, count: int, reason: str, operation: Operation | None = None) -> None:
         record_action(
-            actor_of(request),
-            self.action,
+            actor_of(self.request),
+            self.name,
             self.target,
             result=result,
             permission=str(self.permission),
@@ -116,47 +199,20 @@ class Confirmation:
             operation=operation,
         )
 
-    def _page(self, pages: PageAdmin, request: HttpRequest, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
-        crumbs = (*self.crumbs, Crumb(self.title))
-        context = {"confirmation": self, "errors": errors, "confirmed": CONFIRMED}
-        response = pages.page(request, "confirm", title=self.title, crumbs=crumbs, **context)
-        response.status_code = status
-        return response
 
+class TypedField(forms.CharField):
+    """An input that accepts one text only, against confirming by habit."""
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A line of a difference: `sign` is ``+``, ``-`` or empty."""
+    def __init__(self, expected: str) -> None:
+        label = format_html(_("Type {} to confirm:"), format_html("<strong>{}</strong>", expected))
+        super().__init__(label=label, widget=forms.TextInput(PLAIN_INPUT))
+        self.expected = expected
 
-    sign: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """An input on a confirmation page.
-
-    `kind` is the type of the input, or ``textarea``; with `choices`, pairs of a value and a label, it is a list. Browsers are asked
-    not to store an `is_private` field.
-    """
-
-    name: str
-    label: str
-    value: str = ""
-    kind: str = "text"
-    help: str = ""
-    choices: Sequence[tuple[str, str]] = ()
-    is_required: bool = True
-    minimum: int | None = None
-    maximum: int | None = None
-    rows: int = 8
-    is_private: bool = False
-
-
-def typed_text(request: HttpRequest, name: str) -> str:
-    """What was typed into a field, or before the form is sent, what the query string says for it."""
-    source = request.POST if request.method == "POST" else request.GET
-    return source.get(name, "").strip().replace("\x00", "")
+    def clean(self, value: Any) -> str:
+        """The text; ValidationError for any other."""
+        if str(value or "").strip() != self.expected:
+            raise ValidationError(_("Type “%(text)s” to confirm."), params={"text": self.expected})
+        return self.expected
 
 
 def _result_of(operation: Operation | None) -> ActionResult:
@@ -180,11 +236,21 @@ def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Sc
 
 def _result_message(operation: Operation) -> str:
     if operation.state in OPEN:
-        return _("The operation has begun: a worker goes on with it.")
-    done = ngettext("Done with %(count)s message.", "Done with %(count)s messages.", operation.done)
-    text = done % {"count": number(operation.done)}
+        return _("The operation has started: a worker continues it.")
+    text = _done_text(operation.kind, operation.done) % {"count": number(operation.done)}
     left = operation.skipped + operation.failed
     if left:
-        stayed = ngettext("%(count)s stayed as it was.", "%(count)s stayed as they were.", left)
-        text = f"{text} {stayed % {'count': number(left)}}"
+        text += " " + ngettext("%(count)s was skipped.", "%(count)s were skipped.", left) % {"count": number(left)}
     return f"{text} {operation.error}".strip()
+
+
+def _done_text(kind: str, count: int) -> str:
+    texts = {
+        "retry": ngettext("%(count)s message sent for retry.", "%(count)s messages sent for retry.", count),
+        "archive": ngettext("%(count)s message archived.", "%(count)s messages archived.", count),
+        "unarchive": ngettext("%(count)s message unarchived.", "%(count)s messages unarchived.", count),
+        "complete": ngettext("%(count)s message marked as resolved.", "%(count)s messages marked as resolved.", count),
+        "redirect": ngettext("%(count)s pending retry redirected.", "%(count)s pending retries redirected.", count),
+        "move_queue": ngettext("%(count)s message moved.", "%(count)s messages moved.", count),
+    }
+    return texts.get(kind) or ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)

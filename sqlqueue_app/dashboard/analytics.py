@@ -41,9 +41,20 @@ from sqlqueue_app.browsing.analytics import (
 )
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart
-from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
-from sqlqueue_app.dashboard.formats import number, precise_duration, rate, size, stamp, stamp_of, whole
+from sqlqueue_app.dashboard.formats import (
+    Scale,
+    column,
+    counts,
+    number,
+    per_second,
+    percents,
+    sizes,
+    stamp,
+    stamp_of,
+    times,
+)
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
 from sqlqueue_app.lake.search import INSTALL
 from sqlqueue_app.lake.sketches import from_json, quantile
@@ -193,9 +204,9 @@ class AnalyticsAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, f"figures {filters.period.name}", COLUMNS, exported(filters.query))
         read = read_rollups(filters.query)
-        rows = [rollup_row(*kind, each, self.endpoint_url(kind[0])) for kind, each in read.by_kind.items()]
         too_many = bool(read.over_time) and read.quantile_seconds is None
-        shown = {"rows": rows, "total": rollup_row("", "", read.total), "is_cut": read.is_cut, "too_many": too_many}
+        total = rollup_rows({("", ""): read.total}, self.endpoint_url)[0]
+        shown = {"rows": rollup_rows(read.by_kind, self.endpoint_url), "total": total, "is_cut": read.is_cut, "too_many": too_many}
         names = [_("mean"), *(name for _part, name in QUANTILES)]
         return self._page(request, "analytics", head, charts=rollup_charts(read), names=names, **shown)
 
@@ -229,9 +240,10 @@ class AnalyticsAdmin(PageAdmin):
             return export(request, f"map {filters.period.name}", EDGE_COLUMNS, map(_edge_line, edges))
         unknown = _("not known")
         drawn = endpoint_map([(each.sender or unknown, each.receiver or unknown, each.count) for each in edges])
+        means, slow = (column([of(each) for each in edges], times) for of in (lambda each: each.critical_mean, _p95))
         rows = [
-            (each, number(each.count), _length(each.critical_mean), _length(each.critical_of(0.95)), sorted(each.types)[:5])
-            for each in edges
+            (each, number(each.count), mean, p95, sorted(each.types)[:5])
+            for each, mean, p95 in zip(edges, means, slow, strict=True)
         ]
         links = [(node, self.endpoint_url(node.name) if node.name != unknown else "") for node in drawn.nodes]
         return self._page(request, "analytics_map", head, drawn=drawn, links=links, rows=rows)
@@ -247,13 +259,13 @@ class AnalyticsAdmin(PageAdmin):
             head,
             chart=usage_chart(usage, filters.query),
             rows=[
-                (name, self.endpoint_url(name), number(messages), number(failures), size(octets))
-                for name, messages, failures, octets in usage.by_endpoint
+                (name, self.endpoint_url(name), number(messages), number(failures), octets)
+                for (name, messages, failures, _octets), octets in zip(
+                    usage.by_endpoint, column([each[3] for each in usage.by_endpoint], sizes), strict=True)
             ],
             queues=[
-                (each["queue"], *(number(each[f"sum_{name}"]) for name in ("taken", "copied", "expired", "unreadable")),
-                 size(each["sum_bytes"]))
-                for each in usage.queues
+                (each["queue"], *(number(each[f"sum_{name}"]) for name in ("taken", "copied", "expired", "unreadable")), octets)
+                for each, octets in zip(usage.queues, column([each["sum_bytes"] for each in usage.queues], sizes), strict=True)
             ],
             instances=[
                 (each, stamp_of(each.first_seen), stamp_of(each.last_seen), number(each.messages)) for each in usage.instances
@@ -271,13 +283,15 @@ class AnalyticsAdmin(PageAdmin):
             )
             return export(request, f"notable {filters.period.name}", NOTABLE_COLUMNS, lines)
         kinds = (
-            (NotableKind.SLOWEST, _("The slowest messages"), _("Processing time"), _length),
-            (NotableKind.LARGEST, _("The largest messages"), _("Body"), lambda value: size(int(value))),
+            (NotableKind.SLOWEST, _("Slowest messages"), _("Processing time"), times),
+            (NotableKind.LARGEST, _("Largest messages"), _("Body"), sizes),
         )
         lists = []
-        for kind, title, label, text_of in kinds:
+        for kind, title, label, scale in kinds:
+            values = column([each.value for each in found[kind]], scale)
             rows = [
-                (each, text_of(each.value), stamp_of(each.at), self.conversation_url(each.conversation_id)) for each in found[kind]
+                (each, value, stamp_of(each.at), self.conversation_url(each.conversation_id))
+                for each, value in zip(found[kind], values, strict=True)
             ]
             lists.append((title, label, rows))
         return self._page(request, "analytics_notable", head, lists=lists)
@@ -287,8 +301,8 @@ class AnalyticsAdmin(PageAdmin):
         return self.url_of(Endpoint, "endpoint", path_of(name)) if name else ""
 
 
-def _length(seconds: float | None) -> str:
-    return "–" if seconds is None else precise_duration(timedelta(seconds=seconds))
+def _p95(each: Edge) -> float | None:
+    return each.critical_of(0.95)
 
 
 def _edge_line(each: Edge) -> tuple[Any, ...]:
@@ -322,22 +336,25 @@ class RollupRow:
     bytes: str
 
 
-def rollup_row(endpoint: str, message_type: str, each: Rollup, url: str = "") -> RollupRow:
-    """The row; times are the mean and the quantiles."""
-    return RollupRow(
-        endpoint,
-        message_type,
-        url,
-        each,
-        _percent(each.failure_rate),
-        tuple(map(_length, (each.processing_mean, *(each.processing_of(fraction) for fraction, _name in QUANTILES)))),
-        tuple(map(_length, (each.critical_mean, *(each.critical_of(fraction) for fraction, _name in QUANTILES)))),
-        size(each.body_bytes),
-    )
+def rollup_rows(found: Mapping[tuple[str, str], Rollup], url_of: Callable[[str], str]) -> list[RollupRow]:
+    """The rows, by endpoint and type; times are the mean and the quantiles."""
+    fractions = [fraction for fraction, _name in QUANTILES]
+    processing = _columns([(each.processing_mean, *map(each.processing_of, fractions)) for each in found.values()])
+    critical = _columns([(each.critical_mean, *map(each.critical_of, fractions)) for each in found.values()])
+    bodies = column([each.body_bytes for each in found.values()], sizes)
+    return [
+        RollupRow(*kind, url_of(kind[0]), each, percents([]).text(_of_hundred(each.failure_rate)), took, waited, octets)
+        for (kind, each), took, waited, octets in zip(found.items(), processing, critical, bodies, strict=True)
+    ]
 
 
-def _percent(part: float | None) -> str:
-    return "–" if part is None else f"{rate(part * 100)} %"
+def _columns(rows: Sequence[tuple[float | None, ...]]) -> list[tuple[str, ...]]:
+    """Times by row, in each column in one unit."""
+    return list(zip(*(column(values, times) for values in zip(*rows, strict=True)), strict=True))
+
+
+def _of_hundred(part: float | None) -> float | None:
+    return None if part is None else part * 100
 
 
 def rollup_charts(read: RollupResult) -> list[Chart]:
@@ -351,15 +368,15 @@ def rollup_charts(read: RollupResult) -> list[Chart]:
         Series(_("processed"), _per_second(over_time, query, seconds, lambda each: each.processed)),
         Series(_("failed"), _per_second(over_time, query, seconds, lambda each: each.failed)),
     ]
-    charts = [_chart(_("Messages per second"), flow, query, seconds, rate, 1.0 if seconds < DAY else 0.1)]
+    charts = [_chart(_("Processed and failed"), flow, query, seconds, per_second, 1.0 if seconds < DAY else 0.1)]
     if read.quantile_seconds is not None:
         wide = _drawn_seconds(query, read.quantile_seconds)
         quantiles = resample(read.quantiles, query.begin, timedelta(seconds=wide))
         for title, of in ((_("Critical time"), Rollup.critical_of), (_("Processing time"), Rollup.processing_of)):
             series = [Series(name, [(at, of(each, part)) for at, each in quantiles.items()]) for part, name in QUANTILES]
-            charts.append(_chart(title, series, query, wide, _length, 0.01))
-    failing = [(at, None if each.failure_rate is None else each.failure_rate * 100) for at, each in over_time.items()]
-    charts.append(_chart(_("Failure rate"), [Series(_("of all messages"), failing)], query, seconds, _percents, 1.0))
+            charts.append(_chart(title, series, query, wide, times, 0.01))
+    failing = [(at, _of_hundred(each.failure_rate)) for at, each in over_time.items()]
+    charts.append(_chart(_("Failure rate"), [Series(_("of all messages"), failing)], query, seconds, percents, 1.0))
     return charts
 
 
@@ -369,15 +386,11 @@ def _drawn_seconds(query: RollupQuery, seconds: int) -> int:
     return seconds * max(1, math.ceil(steps / MOST_POINTS))
 
 
-def _percents(value: float) -> str:
-    return f"{rate(value)} %"
-
-
 def _chart(
-    title: str, series: Sequence[Series], query: RollupQuery, seconds: int, text_of: Callable[[float], str], top: float
+    title: str, series: Sequence[Series], query: RollupQuery, seconds: int, scale: Callable[[Sequence[float]], Scale], top: float
 ) -> Chart:
-    wide = query.resample(seconds)
-    return line_chart(title, series, begin=wide.begin, end=wide.end, step=wide.step, text_of=text_of, least_top=top)
+    wide, figures = query.resample(seconds), "figures"
+    return line_chart(title, series, begin=wide.begin, end=wide.end, step=wide.step, scale=scale, least_top=top, source=figures)
 
 
 def _per_second(
@@ -411,7 +424,7 @@ def group_chart(groups: Sequence[GroupRollup], query: RollupQuery, seconds: int)
     """The groups with the most failures over time."""
     drawn = [each for each in groups if each.over_time]
     series = [Series(_cut(each.title), _counts(each.over_time, timedelta(seconds=seconds))) for each in drawn]
-    return _chart(_("Failures"), series, query, seconds, whole, 1.0) if series else None
+    return _chart(_("Failures"), series, query, seconds, counts, 1.0) if series else None
 
 
 def _counts(found: Mapping[datetime, int], step: timedelta) -> Points:
@@ -437,7 +450,7 @@ def usage_chart(usage: UsageReport, query: RollupQuery) -> Chart | None:
         found = {datetime.combine(day, time(), UTC): values[place] for day, values in usage.by_day.items()}
         return Series(name, _counts(found, timedelta(days=1)))
 
-    return _chart(_("Messages per day"), [series(_("messages"), 0), series(_("failures"), 1)], query, DAY, whole, 10.0)
+    return _chart(_("Messages per day"), [series(_("messages"), 0), series(_("failures"), 1)], query, DAY, counts, 10.0)
 
 
 # --- Map of endpoints, pure geometry ----------------------------------------------------------------------------------

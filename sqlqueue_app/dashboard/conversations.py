@@ -29,9 +29,9 @@ from sqlqueue_app.browsing.conversations import (
     read_conversation,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.exporting import export, wanted_format
 from sqlqueue_app.dashboard.failures import READ_BY_A_PAGE
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, precise_duration, stamp, stamp_of
+from sqlqueue_app.dashboard.formats import Grade, Stamp, State, column, number, precise_duration, stamp, stamp_of, times
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
@@ -354,6 +354,9 @@ def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[Conversat
     causes: defaultdict[int, list[str]] = defaultdict(list)
     for cause, effect in forest.links:
         causes[effect].append(str(cause + 1))
+    shown = [forest.branches[place] for place in places]
+    processing = column([_seconds(branch.message.processing) for branch in shown], times)
+    critical = column([_seconds(branch.message.critical) for branch in shown], times)
     return [
         ConversationRow(
             number=str(place + 1),
@@ -363,14 +366,14 @@ def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[Conversat
             kind=str(KIND_WORDS[branch.message.kind]),
             state=outcome_state(branch.message),
             sent=stamp_of(branch.message.sent),
-            processing=_length(branch.message.processing),
-            critical=_length(branch.message.critical),
+            processing=took,
+            critical=waited,
             is_negative=branch.message.critical is not None and branch.message.critical < timedelta(),
             causes=tuple(causes[place]),
             level=min(branch.depth, _DEEPEST),
             found_in=_found_in(branch.message),
         )
-        for place, branch in ((place, forest.branches[place]) for place in places)
+        for place, branch, took, waited in zip(places, shown, processing, critical, strict=True)
     ]
 
 
@@ -380,9 +383,9 @@ def export_rows(forest: Forest) -> Iterator[tuple[Any, ...]]:
         each = branch.message
         found_in = "lake" if each.lake else "queue" if each.row_version is not None or each.delayed else "index"
         ends = (_seconds(each.processing), _seconds(each.critical), each.queue or None, each.row_version, each.failure, found_in)
-        times = (each.sent, each.started, each.ended)
+        at = (each.sent, each.started, each.ended)
         names = (each.message_id, each.related_to or None, each.message_type, each.kind.value, each.sending, each.receiving)
-        yield (*names, each.outcome.value, *times, *ends)
+        yield (*names, each.outcome.value, *at, *ends)
 
 
 def _seconds(length: timedelta | None) -> float | None:
@@ -395,12 +398,8 @@ def flow_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
     shapes = []
     for branch in forest.branches:
         message = branch.message
-        times = (
-            f"{outcome_state(message).word} · {_length(message.processing)}"
-            if message.processing
-            else str(outcome_state(message).word)
-        )
-        lines = (message.short_type or _("without a type"), message.receiving or "–", times)
+        took = f" · {precise_duration(message.processing)}" if message.processing else ""
+        lines = (message.short_type or _("without a type"), message.receiving or "–", outcome_state(message).word + took)
         shapes.append(_shape(message, url_of, lines, _BOX_LETTERS))
     boxes = list(zip(shapes, drawn.spots, strict=True))
     return {"drawn": drawn, "boxes": boxes, "box_width": BOX_WIDTH, "box_height": BOX_HEIGHT}
@@ -501,10 +500,6 @@ def outcome_state(message: ConversationMessage) -> State:
     """What became of the message."""
     level, word = OUTCOME_WORDS[message.outcome]
     return State(level, str(word))
-
-
-def _length(length: timedelta | None) -> str:
-    return "–" if length is None else precise_duration(length)
 
 
 def _cut(text: str, letters: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,10 +30,10 @@ from sqlqueue_app.browsing.delayed_messages import (
     read_delayed_page,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, may, not_found, refusal, require
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
-from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.access import Button, Permission, may, not_found, refusal, require
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp_of
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_file, message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
@@ -49,11 +49,14 @@ PAGE_SIZE: Final = 50
 class DelayedAdmin(PageAdmin):
     """The pages of delayed messages. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return DELAYED_ACTIONS
+
     def pages(self) -> list[URLPattern]:
         """The tables, actions, the messages of a table, one message."""
         return [
             self.readonly_view("", self.changelist_view),
-            *delayed_action_pages(self),
+            self.readonly_view("<str:table>/<str:key>/body/", partial(_body_view, self), "body"),
             self.readonly_view("<str:table>/", self.table_view, "table"),
             self.readonly_view("<str:table>/<str:key>/", self.message_view, "message"),
         ]
@@ -309,92 +312,94 @@ def exported_delayed(table: DelayedTable, endpoint: str, first: DelayedPage) -> 
 _REASONS_SHOWN = 20
 
 
-def delayed_action_pages(pages: DelayedAdmin) -> list[URLPattern]:
-    """The pages of the actions; `ids` in the URL or form are the keys of the messages."""
-    return [
-        pages.action_view("<str:table>/deliver/", partial(_deliver_view, pages), "deliver"),
-        pages.action_view("<str:table>/cancel/", partial(_cancel_view, pages), "cancel"),
-        pages.readonly_view("<str:table>/<str:key>/body/", partial(_body_view, pages), "body"),
-    ]
+class DelayedAction(Action):
+    """An action on delayed messages: those whose keys are `ids` in the query string or in the form."""
+
+    known: KnownDelayed
+    keys: list[str]
+    bound: Sequence[PlannedDelivery] = ()
+
+    def find(self, **key: Any) -> None:
+        pages: DelayedAdmin = self.pages  # type: ignore[assignment]
+        known = pages.find(key["table"])
+        if known is None:
+            text = _("There is no table of delayed messages “%(name)s”.") % {"name": key["table"]}
+            raise not_found(self.request, self.permission, text)
+        delayed = known.table(get_settings().database)
+        posted = self.request.POST.getlist("ids") if self.request.method == "POST" else []
+        wanted = (key_of(delayed, text) for text in posted or self.request.GET.getlist("ids"))
+        self.known, self.keys = known, list(dict.fromkeys(each for each in wanted if each is not None))[:MOST_CHOSEN]
+        self.target = f"{known.name} #{self.keys[0]}" if len(self.keys) == 1 else known.name
+        self.back_url = pages.table_url(known.name)
+        self.crumbs = (Crumb(known.name, self.back_url),)
+        self.hidden = [("ids", each) for each in self.keys]
+        # Nothing is read for a user without the permission.
+        if may(self.request, self.permission):
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            self.bound = plan_deliveries(get_settings(), self.known, self.keys)
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:
+            self.blocked = str(error)
 
 
-def delayed_buttons(pages: DelayedAdmin, request: HttpRequest, known: KnownDelayed, key: str = "") -> list[Button]:
-    """The actions on one message as links; without a key those on the selected messages, which the form lists."""
+class DeliverNow(DelayedAction):
+    """Puts delayed messages into their queues."""
 
-    def to(page: str) -> str:
-        return pages.url(page, path_of(known.name)) + (f"?{urlencode({'ids': key})}" if key else "")
+    name, page, route = "deliver_now", "deliver", "<str:table>/deliver/"
+    permission = Permission.RETRY
+    label = gettext_lazy("Deliver now")
+    text = gettext_lazy(
+        "They are put into their queues at once, in one transaction, whenever they are due. "
+        "Messages that a worker moves meanwhile are left to it."
+    )
 
-    found = [
-        button(request, Permission.RETRY, _("Deliver now"), to("deliver")),
-        button(request, Permission.DELETE, _("Cancel"), to("cancel"), dangerous=True),
-    ]
-    if key:
-        refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
-        found.insert(0, Button(_("Save the body as a file"), pages.message_url(known, key, "body"), refused))
-    return found
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        ready = [each for each in self.bound if each.target is not None]
+        self.count = len(ready)
+        words = ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", len(ready))
+        self.title = words % {"count": number(len(ready))}
+        self.facts = (*_facts(self.known, self.bound, self.keys), *_destinations(ready))
+        self.warnings = [_("Stays: %(reason)s") % {"reason": each.refusal} for each in self.bound if each.refusal][:_REASONS_SHOWN]
+        self.blocked = self.blocked or ("" if ready else _none(self.bound))
 
-
-def _deliver_view(pages: DelayedAdmin, request: HttpRequest, table: str) -> HttpResponse:
-    known, keys, bound, problem = _chosen_messages(pages, request, table, Permission.RETRY)
-    settings = get_settings()
-    ready = [each for each in bound if each.target is not None]
-
-    def perform() -> ActionOutcome:
-        done = deliver_now(settings, known, keys)
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        done = deliver_now(get_settings(), self.known, self.keys)
         if not done.done:
             raise ValueError(_why_nothing(done))
-        return ActionOutcome(_delivered(done), pages.table_url(known.name), done.done)
-
-    words = ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", len(ready)) % {"count": number(len(ready))}
-    return Confirmation(
-        action="deliver_now",
-        permission=Permission.RETRY,
-        target=_target(known, keys),
-        title=words,
-        text=_(
-            "They are put into their queues at once, in one transaction, whenever they are due. "
-            "What a worker moves meanwhile is left to it."
-        ),
-        submit=_("Deliver now"),
-        perform=perform,
-        back_url=pages.table_url(known.name),
-        count=len(ready),
-        facts=(*_facts(known, bound, keys), *_destinations(ready)),
-        warnings=[_("Stays: %(reason)s") % {"reason": each.refusal} for each in bound if each.refusal][:_REASONS_SHOWN],
-        hidden=[("ids", key) for key in keys],
-        blocked=problem or ("" if ready else _none(bound)),
-        crumbs=_crumbs(pages, known),
-    ).answer(pages, request)
+        return ActionOutcome(_delivered(done), self.back_url, done.done)
 
 
-def _cancel_view(pages: DelayedAdmin, request: HttpRequest, table: str) -> HttpResponse:
-    known, keys, bound, problem = _chosen_messages(pages, request, table, Permission.DELETE)
-    settings = get_settings()
+class CancelDelayed(DelayedAction):
+    """Deletes delayed messages."""
 
-    def perform() -> ActionOutcome:
-        deleted = cancel_delayed(known.table(settings.database), keys)
+    name, page, route = "cancel_delayed", "cancel", "<str:table>/cancel/"
+    permission = Permission.DELETE
+    label, submit = gettext_lazy("Cancel"), gettext_lazy("Delete them")
+    text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.count = len(self.bound)
+        words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", self.count)
+        self.title = words % {"count": number(self.count)}
+        self.facts = (*_facts(self.known, self.bound, self.keys), *_destinations(self.bound))
+        self.blocked = self.blocked or ("" if self.bound else _none(self.bound))
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        deleted = cancel_delayed(self.known.table(get_settings().database), self.keys)
         if not deleted:
             raise ValueError(_("None of them is there any more: they were delivered or cancelled, or a worker is moving them."))
         words = ngettext("%(count)s delayed message was cancelled.", "%(count)s delayed messages were cancelled.", deleted)
-        return ActionOutcome(words % {"count": number(deleted)}, pages.table_url(known.name), deleted)
+        return ActionOutcome(words % {"count": number(deleted)}, self.back_url, deleted)
 
-    words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", len(bound))
-    return Confirmation(
-        action="cancel_delayed",
-        permission=Permission.DELETE,
-        target=_target(known, keys),
-        title=words % {"count": number(len(bound))},
-        text=_("They are deleted and never delivered. They cannot be brought back; a saga may wait for its timeout for ever."),
-        submit=_("Delete them"),
-        perform=perform,
-        back_url=pages.table_url(known.name),
-        count=len(bound),
-        facts=(*_facts(known, bound, keys), *_destinations(bound)),
-        hidden=[("ids", key) for key in keys],
-        blocked=problem or ("" if bound else _none(bound)),
-        is_dangerous=True,
-        crumbs=_crumbs(pages, known),
-    ).answer(pages, request)
+
+DELAYED_ACTIONS: Final = (DeliverNow, CancelDelayed)
 
 
 def _body_view(pages: DelayedAdmin, request: HttpRequest, table: str, key: str) -> HttpResponse:
@@ -405,33 +410,14 @@ def _body_view(pages: DelayedAdmin, request: HttpRequest, table: str, key: str) 
     return body_file(None if wanted is None else read_delayed_body(delayed, wanted), wanted)
 
 
-def _chosen_messages(
-    pages: DelayedAdmin, request: HttpRequest, table: str, permission: Permission
-) -> tuple[KnownDelayed, list[str], list[PlannedDelivery], str]:
-    """The table, the requested keys, the messages that exist, and the error if they cannot be read.
-
-    Nothing is read for a user without the permission: `confirm` refuses the request.
-    """
-    known = pages.find(table)
-    if known is None:
-        raise not_found(request, permission, _("There is no table of delayed messages “%(name)s”.") % {"name": table})
-    settings = get_settings()
-    delayed = known.table(settings.database)
-    posted = request.POST.getlist("ids") if request.method == "POST" else []
-    wanted = (key_of(delayed, text) for text in posted or request.GET.getlist("ids"))
-    keys = list(dict.fromkeys(key for key in wanted if key is not None))[:MOST_CHOSEN]
-    if not may(request, permission):
-        return known, keys, [], ""
-    try:
-        return known, keys, plan_deliveries(settings, known, keys), ""
-    except ConnectionLost:
-        raise
-    except DatabaseError as error:
-        return known, keys, [], str(error)
-
-
-def _target(known: KnownDelayed, keys: Sequence[str]) -> str:
-    return f"{known.name} #{keys[0]}" if len(keys) == 1 else known.name
+def delayed_buttons(pages: DelayedAdmin, request: HttpRequest, known: KnownDelayed, key: str = "") -> list[Button]:
+    """The actions on one message as links; without a key those on the selected messages, which the form lists."""
+    query = urlencode({"ids": key}) if key else ""
+    found = [each.button(pages, request, path_of(known.name), query=query) for each in DELAYED_ACTIONS]
+    if key:
+        refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
+        found.insert(0, Button(_("Save the body as a file"), pages.message_url(known, key, "body"), refused))
+    return found
 
 
 def _facts(known: KnownDelayed, bound: Sequence[PlannedDelivery], keys: Sequence[str]) -> list[tuple[str, str]]:
@@ -474,7 +460,3 @@ def _delivered(done: DeliveryResult) -> str:
         left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
         words.append(left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal})
     return " ".join(words)
-
-
-def _crumbs(pages: DelayedAdmin, known: KnownDelayed) -> tuple[Crumb, ...]:
-    return (Crumb(known.name, pages.table_url(known.name)),)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django import forms
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
-from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Confirmation, Field
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import duration, number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConfigurationError
@@ -25,33 +23,214 @@ from sqlqueue_app.status.endpoints import MOST as MOST_MINIMUM
 from sqlqueue_app.status.endpoints import read_minimums, set_minimum
 from sqlqueue_app.status.instances import InstanceStatus, forget_dead, read_instances
 
-if TYPE_CHECKING:
-    from sqlqueue_app.dashboard.endpoints import EndpointAdmin
-
 # Each is a thread with its own connection; databases rarely allow more.
 MOST_CONCURRENCY: Final = 1000
 
 
-def endpoint_action_pages(pages: EndpointAdmin) -> list[URLPattern]:
-    """The pages of the actions on an endpoint and on one process."""
-    one = "<str:name>/instances/<int:instance>/"
-    return [
-        pages.action_view("<str:name>/pause/", partial(_all_view, pages, paused=True), "pause"),
-        pages.action_view("<str:name>/resume/", partial(_all_view, pages, paused=False), "resume"),
-        pages.action_view("<str:name>/minimum/", partial(_minimum_view, pages), "minimum"),
-        pages.action_view(f"{one}pause/", partial(_one_view, pages, paused=True), "pause_instance"),
-        pages.action_view(f"{one}resume/", partial(_one_view, pages, paused=False), "resume_instance"),
-        pages.action_view(f"{one}concurrency/", partial(_concurrency_view, pages), "concurrency"),
-        pages.action_view(f"{one}remove/", partial(_remove_view, pages), "remove_instance"),
-    ]
+class EndpointAction(Action):
+    """An action on all processes of an endpoint."""
+
+    permission = Permission.CONTROL
+    endpoint: str
+    instances: list[InstanceStatus]
+
+    def find(self, **key: Any) -> None:
+        instances, _rows, problem = read_instances()
+        if problem is not None:
+            raise ConfigurationError(problem.text)
+        known = {*get_settings().senders, *(each.endpoint for each in instances), *read_minimums()}
+        name = name_of_path(key["name"], known)
+        if name is None:
+            raise not_found(self.request, self.permission, _("There is no endpoint “%(name)s”.") % {"name": key["name"]})
+        self.endpoint, self.instances = name, [each for each in instances if each.endpoint == name]
+        self.target, self.back_url = name, self.pages.url("endpoint", path_of(name))
+        self.words = {"name": name, "seconds": number(int(HEARTBEAT_SECONDS))}
+        self.crumbs = (Crumb(name, self.back_url),)
+        alive = sum(each.alive for each in self.instances)
+        self.facts = ((_("Live processes"), number(alive)),)
 
 
-def endpoint_buttons(pages: EndpointAdmin, request: HttpRequest, name: str, instances: tuple[InstanceStatus, ...]) -> list[Button]:
+class ControlEndpoint(EndpointAction):
+    """An action that live processes follow."""
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.count = sum(each.alive for each in self.instances)
+        self.blocked = "" if self.count else _("No process of it is alive.")
+
+    def outcome(self, text: str) -> ActionOutcome:
+        """The outcome of a request to the live processes."""
+        return ActionOutcome(f"{text} {follows()}", self.back_url, self.count)
+
+
+class ControlInstance(ControlEndpoint):
+    """An action on one process."""
+
+    instance: InstanceStatus
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        found = next((each for each in self.instances if each.id == key["instance"]), None)
+        if found is None:
+            raise not_found(self.request, self.permission, _("The process is not registered any more."))
+        self.instance, self.target, self.count = found, f"{found.endpoint} on {found.host} ({found.pid})", 1
+        self.words = {**self.words, "pid": found.pid}
+        self.blocked = "" if found.alive else _("The process is dead.")
+        self.facts = (
+            (_("Instance"), found.name),
+            (_("Machine and process"), f"{found.host} ({found.pid})"),
+            (_("Last heartbeat"), _("%(age)s ago") % {"age": duration(found.heartbeat_age)}),
+            (_("Live threads"), number(found.live_threads)),
+        )
+
+
+_PAUSE: Final = gettext_lazy(
+    "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
+    "replies are still received, and background work goes on. A process that starts later receives. "
+    "A process follows at its next heartbeat, within %(seconds)s seconds."
+)
+_RESUME: Final = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
+
+
+class PauseEndpoint(ControlEndpoint):
+    """Pauses all processes of an endpoint."""
+
+    name, page, route = "pause", "pause", "<str:name>/pause/"
+    label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s"), _PAUSE
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        pause(self.endpoint, by=actor_of(self.request).name)
+        return self.outcome(_pause_requested(self.count))
+
+
+class ResumeEndpoint(ControlEndpoint):
+    """Has all processes of an endpoint receive again."""
+
+    name, page, route = "resume", "resume", "<str:name>/resume/"
+    label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s"), _RESUME
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        resume(self.endpoint, by=actor_of(self.request).name)
+        return self.outcome(_resume_requested(self.count))
+
+
+_ONE: Final = "<str:name>/instances/<int:instance>"
+
+
+class PauseInstance(ControlInstance):
+    """Pauses one process."""
+
+    name, page, route = "pause", "pause_instance", f"{_ONE}/pause/"
+    label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause the process %(pid)s of %(name)s"), _PAUSE
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        pause(self.endpoint, host=self.instance.host, pid=self.instance.pid, by=actor_of(self.request).name)
+        return self.outcome(_pause_requested(1))
+
+
+class ResumeInstance(ControlInstance):
+    """Has one process receive again."""
+
+    name, page, route = "resume", "resume_instance", f"{_ONE}/resume/"
+    label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume the process %(pid)s of %(name)s"), _RESUME
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        resume(self.endpoint, host=self.instance.host, pid=self.instance.pid, by=actor_of(self.request).name)
+        return self.outcome(_resume_requested(1))
+
+
+class ConcurrencyForm(forms.Form):
+    """How many messages a process handles at once."""
+
+    concurrency = forms.IntegerField(
+        label=gettext_lazy("Concurrency"), min_value=1, max_value=MOST_CONCURRENCY,
+        help_text=gettext_lazy("Each needs a thread and a connection to the database. To receive nothing, pause."),
+    )  # fmt: skip
+
+
+class SetConcurrency(ControlInstance):
+    """Changes the concurrency of one process."""
+
+    name, page, route = "concurrency", "concurrency", f"{_ONE}/concurrency/"
+    label, title = gettext_lazy("Concurrency"), gettext_lazy("Concurrency of the process %(pid)s of %(name)s")
+    text = gettext_lazy(
+        "How many messages it handles at once, at most, until it restarts; then the settings apply again. "
+        "A process follows at its next heartbeat, within %(seconds)s seconds."
+    )
+    submit = gettext_lazy("Change")
+    form_class = ConcurrencyForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        present = self.instance.concurrency
+        self.initial = {"concurrency": present}
+        self.target += f": {present} → {self.request.POST.get('concurrency', str(present))[:20]}"
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        set_concurrency(self.endpoint, data["concurrency"], host=self.instance.host, pid=self.instance.pid)
+        return self.outcome(_("Concurrency %(count)s requested for 1 process.") % {"count": number(data["concurrency"])})
+
+
+class RemoveInstance(ControlInstance):
+    """Deletes the row of a dead process."""
+
+    name, page, route = "remove_instance", "remove_instance", f"{_ONE}/remove/"
+    label, title = gettext_lazy("Remove"), gettext_lazy("Remove the process %(pid)s of %(name)s")
+    text = gettext_lazy("It is dead, and its row is deleted. Its callback queue becomes free; the replies in it stay.")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.blocked = _("The process is alive: stop it first.") if self.instance.alive else ""
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if not forget_dead(self.instance.id):
+            raise ConfigurationError(_("The process is alive again, or its row is gone: nothing was removed."))
+        return ActionOutcome(_("The row of the process was removed."), self.back_url)
+
+
+class MinimumForm(forms.Form):
+    """How many live processes are expected."""
+
+    minimum = forms.IntegerField(
+        label=gettext_lazy("Minimum of live processes"), required=False, min_value=0, max_value=MOST_MINIMUM,
+        help_text=gettext_lazy("0 or empty: none is expected."),
+    )  # fmt: skip
+
+
+class SetMinimum(EndpointAction):
+    """Sets how many live processes of an endpoint are expected."""
+
+    name, page, route = "minimum", "minimum", "<str:name>/minimum/"
+    label, title = gettext_lazy("Set the minimum of processes"), gettext_lazy("Minimum of processes of %(name)s")
+    text = gettext_lazy("With fewer live processes the endpoint is below its minimum: an alert here and in sqlqueue_health.")
+    submit = gettext_lazy("Set the minimum")
+    form_class = MinimumForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        present = read_minimums().get(self.endpoint, 0)
+        self.initial = {"minimum": present or ""}
+        self.target += f": {present} → {self.request.POST.get('minimum', str(present))[:20] or 0}"
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        minimum = data["minimum"] or 0
+        set_minimum(self.endpoint, minimum, actor=actor_of(self.request))
+        words = {"count": number(minimum), "name": self.endpoint}
+        done = _("%(name)s: at least %(count)s live processes.") if minimum else _("%(name)s has no minimum of processes any more.")
+        return ActionOutcome(done % words, self.back_url)
+
+
+ENDPOINT_ACTIONS: Final = (
+    *(PauseEndpoint, ResumeEndpoint, SetMinimum),
+    *(PauseInstance, ResumeInstance, SetConcurrency, RemoveInstance),
+)
+
+
+def endpoint_buttons(pages: PageAdmin, request: HttpRequest, name: str, instances: tuple[InstanceStatus, ...]) -> list[Button]:
     """The actions on all processes of an endpoint."""
-    return [
-        *pausing_buttons(pages, request, name, instances, (_("Pause"), _("Resume"))),
-        button(request, Permission.CONTROL, _("Set the minimum of processes"), pages.url("minimum", path_of(name))),
-    ]
+    labels = (str(PauseEndpoint.label), str(ResumeEndpoint.label))
+    return [*pausing_buttons(pages, request, name, instances, labels), SetMinimum.button(pages, request, path_of(name))]
 
 
 def pausing_buttons(
@@ -59,227 +238,34 @@ def pausing_buttons(
 ) -> list[Button]:
     """Pause and resume for all processes of an endpoint, of which `instances` are, on any page."""
     alive = [each for each in instances if each.alive]
-    nobody = "" if alive else _("No process of it is alive.")
-    paused = _("All its processes are asked to pause.") if alive and all(each.paused for each in alive) else ""
-    running = _("None of its processes is asked to pause.") if alive and not any(each.paused for each in alive) else ""
-    pause, resume = (pages.url_of(Endpoint, page, path_of(name)) for page in ("pause", "resume"))
+    none = "" if alive else _("No process of it is alive.")
+    paused = _("All its processes are paused.") if alive and all(each.paused for each in alive) else ""
+    running = _("Not paused.") if alive and not any(each.paused for each in alive) else ""
+    pause_url, resume_url = (pages.url_of(Endpoint, page, path_of(name)) for page in ("pause", "resume"))
     return [
-        button(request, Permission.CONTROL, labels[0], pause, reason=nobody or paused),
-        button(request, Permission.CONTROL, labels[1], resume, reason=nobody or running),
+        button(request, Permission.CONTROL, labels[0], pause_url, reason=none or paused),
+        button(request, Permission.CONTROL, labels[1], resume_url, reason=none or running),
     ]
 
 
-def instance_buttons(pages: EndpointAdmin, request: HttpRequest, each: InstanceStatus) -> tuple[Button, ...]:
+def instance_buttons(pages: PageAdmin, request: HttpRequest, each: InstanceStatus) -> tuple[Button, ...]:
     """The actions on one process that apply to its state."""
-
-    def to(label: str, page: str, *, dangerous: bool = False) -> Button:
-        url = pages.url(page, path_of(each.endpoint), each.id)
-        return button(request, Permission.CONTROL, label, url, dangerous=dangerous)
-
+    offered: tuple[type[ControlInstance], ...] = (ResumeInstance if each.paused else PauseInstance, SetConcurrency)
     if not each.alive:
-        return (to(_("Remove"), "remove_instance", dangerous=True),)
-    first = to(_("Resume"), "resume_instance") if each.paused else to(_("Pause"), "pause_instance")
-    return (first, to(_("Concurrency"), "concurrency"))
+        offered = (RemoveInstance,)
+    return tuple(action.button(pages, request, path_of(each.endpoint), each.id) for action in offered)
 
 
-def _all_view(pages: EndpointAdmin, request: HttpRequest, name: str, *, paused: bool) -> HttpResponse:
-    endpoint, instances = _found(request, name)
-    alive = [each for each in instances if each.alive]
-
-    def perform() -> ActionOutcome:
-        (pause if paused else resume)(endpoint)
-        return ActionOutcome(_request_sent(len(alive)), pages.endpoint_url(endpoint), len(alive))
-
-    title = _("Pause %(name)s") if paused else _("Resume %(name)s")
-    confirmation = _pausing(pages, endpoint, endpoint, title % {"name": endpoint}, perform, paused=paused)
-    blocked = "" if alive else _("No process of it is alive.")
-    facts = ((_("Live processes"), number(len(alive))),)
-    return replace(confirmation, blocked=blocked, facts=facts, count=len(alive)).answer(pages, request)
-
-
-def _one_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int, *, paused: bool) -> HttpResponse:
-    endpoint, each = _found_one(request, name, instance)
-
-    def perform() -> ActionOutcome:
-        (pause if paused else resume)(endpoint, host=each.host, pid=each.pid)
-        return ActionOutcome(_request_sent(1), pages.endpoint_url(endpoint))
-
-    title = _("Pause the process %(pid)s of %(name)s") if paused else _("Resume the process %(pid)s of %(name)s")
-    words = title % {"pid": each.pid, "name": endpoint}
-    confirmation = _pausing(pages, endpoint, _target(each), words, perform, paused=paused)
-    return replace(confirmation, blocked=_not_alive(each), facts=_facts(each)).answer(pages, request)
-
-
-def _pausing(
-    pages: EndpointAdmin, endpoint: str, target: str, title: str, perform: Callable[[], ActionOutcome], *, paused: bool
-) -> Confirmation:
-    text = _(
-        "Messages that are being handled are finished, then nothing more is received from main queue and satellites; replies are "
-        "received on, and background work goes on. A process that is started later receives."
-    )
-    if not paused:
-        text = _("It receives again.")
-    return Confirmation(
-        action="pause" if paused else "resume",
-        permission=Permission.CONTROL,
-        target=target,
-        title=title,
-        text=f"{text} {_follows()}",
-        submit=_("Pause") if paused else _("Resume"),
-        perform=perform,
-        back_url=pages.endpoint_url(endpoint),
-        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
-    )
-
-
-def _concurrency_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
-    endpoint, each = _found_one(request, name, instance)
-    text = request.POST.get("concurrency", str(each.concurrency)).strip()
-    wanted, errors = _read_concurrency(text) if CONFIRMED in request.POST else (each.concurrency, ())
-
-    def perform() -> ActionOutcome:
-        set_concurrency(endpoint, wanted, host=each.host, pid=each.pid)
-        return ActionOutcome(_request_sent(1), pages.endpoint_url(endpoint))
-
-    return Confirmation(
-        action="concurrency",
-        permission=Permission.CONTROL,
-        target=f"{_target(each)}: {each.concurrency} → {text[:20]}",
-        title=_("Concurrency of the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
-        text=_("How many messages it handles at once, at most, until its restart, which goes back to the settings.")
-        + f" {_follows()}",
-        submit=_("Change"),
-        perform=perform,
-        back_url=pages.endpoint_url(endpoint),
-        fields=(
-            Field(
-                "concurrency", _("Messages at once"), text, "number",
-                help=_("Each needs a thread and a connection to the database."), minimum=1, maximum=MOST_CONCURRENCY,
-            ),
-        ),
-        errors=errors,
-        blocked=_not_alive(each),
-        facts=_facts(each),
-        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
-    ).answer(pages, request)  # fmt: skip
-
-
-def _read_concurrency(text: str) -> tuple[int, tuple[str, ...]]:
-    wanted = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-    if 1 <= wanted <= MOST_CONCURRENCY:
-        return wanted, ()
-    error = _("The concurrency cannot be “%(text)s”: expected a whole number from 1 to %(most)s. To receive nothing, pause.")
-    return 0, (error % {"text": text[:50], "most": number(MOST_CONCURRENCY)},)
-
-
-def _minimum_view(pages: EndpointAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    endpoint, instances = _found(request, name)
-    known = read_minimums().get(endpoint, 0)
-    text = request.POST.get("minimum", str(known or "")).strip()
-    wanted, errors = _read_minimum(text)
-
-    def perform() -> ActionOutcome:
-        set_minimum(endpoint, wanted, actor=actor_of(request))
-        words = {"count": number(wanted), "name": endpoint}
-        done = _("Nothing is expected of %(name)s any more.") % words
-        if wanted:
-            done = _("Of %(name)s at least this many live processes are expected: %(count)s.") % words
-        return ActionOutcome(done, pages.endpoint_url(endpoint))
-
-    return Confirmation(
-        action="minimum",
-        permission=Permission.CONTROL,
-        target=f"{endpoint}: {known} → {text[:20] or 0}",
-        title=_("Minimum of processes of %(name)s") % {"name": endpoint},
-        text=_("With fewer live processes the endpoint is said to be below its minimum, here and by sqlqueue_health."),
-        submit=_("Set the minimum"),
-        perform=perform,
-        back_url=pages.endpoint_url(endpoint),
-        fields=(
-            Field(
-                "minimum", _("At least so many live processes"), text, "number",
-                help=_("0 or nothing: none is expected."), is_required=False, minimum=0, maximum=MOST_MINIMUM,
-            ),
-        ),
-        errors=errors,
-        facts=((_("Live processes"), number(sum(each.alive for each in instances))),),
-        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
-    ).answer(pages, request)  # fmt: skip
-
-
-def _read_minimum(text: str) -> tuple[int, tuple[str, ...]]:
-    if not text:
-        return 0, ()
-    if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) <= MOST_MINIMUM:
-        return int(text), ()
-    error = _("The minimum cannot be “%(text)s”: expected a whole number from 0 to %(most)s, or nothing.")
-    return 0, (error % {"text": text[:50], "most": number(MOST_MINIMUM)},)
-
-
-def _remove_view(pages: EndpointAdmin, request: HttpRequest, name: str, instance: int) -> HttpResponse:
-    endpoint, each = _found_one(request, name, instance)
-
-    def perform() -> ActionOutcome:
-        if not forget_dead(each.id):
-            raise ConfigurationError(_("The process was heard of meanwhile, or its row is gone: nothing was removed."))
-        return ActionOutcome(_("The row of the process was removed."), pages.endpoint_url(endpoint))
-
-    return Confirmation(
-        action="remove_instance",
-        permission=Permission.CONTROL,
-        target=_target(each),
-        title=_("Remove the process %(pid)s of %(name)s") % {"pid": each.pid, "name": endpoint},
-        text=_("It is dead, and its row is deleted. Its callback queue is free then; the replies in it stay."),
-        submit=_("Remove"),
-        perform=perform,
-        back_url=pages.endpoint_url(endpoint),
-        blocked=_("The process is alive: stop it first.") if each.alive else "",
-        facts=_facts(each),
-        is_dangerous=True,
-        crumbs=(Crumb(endpoint, pages.endpoint_url(endpoint)),),
-    ).answer(pages, request)
-
-
-def _found(request: HttpRequest, path: str) -> tuple[str, tuple[InstanceStatus, ...]]:
-    """An endpoint of the settings, or one with a registered process or a minimum, and its processes."""
-    instances, _rows, problem = read_instances()
-    if problem is not None:
-        raise ConfigurationError(problem.text)
-    name = name_of_path(path, {*get_settings().senders, *(each.endpoint for each in instances), *read_minimums()})
-    if name is None:
-        raise not_found(request, Permission.CONTROL, _("There is no endpoint “%(name)s”.") % {"name": path})
-    return name, tuple(each for each in instances if each.endpoint == name)
-
-
-def _found_one(request: HttpRequest, path: str, instance: int) -> tuple[str, InstanceStatus]:
-    endpoint, instances = _found(request, path)
-    each = next((each for each in instances if each.id == instance), None)
-    if each is None:
-        raise not_found(request, Permission.CONTROL, _("The process is not registered any more."))
-    return endpoint, each
-
-
-def _target(each: InstanceStatus) -> str:
-    return f"{each.endpoint} on {each.host} ({each.pid})"
-
-
-def _facts(each: InstanceStatus) -> tuple[tuple[str, str], ...]:
-    return (
-        (_("Instance"), each.name),
-        (_("Machine and process"), f"{each.host} ({each.pid})"),
-        (_("Last heartbeat"), _("%(age)s ago") % {"age": duration(each.heartbeat_age)}),
-        (_("Live threads"), number(each.live_threads)),
-    )
-
-
-def _not_alive(each: InstanceStatus) -> str:
-    return "" if each.alive else _("The process is dead: it follows nothing.")
-
-
-def _follows() -> str:
+def follows() -> str:
+    """When a process follows a request."""
     return _("A process follows at its next heartbeat, within %(seconds)s seconds.") % {"seconds": number(int(HEARTBEAT_SECONDS))}
 
 
-def _request_sent(count: int) -> str:
-    words = ngettext("%(count)s process was asked.", "%(count)s processes were asked.", count) % {"count": number(count)}
-    return f"{words} {_follows()}"
+def _pause_requested(count: int) -> str:
+    text = ngettext("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", count)
+    return text % {"count": number(count)}
+
+
+def _resume_requested(count: int) -> str:
+    text = ngettext("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", count)
+    return text % {"count": number(count)}

@@ -20,29 +20,31 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.actions import Action
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of
-from sqlqueue_app.dashboard.endpoint_actions import endpoint_action_pages, endpoint_buttons, instance_buttons
-from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
     Grade,
     Number,
     State,
+    counts,
     depth_number,
     duration,
     number,
-    precise_duration,
+    per_second,
     rate,
-    whole,
+    times,
 )
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, path_of
+from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row, unreceived_state
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
-from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, is_dead, managed_alias
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
     Endpoints,
     EndpointStatus,
@@ -73,12 +75,14 @@ class History:
 class EndpointAdmin(PageAdmin):
     """The pages of endpoints. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return ENDPOINT_ACTIONS
+
     def pages(self) -> list[URLPattern]:
-        """The list of endpoints, one endpoint, the actions."""
+        """The list of endpoints, one endpoint."""
         return [
             self.readonly_view("", self.changelist_view),
             self.readonly_view("<str:name>/", self.endpoint_view, "endpoint"),
-            *endpoint_action_pages(self),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -89,7 +93,7 @@ class EndpointAdmin(PageAdmin):
         return self.page(
             request,
             "endpoints",
-            rows=[endpoint_row(each, self.endpoint_url(each.name)) for each in found.endpoints],
+            rows=self._rows(found.endpoints),
             problem=found.problem,
             worker_command=WORKER_COMMAND,
             live_seconds=LIVE_SECONDS,
@@ -113,7 +117,7 @@ class EndpointAdmin(PageAdmin):
             "endpoint",
             title=_("Endpoint %(name)s") % {"name": each.name},
             crumbs=(Crumb(each.name),),
-            endpoint=endpoint_row(each, self.endpoint_url(each.name)),
+            endpoint=self._rows([each])[0],
             buttons=endpoint_buttons(self, request, each.name, each.instances),
             failures_url=self._failures_url(each.name),
             delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
@@ -131,6 +135,10 @@ class EndpointAdmin(PageAdmin):
             handlers_problem=handlers_problem,
             configuration=_configuration(settings, each.name),
         )
+
+    def _rows(self, found: Sequence[EndpointStatus]) -> list[EndpointRow]:
+        measured = measure_rows({each.name: each.measured for each in found if each.measured is not None})
+        return [endpoint_row(each, self.endpoint_url(each.name), measured.get(each.name)) for each in found]
 
     def endpoint_url(self, name: str) -> str:
         """The URL of an endpoint."""
@@ -180,14 +188,16 @@ class EndpointAdmin(PageAdmin):
         names = [status.name for status in each.queues if status.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
         with optional_read(alias, "read the samples of an endpoint"):
             over_time = measures_over_time(alias, each.name, period.length, now)
-            by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now)
+            by_type, by_instance = measures_by_type_and_instance(
+                alias, each.name, period.length, now, {one.name: one.started_at for one in each.instances}
+            )
             queued = read_samples(alias, names, period.length, now)
             samples = [sample for taken in queued.values() for sample in taken]
             return History(
                 by_type,
                 endpoint_charts(over_time, samples, period, now),
-                [measure_row(name, measured) for name, measured in by_type.items()],
-                [measure_row(name, measured) for name, measured in by_instance.items()],
+                list(measure_rows(by_type, period.length).values()),
+                list(measure_rows(by_instance, period.length).values()),
             )
         return None
 
@@ -264,10 +274,11 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class MeasureRow:
-    """Measurements of a period. Times are None if no message has one."""
+    """Measurements of a period, or of the time that `over` names. Times are None if no message has one."""
 
     name: str
     measured: Measured
+    over: str
     throughput: str
     retries_rate: str
     processing: Time | None
@@ -290,33 +301,30 @@ class EndpointRow:
     versions: str
 
 
-def time_of(seconds: float | None) -> Time | None:
-    """A formatted time."""
-    return None if seconds is None else Time(precise_duration(timedelta(seconds=seconds)), seconds < 0)
+_TIMES: Final = ("processing_mean", "processing_max", "critical_mean", "critical_max")
 
 
-def measure_row(name: str, measured: Measured) -> MeasureRow:
-    """A row of measurements."""
-    return MeasureRow(
-        name=name,
-        measured=measured,
-        throughput=rate(measured.throughput),
-        retries_rate=rate(measured.retries / measured.length),
-        processing=time_of(measured.processing_mean),
-        processing_max=time_of(measured.processing_max) if measured.handled else None,
-        critical=time_of(measured.critical_mean),
-        critical_max=time_of(measured.critical_max),
-    )
+def measure_rows(found: Mapping[str, Measured], period: timedelta = timedelta()) -> dict[str, MeasureRow]:
+    """The rows of measurements by name; the times of a column have one unit. What is shorter than the period says so."""
+    rows = {}
+    scales = {name: times([getattr(each, name) for each in found.values()]) for name in _TIMES}
+    for name, each in found.items():
+        seconds = {of: getattr(each, of) if each.handled or of != "processing_max" else None for of in _TIMES}
+        shown = [None if value is None else Time(scales[of].text(value), value < 0) for of, value in seconds.items()]
+        length = timedelta(seconds=each.length)
+        over = duration(length) if length < 0.95 * period else ""
+        rows[name] = MeasureRow(name, each, over, rate(each.throughput), rate(each.retries / each.length), *shown)
+    return rows
 
 
-def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
+def endpoint_row(each: EndpointStatus, url: str, measured: MeasureRow | None) -> EndpointRow:
     """The row of an endpoint."""
     return EndpointRow(
         status=each,
         url=url,
         state=_state(each),
         depth=None if each.depth is None else depth_number(each.depth),
-        measured=None if each.measured is None else measure_row(each.name, each.measured),
+        measured=measured,
         failed=None if each.failed is None else Number(each.failed, number(each.failed)),
         busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
         versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
@@ -326,15 +334,15 @@ def endpoint_row(each: EndpointStatus, url: str) -> EndpointRow:
 def _state(each: EndpointStatus) -> State:
     if each.is_below_minimum:
         return State(Grade.ERROR, _("Below minimum"))
-    if each.alive and all(instance.state is InstanceState.PAUSED for instance in each.alive):
+    workers = [instance for instance in each.alive if instance.is_worker]
+    if workers and all(instance.paused for instance in workers):
         return State(Grade.WARNING, _("Paused"))
-    if any(instance.paused for instance in each.alive):
+    if any(instance.paused for instance in workers):
         return State(Grade.WARNING, _("Partly paused"))
-    if not each.alive and each.dead:
+    if not workers and each.dead:
         return State(Grade.ERROR, _("Dead"))
-    if not each.alive:
-        waiting = each.depth is not None and each.depth.waiting
-        return State(Grade.WARNING if waiting else Grade.INFO, _("No live worker"))
+    if not workers:
+        return unreceived_state([each.name], (), is_waiting=bool(each.depth is not None and each.depth.waiting))
     if each.dead:
         return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(each.dead)})
     return State(Grade.OK, _("Alive"))
@@ -412,7 +420,7 @@ def endpoint_charts(
             Series(_("failed attempts"), [(at, each.failures / seconds) for at, each in measured]),
             Series(_("retries"), [(at, each.retries / seconds) for at, each in measured]),
         ]
-        charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
+        charts.append(line_chart(_("Handled and failed"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
         processing = [
             Series(_("mean"), [(at, each.processing_mean) for at, each in measured]),
             Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in measured]),
@@ -422,10 +430,10 @@ def endpoint_charts(
             Series(_("longest"), [(at, each.critical_max) for at, each in measured]),
         ]
         for title, series in ((_("Processing time"), processing), (_("Critical time"), critical)):
-            charts.append(line_chart(title, series, begin=begin, end=now, step=step, text_of=_seconds, least_top=0.01))
+            charts.append(line_chart(title, series, begin=begin, end=now, step=step, scale=times, least_top=0.01))
     if depth := _added_up(queued):
         waiting = [Series(_("messages"), depth)]
-        charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, text_of=whole))
+        charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, scale=counts))
     return charts
 
 
@@ -434,10 +442,6 @@ def _added_up(samples: Sequence[QueueSample]) -> Points:
     for sample in samples:
         at_time[sample.taken_at] += sample.waiting
     return sorted(at_time.items())
-
-
-def _seconds(value: float) -> str:
-    return precise_duration(timedelta(seconds=value))
 
 
 # --- Instances --------------------------------------------------------------------------------------------------------
@@ -452,9 +456,16 @@ class InstanceAdmin(ReadOnlyAdmin):
     # An empty list of actions would leave Django's page with an inline style, which a strict policy refuses.
     actions_on_top = True
 
+    change_list_template = "admin/sqlqueue_app/instances.html"
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Django's list, below the navigation of our pages."""
+        return super().changelist_view(request, {**(extra_context or {}), "navigation": navigation(self.admin_site, request)})
+
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """With the clock of the database, which also wrote the heartbeats, on each row."""
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(database_now=Now())
+        """With the clock of the database, which also wrote the heartbeats, on each row; without rows that wait to be deleted."""
+        gone = [each.pk for each in gone_instances(managed_alias())]
+        rows: QuerySet[Any] = super().get_queryset(request).exclude(pk__in=gone).annotate(database_now=Now())
         return rows
 
     @admin.display(description=gettext_lazy("state"))

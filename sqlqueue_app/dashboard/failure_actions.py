@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django import forms
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.browsing.bodies import decode_body
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may
-from sqlqueue_app.dashboard.actions import CONFIRMED, ActionOutcome, Change, Confirmation, Field, begin_operation
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome, Change, begin_operation
 from sqlqueue_app.dashboard.formats import number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.failures.editing import (
@@ -36,7 +36,6 @@ from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, FailureKind, er
 from sqlqueue_app.failures.operations import Preview, preview
 from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.messages.headers import Headers
 from sqlqueue_app.models import FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
 
@@ -100,12 +99,6 @@ _WORDS: Final = {
 }
 
 
-def failure_action_pages(admin: PageAdmin) -> list[URLPattern]:
-    """The pages of all kinds by name, and `edit`; each takes a selection from its query string or form."""
-    pages = [admin.action_view(f"{kind.name}/", partial(_act, admin, kind), kind.name) for kind in FAILURE_KINDS.values()]
-    return [*pages, admin.action_view("edit/", partial(edit_view, admin), "edit")]
-
-
 def failure_buttons(request: HttpRequest, admin: PageAdmin, selection: FailureSelection) -> list[Button]:
     """The actions for a selection by its statuses, or by the status of one message. At most two statements."""
     statuses = _statuses(selection)
@@ -164,31 +157,35 @@ def _statuses(selection: FailureSelection) -> set[int]:
     return set(selection.statuses or FailureStatus)
 
 
-def _act(admin: PageAdmin, kind: FailureKind, request: HttpRequest) -> HttpResponse:
-    settings, selection = get_settings(), _sample_of(request, kind, selection_of(request))
-    words = _WORDS[kind.name]
-    back_url = page_of(admin, selection)
-    found, blocked = Preview(), ""
-    if may(request, Permission(kind.permission)):
-        found, blocked = _dry_run(settings, kind, selection)
-    label = str(kind.label)
-    return Confirmation(
-        action=kind.name,
-        permission=Permission(kind.permission),
-        target=selection.in_words(),
-        title=str(words.title),
-        text=str(words.text),
-        submit=f"{label} ({number(found.eligible)})",
-        perform=lambda: begin_operation(admin, request, kind.name, selection, back_url),
-        back_url=back_url,
-        count=found.eligible,
-        facts=_facts(found, words, selection),
-        warnings=_warnings(found),
-        hidden=selection.to_fields(),
-        typed=_to_type(kind, selection, found),
-        blocked=blocked,
-        is_dangerous=words.is_dangerous,
-    ).answer(admin, request)
+class BulkAction(Action):
+    """A bulk operation on the failed messages of a selection, which the query string or the form names, after a dry run."""
+
+    kind: ClassVar[FailureKind]
+    selection: FailureSelection
+
+    def find(self, **key: Any) -> None:
+        words = _WORDS[self.kind.name]
+        self.selection = _sample_of(self.request, self.kind, selection_of(self.request))
+        self.target, self.back_url = self.selection.in_words(), page_of(self.pages, self.selection)
+        self.title, self.text, self.hidden = words.title, words.text, self.selection.to_fields()
+        found = Preview()
+        # Nothing is counted for a user without the permission.
+        if may(self.request, self.permission):
+            found, self.blocked = _dry_run(get_settings(), self.kind, self.selection)
+        self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
+        self.facts, self.warnings = _facts(found, words, self.selection), _warnings(found)
+        self.typed = _to_type(self.kind, self.selection, found)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        return begin_operation(self.pages, self.request, self.kind.name, self.selection, self.back_url)
+
+
+def _bulk_action(kind: FailureKind) -> type[BulkAction]:
+    declared = {
+        "kind": kind, "name": kind.name, "page": kind.name, "route": f"{kind.name}/", "permission": Permission(kind.permission),
+        "label": kind.label, "is_dangerous": _WORDS[kind.name].is_dangerous,
+    }  # fmt: skip
+    return type(f"{kind.name.title()}Failures", (BulkAction,), declared)
 
 
 def _dry_run(settings: Settings, kind: FailureKind, selection: FailureSelection) -> tuple[Preview, str]:
@@ -231,104 +228,98 @@ def _to_type(kind: FailureKind, selection: FailureSelection, found: Preview) -> 
 
 # The form field that confirms the differences.
 SEEN: Final = "seen"
-_ROWS: Final = 20
 _MOST_COMPARED: Final = 4_000
 
 
-def edit_view(admin: PageAdmin, request: HttpRequest) -> HttpResponse:
-    """The form, then a page with the differences to confirm, then the retry. `ids` names the message."""
-    query = request.POST if request.POST.get("ids") else request.GET
-    selection = FailureSelection.from_query(query)
-    if len(selection.ids) != 1 or selection.problems:
-        return _problem(admin, request, _("Choose one message to edit."), 400)
-    (failure_id,) = selection.ids
-    back_url = admin.url("message", failure_id)
-    if not (may(request, Permission.EDIT) and may(request, Permission.VIEW_BODY)):
-        # Refuse, and record the attempt.
-        lacking = Permission.EDIT if not may(request, Permission.EDIT) else Permission.VIEW_BODY
-        return _edit_confirmation(lacking, failure_id, back_url).answer(admin, request)
-    try:
-        editable = read_editable(get_settings(), failure_id)
-    except EditRefused as error:
-        return _problem(admin, request, str(error), 409)
-    typed = _typed(request)
-    if typed is None:
-        return _form(editable, back_url, editable.headers_text, editable.body).show(admin, request)
-    try:
-        headers = read_edited_headers(typed[0])
-        check_body(typed[1], headers.get(names.CONTENT_TYPE))
-    except EditRefused as error:
-        return _form(editable, back_url, *typed).show(admin, request, [str(error)], status=400)
-    confirmation = _show_changes(request, editable, back_url, headers, typed)
-    return confirmation.answer(admin, request) if SEEN in request.POST else confirmation.show(admin, request)
+class EditForm(forms.Form):
+    """The headers and the body of a message as text. Neither is stripped: a body may begin or end with spaces."""
+
+    headers = forms.CharField(
+        label=gettext_lazy("Headers"), strip=False, widget=forms.Textarea({"rows": 20}),
+        help_text=gettext_lazy("A JSON object with string values."),
+    )  # fmt: skip
+    body = forms.CharField(label=gettext_lazy("Body"), strip=False, required=False, widget=forms.Textarea({"rows": 20}))
 
 
-def _typed(request: HttpRequest) -> tuple[str, str] | None:
-    if request.method == "POST" and "headers" in request.POST and "body" in request.POST:
-        return request.POST["headers"], request.POST["body"]
-    return None
+class EditFailure(Action):
+    """Sends an edited copy of a failed message: a form, then a page with the differences to confirm, then the retry."""
 
+    name, page, route = "edit", "edit", "edit/"
+    permission = Permission.EDIT
+    label = gettext_lazy("Edit and retry")
 
-def _form(editable: Editable, back_url: str, headers: str, body: str) -> Confirmation:
-    locked = ", ".join(sorted(editable.locked))
-    fields = (
-        Field("headers", _("Headers"), headers, kind="textarea", rows=_ROWS, help=_("One JSON object of texts.")),
-        Field("body", _("Body"), body, kind="textarea", rows=_ROWS),
-    )
-    return _edit_confirmation(
-        Permission.EDIT,
-        editable.failure.pk,
-        back_url,
-        text=_("A copy with your changes is sent to where the message failed, with an id of its own; the message is resolved."),
-        submit=_("Look at the changes"),
-        facts=((_("Cannot be changed"), locked),),
-        fields=fields,
-        hidden=(*_ids(editable), ("row_version", str(editable.failure.row_version))),
-    )
+    def find(self, **key: Any) -> None:
+        query = self.request.POST if self.request.POST.get("ids") else self.request.GET
+        selection = FailureSelection.from_query(query)
+        if len(selection.ids) != 1 or selection.problems:
+            raise EditRefused(_("Choose one message to edit."))
+        self.failure_id = selection.ids[0]
+        self.target, self.back_url = selection.in_words(), self.pages.url("message", self.failure_id)
 
+    @classmethod
+    def url_pattern(cls, pages: PageAdmin) -> URLPattern:
+        def view(request: HttpRequest) -> HttpResponse:
+            action = cls(pages, request)
+            try:
+                action.find()
+            except EditRefused as error:
+                return _problem(pages, request, str(error), 400)
+            return action.answer()
 
-def _show_changes(
-    request: HttpRequest, editable: Editable, back_url: str, headers: Headers, typed: tuple[str, str]
-) -> Confirmation:
-    # Keep the original order, which means nothing, so that it is not a difference.
-    ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}
-    after = Editable(editable.failure, ordered, editable.locked, typed[1])
-    changes = (*_changes(editable.headers_text, after.headers_text), *_changes(*_bodies(editable, after)))
-    sensitive = sorted(name for name in SENSITIVE if editable.headers.get(name) != headers.get(name))
-    warning = _("These headers decide where replies go, or how the message is handled: %(names)s")
-    row_version = _number(request.POST.get("row_version", ""))
-    return _edit_confirmation(
-        Permission.EDIT,
-        editable.failure.pk,
-        back_url,
-        text=_("These are your changes.")
-        if changes
-        else _("Nothing is changed: the message is sent again as it is, with another id."),
-        submit=_("Send the edited message"),
-        hidden=(*_ids(editable), ("row_version", str(row_version)), ("headers", typed[0]), ("body", typed[1]), (SEEN, "1")),
-        warnings=[warning % {"names": ", ".join(sensitive)}] if sensitive else (),
-        changes=changes,
-        perform=lambda: _perform(editable, back_url, headers, typed[1], row_version),
-    )
+        return pages.action_view(cls.route, view, cls.page)
 
+    def answer(self) -> HttpResponse:
+        if may(self.request, Permission.EDIT) and not may(self.request, Permission.VIEW_BODY):
+            self.permission = Permission.VIEW_BODY
+        self.check_permission()
+        try:
+            self.editable = editable = read_editable(get_settings(), self.failure_id)
+        except EditRefused as error:
+            return _problem(self.pages, self.request, str(error), 409)
+        posted = self.request.POST
+        if "headers" not in posted or "body" not in posted:
+            return self._ask(EditForm(initial={"headers": editable.headers_text, "body": editable.body}, auto_id="sq-%s"))
+        form = EditForm(posted, auto_id="sq-%s", label_suffix="")
+        if not form.is_valid():
+            return self._ask(form, status=400)
+        self.typed_texts = posted["headers"], posted["body"]
+        try:
+            self.headers = read_edited_headers(self.typed_texts[0])
+            check_body(self.typed_texts[1], self.headers.get(names.CONTENT_TYPE))
+        except EditRefused as error:
+            return self._ask(form, [str(error)], status=400)
+        self._show_changes()
+        return super().answer() if SEEN in posted else self.show(forms.Form())
 
-def _edit_confirmation(permission: Permission, failure_id: uuid.UUID, back_url: str, **more: Any) -> Confirmation:
-    known: dict[str, Any] = {
-        "action": "edit",
-        "permission": permission,
-        "target": FailureSelection(ids=(failure_id,)).in_words(),
-        "title": _("Edit and retry"),
-        "text": "",
-        "submit": "",
-        "perform": lambda: ActionOutcome("", back_url),
-        "back_url": back_url,
-    }
-    return Confirmation(**{**known, **more})
+    def _ask(self, form: EditForm, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
+        form.label_suffix = ""
+        self.text = _("A copy with your changes is sent to the queue where the message failed, under an id of its own.")
+        self.submit, self.facts = _("Preview changes"), ((_("Cannot be changed"), ", ".join(sorted(self.editable.locked))),)
+        self.hidden = (("ids", str(self.failure_id)), ("row_version", str(self.editable.failure.row_version)))
+        return self.show(form, errors, status)
 
+    def _show_changes(self) -> None:
+        """Set what the second page shows."""
+        editable, headers, (headers_text, body) = self.editable, self.headers, self.typed_texts
+        # Keep the original order, which means nothing, so that it is not a difference.
+        ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}
+        after = Editable(editable.failure, ordered, editable.locked, body)
+        self.changes = (*_changes(editable.headers_text, after.headers_text), *_changes(*_bodies(editable, after)))
+        unchanged = _("There are no changes: the message is sent again as it is, under another id.")
+        self.text = _("These are your changes.") if self.changes else unchanged
+        self.submit = _("Send the edited message")
+        self.row_version = _number(self.request.POST.get("row_version", ""))
+        sensitive = sorted(name for name in SENSITIVE if editable.headers.get(name) != headers.get(name))
+        if sensitive:
+            warning = _("These headers decide where replies go, or how the message is handled: %(names)s")
+            self.warnings = (warning % {"names": ", ".join(sensitive)},)
+        typed = (("headers", headers_text), ("body", body), (SEEN, "1"))
+        self.hidden = (("ids", str(self.failure_id)), ("row_version", str(self.row_version)), *typed)
 
-def _perform(editable: Editable, back_url: str, headers: Headers, body: str, row_version: int) -> ActionOutcome:
-    message_id = edit_and_retry(get_settings(), editable.failure.pk, row_version=row_version, headers=headers, body=body)
-    return ActionOutcome(_("The edited message was sent with the id %(id)s.") % {"id": message_id}, back_url)
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        body, version = self.typed_texts[1], self.row_version
+        message_id = edit_and_retry(get_settings(), self.failure_id, row_version=version, headers=self.headers, body=body)
+        return ActionOutcome(_("The edited message was sent with the id %(id)s.") % {"id": message_id}, self.back_url)
 
 
 def _bodies(before: Editable, after: Editable) -> tuple[str, str]:
@@ -351,10 +342,6 @@ def _changes(before: str, after: str) -> Iterator[Change]:
         yield Change("" if line.startswith("@@") else line[0].strip(), line[1:] if not line.startswith("@@") else "…")
 
 
-def _ids(editable: Editable) -> tuple[tuple[str, str]]:
-    return (("ids", str(editable.failure.pk)),)
-
-
 def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
 
@@ -369,30 +356,41 @@ def _problem(admin: PageAdmin, request: HttpRequest, text: str, status: int) -> 
 LONGEST_NOTE: Final = 4_000
 
 
-def note_page(pages: PageAdmin, request: HttpRequest, group: FailureGroup) -> HttpResponse:
-    """Ask for the note of a group and store it with user name and time; an empty note removes it."""
-    posted = request.POST.get("note", "").replace("\r\n", "\n").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
-    text = posted if CONFIRMED in request.POST else group.note
-    too_long = _("A note has %(most)d characters at most.") % {"most": LONGEST_NOTE}
-    back = pages.url("group", group.pk)
+class NoteForm(forms.Form):
+    """The note of a group; empty for none."""
 
-    def write() -> ActionOutcome:
-        FailureGroup.objects.using(managed_alias()).filter(pk=group.pk).update(
-            note=text, noted_by=actor_of(request).name[:255] if text else "", noted_at=timezone.now() if text else None
+    note = forms.CharField(label=gettext_lazy("Note"), required=False, max_length=LONGEST_NOTE, widget=forms.Textarea({"rows": 8}))
+
+
+class WriteNote(Action):
+    """Stores the note of a group with user name and time; an empty note removes it."""
+
+    name, page, route = "note", "note", "group/<uuid:unique>/note/"
+    permission = Permission.SETTINGS
+    label, title, submit = gettext_lazy("Add a note"), gettext_lazy("Note"), gettext_lazy("Save the note")
+    text = gettext_lazy("All users who see this group see the note, with your name and the time. An empty note removes it.")
+    form_class = NoteForm
+
+    def find(self, **key: Any) -> None:
+        self.group = group = found_group(key["unique"])
+        self.target, self.back_url = f"group {group.pk} “{group.title}”", self.pages.url("group", group.pk)
+        self.facts, self.initial = ((_("Group"), group.title),), {"note": group.note}
+        self.crumbs = (Crumb(group.title, self.back_url),)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        text = data["note"].replace("\r\n", "\n")
+        FailureGroup.objects.using(managed_alias()).filter(pk=self.group.pk).update(
+            note=text, noted_by=actor_of(self.request).name[:255] if text else "", noted_at=timezone.now() if text else None
         )
-        return ActionOutcome(_("The note is written.") if text else _("The note is taken away."), back)
+        return ActionOutcome(_("The note is saved.") if text else _("The note is removed."), self.back_url)
 
-    return Confirmation(
-        action="note",
-        permission=Permission.SETTINGS,
-        target=f"group {group.pk} “{group.title}”",
-        title=_("Note"),
-        text=_("Everybody who sees this group sees the note, with your name and the time. An empty note takes it away."),
-        submit=_("Write the note"),
-        perform=write,
-        back_url=back,
-        facts=((_("Group"), group.title),),
-        fields=(Field("note", _("Note"), text, "textarea", is_required=False),),
-        errors=(too_long,) if len(text) > LONGEST_NOTE else (),
-        crumbs=(Crumb(group.title, back),),
-    ).answer(pages, request)
+
+def found_group(unique: uuid.UUID) -> FailureGroup:
+    """The group with this id; Http404 if there is none."""
+    group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
+    if group is None:
+        raise Http404(_("There is no such group: its messages were retried, deleted, or removed long ago."))
+    return group
+
+
+FAILURE_ACTIONS: Final = (*map(_bulk_action, FAILURE_KINDS.values()), EditFailure, WriteNote)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
@@ -21,10 +21,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.failure_actions import SAMPLE, failure_action_pages, failure_buttons, note_page
+from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text
+from sqlqueue_app.dashboard.actions import Action
+from sqlqueue_app.dashboard.failure_actions import FAILURE_ACTIONS, SAMPLE, WriteNote, failure_buttons, found_group
 from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp, stamp_of
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
@@ -48,8 +49,7 @@ from sqlqueue_app.failures.queries import (
 )
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Queue
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.models import FailedMessage, FailureStatus, Queue
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # New rows that are indexed before a page is shown; a worker reads the rest.
@@ -100,15 +100,16 @@ LISTINGS: Final[dict[str, Listing]] = {
 class FailureAdmin(PageAdmin):
     """The pages of failed messages. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return FAILURE_ACTIONS
+
     def pages(self) -> list[URLPattern]:
-        """Groups, lists, pending retries, one group and its note, actions, one message."""
+        """Groups, lists, pending retries, one group, one message."""
         return [
             self.readonly_view("", self.changelist_view),
             *(self.readonly_view(f"{name}/", self._view_of(name), name) for name in LISTINGS),
             self.readonly_view("pending/", self.pending_view, "pending"),
             self.readonly_view("group/<uuid:unique>/", self.group_view, "group"),
-            self.action_view("group/<uuid:unique>/note/", self.note_view, "note"),
-            *failure_action_pages(self),
             self.readonly_view("<uuid:unique>/", self.message_view, "message"),
         ]
 
@@ -163,17 +164,11 @@ class FailureAdmin(PageAdmin):
         """The unresolved messages of one group, and its note."""
         now = timezone.now()
         state = self._catch_up(now)
-        group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
-        if group is None:
-            return self.missing(
-                request, _("Not found"), _("There is no such group: its messages were retried, deleted, or gone for long.")
-            )
+        group = found_group(unique)
         classifier = next((each for each in CLASSIFIERS.values() if each.name == group.classifier), None)
         selection = FailureSelection(group=unique, classifier=classifier.key if classifier else "")
         list_request = ListRequest.of(selection, request.GET, FailureStatus.UNRESOLVED)
-        note = button(
-            request, Permission.SETTINGS, _("Change the note") if group.note else _("Add a note"), self.url("note", unique)
-        )
+        note = WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")
         return self._list(
             request,
             list_request,
@@ -189,15 +184,6 @@ class FailureAdmin(PageAdmin):
             sample=SAMPLE,
             most=MOST_IDS,
         )
-
-    def note_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
-        """Edit the note of a group."""
-        group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
-        if group is None:
-            return self.missing(
-                request, _("Not found"), _("There is no such group: its messages were retried, deleted, or gone for long.")
-            )
-        return note_page(self, request, group)
 
     def _view_of(self, name: str) -> Any:
         listing = LISTINGS[name]
@@ -298,9 +284,7 @@ class FailureAdmin(PageAdmin):
         state = self._catch_up(timezone.now())
         found = read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
-            return self.missing(
-                request, _("Not found"), _("There is no such failed message: it was forgotten, or never was there.")
-            )
+            raise Http404(_("There is no such failed message: it was deleted from the index, or never was in it."))
         message = found.message
         title = _("Failed message %(id)s") % {"id": message.message_id}
         return self._page(

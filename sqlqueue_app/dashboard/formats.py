@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -48,15 +51,72 @@ def _rounded(value: float, places: int) -> str:
     return str(number_format(round(value, places) if places else round(value), decimal_pos=places, force_grouping=True))
 
 
-def whole(value: float) -> str:
-    """A mean of counts, rounded."""
-    return number(round(value))
-
-
 def rate(value: float) -> str:
-    """Events per second."""
-    places = 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2
-    return _rounded(value, places)
+    """Events per second, and other numbers from zero on whose size is not known: two or three digits."""
+    if 0 < value < 0.0005:
+        return f"< {_rounded(0.001, 3)}"
+    return _rounded(value, 0 if value >= 100 or value == 0 else 1 if value >= 1 else 2 if value >= 0.01 else 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """One unit for all values of an axis or of a column: what a value is divided by, how it is written, what follows it."""
+
+    unit: str
+    factor: float = 1.0
+    form: Callable[[float], str] = rate
+    suffix: str = ""
+
+    def label(self, value: float) -> str:
+        """A value for an axis, whose title has the unit; no more digits than needed."""
+        size = round(abs(value / self.factor), 6)
+        sign = "\N{MINUS SIGN}" if value < 0 else ""
+        return sign + (self.form(size) if size % 1 else number(int(size)))
+
+    def text(self, value: float | None) -> str:
+        """A value with its unit; a dash without one."""
+        if value is None:
+            return "–"
+        return ("\N{MINUS SIGN}" if value < 0 else "") + self.form(abs(value) / self.factor) + self.suffix
+
+
+def column(values: Sequence[float | None], scale: Callable[[Sequence[float | None]], Scale]) -> list[str]:
+    """The values of a column, all in one unit."""
+    return list(map(scale(values).text, values))
+
+
+def counts(_values: Iterable[float | None]) -> Scale:
+    """Numbers of messages, rounded."""
+    return Scale(_("messages"), form=lambda value: number(round(value)))
+
+
+def per_second(_values: Iterable[float | None]) -> Scale:
+    """Messages per second."""
+    return Scale(_("per second"), suffix="/s")
+
+
+def percents(_values: Iterable[float | None]) -> Scale:
+    """Parts of a hundred."""
+    return Scale("%", suffix=" %")
+
+
+def _largest(values: Iterable[float | None], units: Sequence[tuple[str, float]]) -> Scale:
+    """The largest unit of which the largest value has at least one."""
+    most = max((abs(value) for value in values if value is not None), default=0.0)
+    unit, factor = next(((name, factor) for name, factor in units if most >= factor), units[-1])
+    return Scale(unit, factor, suffix=f" {unit}")
+
+
+def times(values: Iterable[float | None]) -> Scale:
+    """Durations in seconds: in milliseconds up to a second, in seconds up to ten minutes, in minutes up to two hours, in hours."""
+    found = _largest(values, ((_("h"), 7_200.0), (_("min"), 600.0), (_("s"), 1.0), (_("ms"), 0.001)))
+    return replace(found, factor={7_200.0: 3_600.0, 600.0: 60.0}.get(found.factor, found.factor))
+
+
+def sizes(values: Iterable[float | None]) -> Scale:
+    """Numbers of bytes."""
+    found = _largest(values, ((_("GiB"), 1024.0**3), (_("MiB"), 1024.0**2), (_("KiB"), 1024.0), (_("B"), 1.0)))
+    return found if found.factor > 1 else replace(found, form=lambda value: number(round(value)))
 
 
 def depth_number(depth: Depth) -> Number:
@@ -97,13 +157,9 @@ def duration(value: timedelta) -> str:
 
 
 def precise_duration(value: timedelta) -> str:
-    """Like `duration`, with milliseconds below ten seconds."""
-    if abs(value) >= timedelta(seconds=10):
-        return duration(value)
-    milliseconds = value / timedelta(milliseconds=1)
-    text = _rounded(abs(milliseconds), 0 if abs(milliseconds) >= 10 else 1)
-    sign = "\N{MINUS SIGN}" if milliseconds < 0 else ""
-    return sign + text + " " + _("ms")
+    """Like `duration`, with milliseconds below a second and a digit after the point below ten."""
+    seconds = value.total_seconds()
+    return duration(value) if abs(seconds) >= 10 else times([seconds]).text(seconds)
 
 
 def stamp(instant: datetime) -> Stamp:
@@ -122,6 +178,13 @@ def stamp(instant: datetime) -> Stamp:
 def stamp_of(instant: datetime | None) -> Stamp | None:
     """Like `stamp`, for a column that may be empty."""
     return None if instant is None else stamp(instant)
+
+
+def stamp_html(instant: datetime) -> SafeString:
+    """An instant as a ``time`` element, with UTC as its title."""
+    found = stamp(instant)
+    parts = format_html_join(" ", '<span class="sq-nowrap">{}</span>', ((found.date,), (found.time,)))
+    return format_html('<time datetime="{}" title="{}">{}</time>', found.iso, found.utc, parts)
 
 
 WORKER_COMMAND = "python manage.py run_sqlqueue_worker"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final
 
-from django.db.models import Model, QuerySet
+from django import forms
+from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import URLPattern
-from django.utils.text import capfirst
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, stamp_of
-from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import PageAdmin, day_of, keyset_page, path_of, within
+from sqlqueue_app.dashboard.formats import Grade, State
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
+from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import (
     ActionResult,
@@ -32,98 +30,53 @@ from sqlqueue_app.models import (
     Severity,
 )
 from sqlqueue_app.monitoring.checks import finding_in_words, label_of
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import CATALOGUE, About, EventKind, KindOfEvent
 from sqlqueue_app.status.retention import EVENTS_KEPT
 from sqlqueue_app.status.texts import Words
 
 # --- Events -----------------------------------------------------------------------------------------------------------
 
-PAGE_SIZE: Final = 100
-COLUMNS: Final = ("at", "severity", "kind", "subject", "text", "details")
+
+class EventFilter(DaysFilter):
+    """The filter of the list of events."""
+
+    lookups: ClassVar = {"subject": "subject__icontains"}
+    field_order = ("severity", "kind", "subject", "since", "until")
+
+    severity = forms.ChoiceField(label=gettext_lazy("Severity"), choices=choices(Severity.choices))
+    kind = forms.ChoiceField(
+        label=gettext_lazy("Event"), choices=lambda: choices((kind, capfirst(str(each.label))) for kind, each in CATALOGUE.items())
+    )
+    subject = forms.CharField(label=gettext_lazy("Subject"))
 
 
-_Found = TypeVar("_Found", bound=Model)
-
-
-def filtered(
-    request: HttpRequest, found: QuerySet[_Found], lookups: Mapping[str, str], choices: Mapping[str, Container[str]]
-) -> tuple[QuerySet[_Found], dict[str, Any]]:
-    """The rows that match a query string, newest first, and its filters; invalid values are ignored.
-
-    `lookups` by parameter, of which `choices` take only these values. `since` and `until` are inclusive days in the current time
-    zone.
-    """
-    filters = {name: request.GET.get(name, "").strip().replace("\x00", "") for name in lookups}
-    filters.update((name, "") for name, known in choices.items() if filters[name] not in known)
-    since, until = (day_of(request.GET.get(name, "")) for name in ("since", "until"))
-    chosen = {lookups[name]: value for name, value in filters.items() if value}
-    found = found.filter(within("at", since, until), **chosen).order_by("-at", "-pk")
-    return found, {**filters, "since": since, "until": until}
-
-
-class EventAdmin(PageAdmin):
+class EventAdmin(ListAdmin[Event]):
     """The page of events. It needs the permission `sqlqueue_app.view_queue`."""
 
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
+    caption = gettext_lazy("Events, newest first")
+    nothing = gettext_lazy("No matching events.")
+    list_per_page = 100
+    filter_form = EventFilter
+    file_name, file_columns = "events", ("at", "severity", "kind", "subject", "text", "details")
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The events, newest first, or all matching events as a file."""
-        lookups = {"severity": "severity", "kind": "kind", "subject": "subject__icontains"}
-        choices = {"severity": Severity.values, "kind": set(EventKind)}
-        found, filters = filtered(request, Event.objects.using(managed_alias()), lookups, choices)
-        if wanted_format(request):
-            return export(request, "events", COLUMNS, _lines(found))
-        keyset = keyset_page(request, found, "at", size=PAGE_SIZE)
-        return self.page(
-            request,
-            "events",
-            live_seconds=LIVE_SECONDS if keyset.is_first else None,
-            rows=[event_row(self, each) for each in keyset.rows],
-            filters=filters,
-            severities=[("", _("any")), *((value, str(label)) for value, label in Severity.choices)],
-            kinds=[("", _("any")), *((kind.value, capfirst(str(known.label))) for kind, known in CATALOGUE.items())],
-            kept_days=EVENTS_KEPT.days,
-            **keyset.links(),
-            **(extra_context or {}),
-        )
+    def columns(self, request: HttpRequest) -> list[TableColumn[Event]]:
+        return [
+            TableColumn(_("Time"), lambda event: event.at),
+            TableColumn(_("Severity"), lambda event: severity_state(event.severity)),
+            TableColumn(_("Event"), lambda event: capfirst(_kind_label(event))),
+            TableColumn(_("Details"), lambda event: link_html(_url(self, event), Truncator(text_of_event(event)).chars(500)), WIDE),
+        ]
 
+    def exported(self, request: HttpRequest, found: QuerySet[Event]) -> Iterator[tuple[object, ...]]:
+        for each in found.iterator(chunk_size=1_000):
+            yield each.at, each.severity, each.kind, each.subject, text_of_event(each), each.details
 
-def _lines(found: QuerySet[Event]) -> Iterator[tuple[object, ...]]:
-    for each in found.iterator(chunk_size=1_000):
-        yield each.at, each.severity, each.kind, each.subject, text_of_event(each), each.details
+    def more(self, request: HttpRequest, rows: Sequence[Event]) -> dict[str, Any]:
+        days = EVENTS_KEPT.days
+        return {"note": ngettext("Events are kept for %(days)s day.", "Events are kept for %(days)s days.", days) % {"days": days}}
 
-
-# --- Event rows -------------------------------------------------------------------------------------------------------
 
 _LEVELS: Final = {Severity.INFO: Grade.INFO, Severity.WARNING: Grade.WARNING, Severity.ERROR: Grade.ERROR}
-
-
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """A row of the table of events; `url` is empty if its subject has no page."""
-
-    key: str
-    at: Stamp | None
-    severity: State
-    kind: str
-    text: str
-    url: str
-
-
-def event_row(pages: PageAdmin, event: Event) -> EventRow:
-    """The row of an event. Never raises."""
-    known = kind_of_event(event)
-    return EventRow(
-        key=f"event {event.pk}",
-        at=stamp_of(event.at),
-        severity=severity_state(event.severity),
-        kind=event.kind if known is None else str(known.label),
-        text=text_of_event(event),
-        url="" if known is None else _LINKS[known.about](pages, event),
-    )
 
 
 def severity_state(severity: str) -> State:
@@ -167,6 +120,17 @@ _LINKS: Final[dict[About, Callable[[PageAdmin, Event], str]]] = {
 }
 
 
+def _url(pages: PageAdmin, event: Event) -> str:
+    """The page of its subject; empty if there is none."""
+    known = kind_of_event(event)
+    return "" if known is None else _LINKS[known.about](pages, event)
+
+
+def _kind_label(event: Event) -> str:
+    known = kind_of_event(event)
+    return event.kind if known is None else str(known.label)
+
+
 def kind_of_event(event: Event) -> KindOfEvent | None:
     """The description of its kind; None for a kind of another version."""
     try:
@@ -190,10 +154,6 @@ def text_of_event(event: Event) -> str:
 
 # --- Actions of operators ---------------------------------------------------------------------------------------------
 
-ACTION_COLUMNS: Final = ("at", "who", "user", "address", "action", "on", "count", "result", "reason", "permission", "operation")
-_ACTION_FIELDS: Final = (
-    *("at", "user_name", "user_key", "address", "action", "target", "count", "result", "reason", "permission", "operation_id"),
-)
 _RESULTS: Final = {
     ActionResult.DONE: (Grade.OK, gettext_lazy("done")),
     ActionResult.REQUESTED: (Grade.INFO, gettext_lazy("requested")),
@@ -202,42 +162,48 @@ _RESULTS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ActionRow:
-    """A row of the table of actions."""
+class ActionFilter(DaysFilter):
+    """The filter of the list of actions."""
 
-    action: OperatorAction
-    at: Stamp | None
-    result: State
-    operation_url: str
+    lookups: ClassVar = {"user": "user_name"}
+    field_order = ("user", "action", "result", "since", "until")
+
+    user = forms.CharField(label=gettext_lazy("User"))
+    action = forms.CharField(label=gettext_lazy("Action"))
+    result = forms.ChoiceField(
+        label=gettext_lazy("Result"), choices=choices((value, _RESULTS[ActionResult(value)][1]) for value in ActionResult.values)
+    )
 
 
-class ActionAdmin(PageAdmin):
-    """The page of actions. It needs the permission `sqlqueue_app.view_queue`."""
+class ActionAdmin(ListAdmin[OperatorAction]):
+    """The audit log. It needs the permission `sqlqueue_app.view_queue`."""
 
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
+    caption = gettext_lazy("Actions in the admin and by commands, newest first")
+    nothing = gettext_lazy("No matching actions.")
+    list_per_page = 100
+    filter_form = ActionFilter
+    live_seconds = None
+    file_name = "actions"
+    file_columns = ("at", "who", "user", "address", "action", "on", "count", "result", "reason", "permission", "operation")
+    file_fields = (
+        *("at", "user_name", "user_key", "address", "action", "target", "count", "result", "reason", "permission", "operation_id"),
+    )
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The actions, newest first, or all matching actions as a file."""
-        lookups = {"user": "user_name", "action": "action", "result": "result"}
-        everything = OperatorAction.objects.using(managed_alias())
-        found, filters = filtered(request, everything, lookups, {"result": ActionResult.values})
-        if wanted_format(request):
-            return export(request, "actions", ACTION_COLUMNS, found.values_list(*_ACTION_FIELDS).iterator(chunk_size=1_000))
-        keyset = keyset_page(request, found, "at", size=PAGE_SIZE)
-        return self.page(
-            request,
-            "actions",
-            rows=[self._row(each) for each in keyset.rows],
-            filters=filters,
-            results=[("", _("any")), *((value, str(_RESULTS[ActionResult(value)][1])) for value in ActionResult.values)],
-            **keyset.links(),
-            **(extra_context or {}),
-        )
+    def columns(self, request: HttpRequest) -> list[TableColumn[OperatorAction]]:
+        return [
+            TableColumn(_("Time"), lambda action: action.at),
+            TableColumn(_("User"), lambda action: with_notes(action.user_name, action.address)),
+            TableColumn(_("Action"), lambda action: action.action),
+            TableColumn(_("Target"), self._target, WIDE),
+            TableColumn(_("Messages"), lambda action: action.count, NUMBER),
+            TableColumn(_("Result"), lambda action: with_notes(_result(action), Truncator(action.reason).chars(300))),
+        ]
 
-    def _row(self, action: OperatorAction) -> ActionRow:
-        level, word = _RESULTS.get(ActionResult(action.result), (Grade.INFO, action.result))
+    def _target(self, action: OperatorAction) -> object:
         url = "" if action.operation_id is None else self.url_of(Operation, "operation", action.operation_id)
-        return ActionRow(action, stamp_of(action.at), State(level, str(word)), url)
+        return link_html(url, Truncator(action.target).chars(200)) if action.target else None
+
+
+def _result(action: OperatorAction) -> State:
+    level, word = _RESULTS.get(ActionResult(action.result), (Grade.INFO, action.result))
+    return State(level, str(word))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
@@ -15,6 +14,8 @@ from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -23,10 +24,10 @@ from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.analytics import empty_lake
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, number, precise_duration, rate, size, stamp, stamp_of
+from sqlqueue_app.dashboard.formats import Grade, State, number, precise_duration, rate, size, stamp, stamp_of
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, export, link_html, table, wanted_format, with_notes
 from sqlqueue_app.dashboard.messages import failure_text, message_context, message_row, time_texts
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, keyset_page, path_of, text_of_path
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_of_path
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
@@ -83,7 +84,7 @@ class LakeSearchAdmin(PageAdmin):
             line=results_line(results),
             searched_from=stamp_of(results.searched_from),
             fresh=stamp_of(lake.committed_at),
-            rows=[lake_row(each, self.message_url(each), self.conversation_url(each.conversation_id)) for each in results.messages],
+            table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
             first_query=first,
             next_query=query.urlencode() if results.next is not None and not results.is_partial else None,
             further_query=query.urlencode() if results.next is not None and results.is_partial else None,
@@ -98,6 +99,28 @@ class LakeSearchAdmin(PageAdmin):
             return search(lake.lake, lake.files, asked, seconds=seconds), ""
         except (LakeError, LakeEngineMissing) as error:
             return Results(), str(error)
+
+    def _columns(self) -> list[TableColumn[FoundMessage]]:
+        def message(each: FoundMessage) -> SafeString:
+            return with_notes(link_html(self.message_url(each), each.message_type or _("no type")), each.message_id)
+
+        def critical(each: FoundMessage) -> SafeString:
+            differ = _("the clocks of two machines differ") if (each.critical_seconds or 0) < 0 else ""
+            return with_notes(_length(each.critical_seconds), differ)
+
+        return [
+            TableColumn(_("Message"), message, WIDE),
+            TableColumn(_("Time"), lambda each: each.counted_at),
+            TableColumn(_("State"), lambda each: with_notes(state_of(each), each.exception_type)),
+            TableColumn(_("Endpoint"), lambda each: each.endpoint),
+            TableColumn(
+                _("Conversation"),
+                lambda each: each.conversation_id and link_html(self.conversation_url(each.conversation_id), each.conversation_id),
+            ),
+            TableColumn(_("Processing time"), lambda each: _length(each.processing_seconds), NUMBER),
+            TableColumn(_("Critical time"), critical, NUMBER),
+            TableColumn(_("Body"), lambda each: "NULL" if each.body_bytes is None else size(each.body_bytes), NUMBER),
+        ]
 
     def message_view(self, request: HttpRequest, table: str, queue: str, day: str, row_version: int) -> HttpResponseBase:
         """One message in full."""
@@ -242,41 +265,13 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LakeRow:
-    """A message as the list shows it."""
-
-    message: FoundMessage
-    url: str
-    conversation_url: str
-    at: Stamp
-    state: State
-    processing: str
-    critical: str
-    size: str
-
-
-def lake_row(each: FoundMessage, url: str, conversation_url: str) -> LakeRow:
-    """The row of a message."""
-    return LakeRow(
-        each,
-        url,
-        conversation_url,
-        stamp(each.counted_at),
-        state_of(each),
-        _length(each.processing_seconds),
-        _length(each.critical_seconds),
-        "NULL" if each.body_bytes is None else size(each.body_bytes),
-    )
-
-
 def state_of(each: FoundMessage) -> State:
     """Whether it was handled, or has failed."""
     return State(Grade.WARNING, _("failed")) if each.table == FAILURES.name else State(Grade.OK, _("handled"))
 
 
 def _length(seconds: float | None) -> str:
-    return "–" if seconds is None else precise_duration(timedelta(seconds=seconds))
+    return "" if seconds is None else precise_duration(timedelta(seconds=seconds))
 
 
 def results_line(results: Results) -> str:
@@ -334,47 +329,51 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run as the page shows it."""
+class PipelineAdmin(ListAdmin[PipelineRun]):
+    """The page of pipeline runs. It needs the permission `sqlqueue_app.view_queue`."""
 
-    run: PipelineRun
-    state: State
-    started: Stamp | None
-    took: str
-    bytes: str
+    caption = gettext_lazy("Pipeline runs, newest first: messages taken from audit queues, failures copied from error queues")
+    instant = "started_at"
+    list_template = "pipeline_runs"
+    live_seconds = None
+    file_name, file_columns, nothing = "pipeline runs", RUN_COLUMNS, ""
 
+    def columns(self, request: HttpRequest) -> list[TableColumn[PipelineRun]]:
+        now = database_now(managed_alias())
 
-class PipelineAdmin(PageAdmin):
-    """The page about runs of the pipeline, for people with the permission `sqlqueue_app.view_queue`."""
+        def where(run: PipelineRun) -> SafeString:
+            process = f"{run.pid}, {run.master}"
+            return with_notes(run.host, process, run.lake)
 
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
+        return [
+            TableColumn(_("Started"), lambda run: run.started_at),
+            TableColumn(_("State"), lambda run: with_notes(_run_state(run, now), Truncator(run.error).chars(500)), WIDE),
+            TableColumn(_("Duration"), lambda run: _run_duration(run, now)),
+            TableColumn(_("Messages"), lambda run: run.messages, NUMBER),
+            TableColumn(_("Failures"), lambda run: run.failures, NUMBER),
+            TableColumn(_("Unreadable"), lambda run: run.unreadable, NUMBER),
+            TableColumn(_("Batches"), lambda run: run.batches, NUMBER),
+            TableColumn(_("Written"), lambda run: size(run.bytes), NUMBER),
+            TableColumn(_("Host"), where, "sq-medium"),
+        ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The runs, the newest first; as a file all of them."""
-        alias = managed_alias()
-        found = PipelineRun.objects.using(alias).order_by("-started_at", "-pk")
-        if wanted_format(request):
-            return export(request, "pipeline runs", RUN_COLUMNS, found.values_list(*RUN_COLUMNS).iterator(chunk_size=1_000))
-        now = database_now(alias)
-        keyset = keyset_page(request, found, "started_at", size=PAGE_SIZE)
-        return self.page(
-            request,
-            "pipeline_runs",
-            rows=[_row(each, now) for each in keyset.rows],
-            analytics_url=self.url_of(Analytics),
-            **keyset.links(),
-            **({} if keyset.rows else empty_lake(self)),
-            **(extra_context or {}),
-        )
+    def more(self, request: HttpRequest, rows: Sequence[PipelineRun]) -> dict[str, Any]:
+        analytics = self.url_of(Analytics)
+        links = [(analytics, _("Results of the pipeline"))] if analytics else []
+        return {"links": links, **({} if rows else empty_lake(self))}
 
 
-def _row(run: PipelineRun, now: datetime) -> RunRow:
+def _is_silent(run: PipelineRun, now: datetime) -> bool:
+    return run.state == RunState.RUNNING and now - run.heartbeat_at > SILENT
+
+
+def _run_state(run: PipelineRun, now: datetime) -> State:
+    if _is_silent(run, now):
+        return State(Grade.WARNING, _("no heartbeat"))
     level, word = _STATES.get(RunState(run.state), (Grade.INFO, run.state))
-    is_silent = run.state == RunState.RUNNING and now - run.heartbeat_at > SILENT
-    state = State(Grade.WARNING, _("nothing heard of it")) if is_silent else State(level, str(word))
-    end = run.ended_at or (run.heartbeat_at if is_silent else now)
-    took = duration(max(end - run.started_at, timedelta()))
-    return RunRow(run, state, stamp_of(run.started_at), took, size(run.bytes))
+    return State(level, str(word))
+
+
+def _run_duration(run: PipelineRun, now: datetime) -> timedelta:
+    end = run.ended_at or (run.heartbeat_at if _is_silent(run, now) else now)
+    return max(end - run.started_at, timedelta())

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -27,14 +26,14 @@ from sqlqueue_app.browsing.messages import (
     read_body,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, may, refusal, refusal_text, require
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field
+from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text, require
+from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, size_of, stamp_of
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import message_times
-from sqlqueue_app.status.queues import KnownQueue
+from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
 
 if TYPE_CHECKING:
@@ -226,80 +225,99 @@ def _whole(text: str | None) -> int | None:
 # --- Actions ----------------------------------------------------------------------------------------------------------
 
 
-def message_action_pages(pages: QueueAdmin) -> list[URLPattern]:
-    """The pages of the actions on one message."""
-    return [
-        pages.readonly_view("<str:name>/<int:row_version>/body/", partial(_body_view, pages), "message_body"),
-        pages.action_view("<str:name>/<int:row_version>/delete/", partial(_delete_view, pages), "message_delete"),
-        pages.action_view("<str:name>/<int:row_version>/move/", partial(_move_view, pages), "message_move"),
-    ]
+class MessageAction(Action):
+    """An action on one message of a queue; `pages` are those of queues."""
+
+    queue: KnownQueue
+    table: QueueTable
+    row_version: int
+
+    def find(self, **key: Any) -> None:
+        pages: QueueAdmin = self.pages  # type: ignore[assignment]
+        self.queue, self.table = pages.found(key["name"])
+        self.row_version = key["row_version"]
+        self.target = f"{self.queue.name} #{self.row_version}"
+        self.words = {"number": self.row_version}
+        self.back_url = pages.message_url(self.queue, self.row_version)
+        self.facts = ((_("Queue"), self.queue.name),)
+        queue_url = pages.queue_url(self.queue)
+        self.crumbs = (Crumb(self.queue.name, queue_url), Crumb(f"#{self.row_version}", self.back_url))
+
+    @property
+    def queue_url(self) -> str:
+        """The page of the queue, where the message is not any more."""
+        return self.crumbs[0].url or ""
+
+
+class DeleteMessage(MessageAction):
+    """Deletes a message."""
+
+    name, page, route = "delete_message", "message_delete", "<str:name>/<int:row_version>/delete/"
+    permission = Permission.DELETE
+    label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete message %(number)s"), gettext_lazy("Delete the message")
+    text = gettext_lazy("It cannot be brought back.")
+    is_dangerous = True
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        delete_message(self.table, self.row_version)
+        return ActionOutcome(_("Message %(number)s was deleted.") % self.words, self.queue_url)
+
+
+class MoveForm(forms.Form):
+    """The queue to move to."""
+
+    to = forms.CharField(
+        label=gettext_lazy("To the queue"), help_text=gettext_lazy("The name of its table, or an address."),
+        widget=forms.TextInput({**PLAIN_INPUT, "list": "sq-suggestions"}),
+    )  # fmt: skip
+
+
+def move_targets(queue: KnownQueue) -> list[str]:
+    """The queues that endpoints receive from, without this one."""
+    known = known_queues(get_settings(), ())
+    return [each.name for each in known if each.kind in (QueueKind.MAIN, QueueKind.SATELLITE) and each.name != queue.name]
+
+
+class MoveMessage(MessageAction):
+    """Moves a message to another queue."""
+
+    name, page, route = "move_message", "message_move", "<str:name>/<int:row_version>/move/"
+    permission = Permission.MOVE
+    label, title = gettext_lazy("Move to another queue"), gettext_lazy("Move message %(number)s")
+    submit = gettext_lazy("Move the message")
+    text = gettext_lazy("It is put at the end of another queue as it is, in one transaction.")
+    form_class = MoveForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.target += moved_to(self.request)
+        self.suggestions = move_targets(self.queue)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        moved = move_message(get_settings(), self.table, self.row_version, data["to"])
+        words = {**self.words, "queue": moved.address.table}
+        return ActionOutcome(_("Message %(number)s was moved to %(queue)s.") % words, self.queue_url)
+
+
+MESSAGE_ACTIONS: Final = (DeleteMessage, MoveMessage)
+
+
+def moved_to(request: HttpRequest) -> str:
+    """What the audit log says of the target of a move."""
+    to = request.POST.get("to", "").strip()
+    return f" → {to}" if to else ""
 
 
 def message_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, row_version: int) -> list[Button]:
     """The actions on one message as links; disabled ones show the reason."""
-
-    def url(page: str) -> str:
-        return pages.message_url(queue, row_version, page)
-
     refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
     return [
-        Button(_("Save the body as a file"), url("message_body"), refused),
-        button(request, Permission.MOVE, _("Move to another queue"), url("message_move")),
-        button(request, Permission.DELETE, _("Delete"), url("message_delete"), dangerous=True),
+        Button(_("Save the body as a file"), pages.message_url(queue, row_version, "message_body"), refused),
+        *(each.button(pages, request, path_of(queue.name), row_version) for each in (MoveMessage, DeleteMessage)),
     ]
 
 
-def _body_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
+def body_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
+    """The body of a message of a queue as a file."""
     require(request, Permission.EXPORT, Permission.VIEW_BODY)
     return body_file(read_body(pages.found(name)[1], row_version, LARGEST_BODY), row_version)
-
-
-def _delete_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
-    queue, table = pages.found(name)
-
-    def delete() -> ActionOutcome:
-        delete_message(table, row_version)
-        return ActionOutcome(_("Message %(number)s was deleted.") % {"number": row_version}, pages.queue_url(queue))
-
-    return Confirmation(
-        action="delete_message",
-        permission=Permission.DELETE,
-        target=f"{queue.name} #{row_version}",
-        title=_("Delete message %(number)s") % {"number": row_version},
-        text=_("It cannot be brought back."),
-        submit=_("Delete the message"),
-        perform=delete,
-        back_url=pages.message_url(queue, row_version),
-        facts=((_("Queue"), queue.name),),
-        is_dangerous=True,
-        crumbs=_crumbs(pages, queue, row_version),
-    ).answer(pages, request)
-
-
-def _move_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
-    queue, table = pages.found(name)
-    to = request.POST.get("to", "").strip()
-
-    def move() -> ActionOutcome:
-        moved = move_message(get_settings(), table, row_version, to)
-        text = _("Message %(number)s was moved to %(queue)s.") % {"number": row_version, "queue": moved.address.table}
-        return ActionOutcome(text, pages.queue_url(queue))
-
-    return Confirmation(
-        action="move_message",
-        permission=Permission.MOVE,
-        target=f"{queue.name} #{row_version}" + (f" → {to}" if to else ""),
-        title=_("Move message %(number)s") % {"number": row_version},
-        text=_("It is put at the end of another queue as it is, in one transaction."),
-        submit=_("Move the message"),
-        perform=move,
-        back_url=pages.message_url(queue, row_version),
-        facts=((_("Queue"), queue.name),),
-        fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
-        errors=() if to else (_("Name the queue that the message is moved to."),),
-        crumbs=_crumbs(pages, queue, row_version),
-    ).answer(pages, request)
-
-
-def _crumbs(pages: QueueAdmin, queue: KnownQueue, row_version: int) -> tuple[Crumb, ...]:
-    return (Crumb(queue.name, pages.queue_url(queue)), Crumb(f"#{row_version}", pages.message_url(queue, row_version)))

@@ -1,38 +1,42 @@
-"""The pages of notifications: rules, making and changing them, tests, and the log of what was sent."""
+"""The pages of notifications: rules, creating and changing them, tests, and the log of what was sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from uuid import UUID
 
+from django import forms
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
-from django.utils.text import capfirst
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may, refusal
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, typed_text
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, Stamp, State, number, stamp_of
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
+from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
+from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number, stamp_html
+from sqlqueue_app.dashboard.lists import WIDE, ListAdmin, ListFilter, TableColumn, choices, link_html, text_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, keyset_page
+from sqlqueue_app.dashboard.page import Crumb
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.monitoring.notifying import MOST_ATTEMPTS, name_of, news_of, number_in_words, sentences_of, shown_target
 from sqlqueue_app.monitoring.rules import (
     DEFAULT_THROTTLE_SECONDS,
+    LONGEST_NAME,
     MOST_THROTTLE_SECONDS,
-    RuleForm,
+    THRESHOLDS,
+    RuleValues,
     change_rule,
-    checked_secret,
     make_rule,
     remove_rule,
     renew_secret,
@@ -40,478 +44,558 @@ from sqlqueue_app.monitoring.rules import (
     send_again,
     set_enabled,
 )
-from sqlqueue_app.monitoring.webhooks import new_secret
+from sqlqueue_app.monitoring.webhooks import (
+    LEAST_SECRET_BYTES,
+    MOST_SECRET_BYTES,
+    UrlFault,
+    host_is_allowed,
+    key_of,
+    new_secret,
+    url_fault,
+)
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 
-COLUMNS: Final = (
-    *("id", "name", "enabled", "kind", "of", "threshold", "by", "to", "throttle_seconds", "raised", "notified_at"),
-    *("changed_by", "changed_at"),
-)
-_TEXTS: Final = ("name", "kind", "subject", "threshold", "channel", "target", "throttle_seconds", "secret")
-_SHOWN: Final = 500
+# --- Forms ------------------------------------------------------------------------------------------------------------
+
+MOST_ADDRESSES: Final = 20
+_FAULTS: Final = {
+    UrlFault.UNREADABLE: gettext_lazy("This is not a URL such as https://hooks.example.com/sqlqueue."),
+    UrlFault.NO_WEB_ADDRESS: gettext_lazy("A webhook URL begins with https:// or http:// and a host."),
+    UrlFault.HAS_USER: gettext_lazy("A webhook URL must not contain a user name and password."),
+    UrlFault.TOO_LONG: gettext_lazy("A webhook URL has at most 2,000 characters."),
+    UrlFault.NOT_PLAIN: gettext_lazy("Write characters that are not ASCII, and spaces, percent-encoded."),
+}
+_SEPARATORS: Final = re.compile(r"[\s,;]+")
+
+
+def _one_line(text: str) -> None:
+    if not text.isprintable():
+        raise ValidationError(_("Expected one line of printable characters."))
+
+
+class SecretField(forms.CharField):
+    """The secret of a webhook; no error shows it."""
+
+    widget = forms.TextInput(PLAIN_INPUT)
+
+    def clean(self, value: Any) -> str:
+        """The secret; empty if it is not required."""
+        text = super().clean(value)
+        try:
+            if text:
+                key_of(text)
+        except ValueError:
+            words = {"least": LEAST_SECRET_BYTES, "most": MOST_SECRET_BYTES}
+            text = _("Expected “whsec_” and the base64 of %(least)s to %(most)s bytes.") % words
+            raise ValidationError(text) from None
+        return str(text)
+
+
+class SecretForm(forms.Form):
+    """A secret."""
+
+    secret = SecretField(label=gettext_lazy("Secret"))
+
+
+class RuleForm(forms.Form):
+    """A rule. `has_secret`: one is stored, so that the field may stay empty."""
+
+    has_secret = False
+
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=LONGEST_NAME, validators=[_one_line])
+    kind = forms.ChoiceField(
+        label=gettext_lazy("Condition"), choices=[(value, capfirst(label)) for value, label in NotificationKind.choices]
+    )
+    subject = forms.CharField(
+        label=gettext_lazy("Applies to"), max_length=400, required=False, validators=[_one_line],
+        help_text=gettext_lazy("The name of a queue, an endpoint or a check; empty for all."),
+    )  # fmt: skip
+    threshold = forms.FloatField(
+        label=gettext_lazy("Alert above"), required=False,
+        help_text=gettext_lazy("A number of messages or seconds, or the least number of instances. Empty for groups and checks."),
+    )  # fmt: skip
+    channel = forms.ChoiceField(
+        label=gettext_lazy("Channel"), choices=[(value, capfirst(label)) for value, label in NotificationChannel.choices]
+    )
+    target = forms.CharField(
+        label=gettext_lazy("Recipients"), widget=forms.Textarea({"rows": 3}),
+        help_text=gettext_lazy("Email addresses, one per line; or the URL of a webhook, which begins with https://."),
+    )  # fmt: skip
+    throttle_seconds = forms.IntegerField(
+        label=gettext_lazy("Minimum interval (s)"), min_value=0, max_value=MOST_THROTTLE_SECONDS,
+        initial=DEFAULT_THROTTLE_SECONDS,
+        help_text=gettext_lazy("Changes within the interval are collected into the next notification."),
+    )  # fmt: skip
+    secret = SecretField(label=gettext_lazy("Secret"), required=False)
+
+    def clean(self) -> dict[str, Any]:
+        """The values; what fits a kind or a channel is checked here."""
+        values = self.cleaned_data
+        if "kind" in values and "threshold" in values:
+            values["threshold"] = self._threshold(values["kind"], values["threshold"])
+        is_webhook = values.get("channel") == NotificationChannel.WEBHOOK
+        if "channel" in values and "target" in values:
+            values["target"] = self._url(values["target"]) if is_webhook else self._addresses(values["target"])
+        if not is_webhook:
+            values["secret"] = ""
+            self.errors.pop("secret", None)
+        elif not values.get("secret") and not self.has_secret and "secret" not in self.errors:
+            self.add_error("secret", _("A webhook needs a secret, which signs what is sent."))
+        return values
+
+    def _threshold(self, kind: str, value: float | None) -> float | None:
+        takes = THRESHOLDS.get(NotificationKind(kind))
+        if takes is None or (value is None and not takes.is_required):
+            return None  # of some kinds there is nothing to count
+        if value is None or not takes.least <= value <= takes.most or (takes.is_whole and value % 1):
+            self.add_error("threshold", _("Expected %(expected)s.") % {"expected": takes.words})
+        return value
+
+    def _addresses(self, text: str) -> str:
+        found = list(dict.fromkeys(each for each in _SEPARATORS.split(text) if each))
+        if not 0 < len(found) <= MOST_ADDRESSES:
+            self.add_error("target", _("Expected 1 to %(count)s email addresses, one per line.") % {"count": MOST_ADDRESSES})
+        for each in found:
+            try:
+                validate_email(each)
+            except ValidationError:
+                error = _("“%(text)s” is not an email address such as ops@example.com.")
+                self.add_error("target", error % {"text": Truncator(each).chars(200)})
+        return "\n".join(found)
+
+    def _url(self, text: str) -> str:
+        fault = url_fault(text)
+        hosts = get_settings().webhook_hosts
+        if fault is not None:
+            self.add_error("target", str(_FAULTS[fault]))
+        elif not host_is_allowed(text, hosts):
+            error = _("The setting WEBHOOK_HOSTS does not allow this host, only: %(hosts)s.")
+            self.add_error("target", error % {"hosts": ", ".join(hosts or ()) or "–"})
+        return text
+
+
+# --- Actions ----------------------------------------------------------------------------------------------------------
+
+
+class RuleAction(Action):
+    """An action on a rule."""
+
+    permission = Permission.SETTINGS
+    rule: NotificationRule
+
+    def find(self, **key: Any) -> None:
+        found = NotificationRule.objects.using(managed_alias()).filter(pk=key["pk"]).first()
+        if found is None:
+            raise Http404(_("There is no such rule: it was deleted."))
+        self.rule, self.target = found, f"{found.name}: {shown_target(found.channel, found.target)}"
+        self.back_url = self.pages.url("rule", found.pk)
+        self.facts = (
+            (_("Condition"), condition_of(found)),
+            (_("Applies to"), found.subject or _("all")),
+            (_("Recipients"), target_for(self.request, found.channel, found.target)),
+        )
+        self.crumbs = (Crumb(found.name, self.back_url),)
+
+    @property
+    def actor(self) -> str:
+        """The name of the user, for the rule."""
+        return actor_of(self.request).name
+
+
+class MakeRule(RuleAction):
+    """Creates a rule. A generated secret is on this page and on no other."""
+
+    name, page, route = "make notification rule", "make", "make/"
+    label, submit = gettext_lazy("Create a rule"), gettext_lazy("Create the rule")
+    text = gettext_lazy("A worker evaluates all rules every ten seconds, and notifies of changes.")
+    form_class = RuleForm
+
+    def find(self, **key: Any) -> None:
+        self.target, self.back_url = self.request.POST.get("name", ""), self.pages.url()
+
+    def make_form(self) -> forms.Form:
+        form = super().make_form()
+        form.initial["secret"] = new_secret()
+        form.fields["secret"].help_text = _(
+            "For a webhook: copy it to the receiver now, it is not shown again. Or enter the one that the receiver has."
+        )
+        return form
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        made = make_rule(_values(data), data["secret"], by=self.actor)
+        return ActionOutcome(_("The rule is created."), self.pages.url("rule", made.pk))
+
+
+class EditRule(RuleAction):
+    """Changes a rule. Its secret stays unless another is entered."""
+
+    name, page, route = "change notification rule", "edit", "<int:pk>/edit/"
+    label, title, submit = gettext_lazy("Change"), gettext_lazy("Change a rule"), gettext_lazy("Change the rule")
+    text = gettext_lazy("If its condition changes, the rule starts over, and notifies again of what is above its threshold.")
+    form_class = RuleForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        threshold = "" if self.rule.threshold is None else f"{self.rule.threshold:.15g}"
+        shown = {name: getattr(self.rule, name) for name in ("name", "kind", "subject", "channel", "target", "throttle_seconds")}
+        self.initial, self.facts = {**shown, "threshold": threshold}, ()
+        self.target = self.rule.name
+
+    def make_form(self) -> forms.Form:
+        form = super().make_form()
+        form.has_secret = bool(self.rule.secret)  # type: ignore[attr-defined]
+        form.initial["secret"] = "" if self.rule.secret else new_secret()
+        form.fields["secret"].help_text = _("For a webhook. Empty keeps the present secret.")
+        return form
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        change_rule(self.rule.pk, _values(data), data["secret"], by=self.actor)
+        return ActionOutcome(_("The rule is changed."), self.back_url)
+
+
+class ReplaceSecret(RuleAction):
+    """Shows a new secret, which replaces the present one."""
+
+    name, page, route = "replace notification secret", "secret", "<int:pk>/secret/"
+    label = gettext_lazy("Replace the secret")
+    text = gettext_lazy("Copy it to the receiver now, it is not shown again. Whatever is sent from now on is signed with it.")
+    form_class = SecretForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.target, self.facts = self.rule.name, ()
+        if self.rule.channel != NotificationChannel.WEBHOOK:
+            self.blocked = _("The rule sends mail, which is not signed.")
+
+    def make_form(self) -> forms.Form:
+        form = super().make_form()
+        form.initial["secret"] = new_secret()
+        return form
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        renew_secret(self.rule.pk, data["secret"], by=self.actor)
+        return ActionOutcome(_("Webhooks of the rule are signed with the new secret from now on."), self.back_url)
+
+
+class SendTest(RuleAction):
+    """Has a worker send a test."""
+
+    name, page, route = "test notification rule", "test", "<int:pk>/test/"
+    label, submit = gettext_lazy("Send a test"), gettext_lazy("Send the test")
+    text = gettext_lazy("It takes the way of a real notification, even if the rule is disabled, and says that it is a test.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        request_test(self.rule.pk)
+        alive = _("A worker sends the test: its result is in the list below within half a minute.")
+        dead = _("The test waits in the list below: no worker is alive, and the first one that starts sends it.")
+        return ActionOutcome(alive if is_worker_alive() else dead, self.back_url)
+
+
+class EnableRule(RuleAction):
+    """Enables a rule."""
+
+    name, page, route = "enable notification rule", "enable", "<int:pk>/enable/"
+    label, title, submit = gettext_lazy("Enable"), gettext_lazy("Enable a rule"), gettext_lazy("Enable the rule")
+    text = gettext_lazy("It starts over: it notifies of everything that is above its threshold now.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        set_enabled(self.rule.pk, True, by=self.actor)
+        return ActionOutcome(_("The rule is enabled."), self.back_url)
+
+
+class DisableRule(RuleAction):
+    """Disables a rule."""
+
+    name, page, route = "disable notification rule", "disable", "<int:pk>/disable/"
+    label, title, submit = gettext_lazy("Disable"), gettext_lazy("Disable a rule"), gettext_lazy("Disable the rule")
+    text = gettext_lazy("It sends no notifications until it is enabled again.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        set_enabled(self.rule.pk, False, by=self.actor)
+        return ActionOutcome(_("The rule is disabled."), self.back_url)
+
+
+class DeleteRule(RuleAction):
+    """Deletes a rule."""
+
+    name, page, route = "delete notification rule", "delete", "<int:pk>/delete/"
+    label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete a rule"), gettext_lazy("Delete the rule")
+    text = gettext_lazy("What it has sent stays in the log. Notifications that still wait are not sent.")
+    is_dangerous = True
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        remove_rule(self.rule.pk)
+        return ActionOutcome(_("The rule is deleted."), self.pages.url())
+
+
+class SendAgain(Action):
+    """Has a worker try a notification again that was given up."""
+
+    name, page, route = "send notification again", "again", "deliveries/<uuid:pk>/again/"
+    permission = Permission.SETTINGS
+    label, title, submit = gettext_lazy("Send again"), gettext_lazy("Send a notification again"), gettext_lazy("Send it again")
+    text = gettext_lazy("It goes to the rule's present recipients under the same id, so that a receiver can recognize a duplicate.")
+
+    def find(self, **key: Any) -> None:
+        delivery = NotificationDelivery.objects.using(managed_alias()).select_related("rule").filter(**key).first()
+        if delivery is None:
+            raise Http404(_("There is no such notification: old ones are deleted."))
+        self.delivery, rule = delivery, delivery.rule
+        self.target = f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}"
+        self.back_url = self.pages.url("deliveries")
+        self.facts = [(_("Notification"), delivery.rule_name), (_("Text"), news_of(delivery)), (_("Error"), delivery.error)]
+        self.crumbs = (Crumb(_("Log of notifications"), self.back_url),)
+        if delivery.state != DeliveryState.FAILED:
+            self.blocked = _("It has not failed: only failed notifications are sent again.")
+        elif rule is None:
+            self.blocked = _("Its rule was deleted: it has no recipients any more.")
+        else:
+            self.facts.append((_("Recipients"), target_for(self.request, rule.channel, rule.target)))
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        send_again(self.delivery.pk)
+        return ActionOutcome(_("A worker sends it again."), self.back_url)
+
+
+def _values(data: Mapping[str, Any]) -> RuleValues:
+    return RuleValues(**{name: value for name, value in data.items() if name != "secret"})
+
+
+# --- Pages ------------------------------------------------------------------------------------------------------------
+
 _LAST_DELIVERIES: Final = 20
 
 
-class NotificationAdmin(PageAdmin):
-    """The pages about notifications, for people with the permission `sqlqueue_app.view_queue`."""
+class NotificationAdmin(ListAdmin[NotificationRule]):
+    """The pages of notifications. They need the permission `sqlqueue_app.view_queue`."""
+
+    caption = gettext_lazy("Rules: which conditions notify whom")
+    nothing = gettext_lazy("There are no rules, so no notifications are sent.")
+    instant = "changed_at"
+    file_name = "notification-rules"
+    file_columns = (
+        *("id", "name", "enabled", "kind", "of", "threshold", "by", "to", "throttle_seconds", "raised", "notified_at"),
+        *("changed_by", "changed_at"),
+    )
+
+    def action_classes(self) -> Sequence[type[Action]]:
+        return (MakeRule, EditRule, ReplaceSecret, SendTest, EnableRule, DisableRule, DeleteRule, SendAgain)
 
     def pages(self) -> list[URLPattern]:
-        """The list of rules, the log, one rule, and what is done with it."""
-        hiding = sensitive_post_parameters("secret", "target")
+        """The list of rules, the log, one rule."""
+        log = DeliveryAdmin(self)
         return [
-            self.readonly_view("", self.changelist_view),
-            self.action_view("make/", hiding(self.make_view), "make"),
-            *log_pages(self),
+            *super().pages(),
+            self.readonly_view("deliveries/", log.log_view, "deliveries"),
             self.readonly_view("<int:pk>/", self.rule_view, "rule"),
-            self.action_view("<int:pk>/edit/", hiding(self.edit_view), "edit"),
-            self.action_view("<int:pk>/secret/", hiding(self.secret_view), "secret"),
-            self.action_view("<int:pk>/test/", self.test_view, "test"),
-            self.action_view("<int:pk>/enable/", partial(self.enable_view, enabled=True), "enable"),
-            self.action_view("<int:pk>/disable/", partial(self.enable_view, enabled=False), "disable"),
-            self.action_view("<int:pk>/delete/", self.remove_view, "delete"),
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Every rule; there are few."""
-        alias = managed_alias()
-        found = NotificationRule.objects.using(alias).order_by("name")
-        if wanted_format(request):
-            return export(request, "notification-rules", COLUMNS, _lines(request, found))
-        rules = with_last_delivery(found, alias, _SHOWN)
-        return self.page(
-            request,
-            "notifications",
-            live_seconds=LIVE_SECONDS,
-            rows=[rule_row(self, request, rule, last) for rule, last in rules],
-            buttons=[button(request, Permission.SETTINGS, _("Make a rule"), self.url("make"))],
-            log_url=self.url("deliveries"),
-            has_links=get_settings().admin_url is not None,
-            no_worker=bool(rules) and not is_worker_alive(),
-            worker_command=WORKER_COMMAND,
-            **(extra_context or {}),
-        )
+    def action_view(self, route: str, view: Any, name: str) -> URLPattern:
+        """As for all pages; error reports show no secrets."""
+        return super().action_view(route, sensitive_post_parameters("secret", "target")(view), name)
+
+    def columns(self, request: HttpRequest) -> list[TableColumn[NotificationRule]]:
+        def of(rule: NotificationRule) -> SafeString:
+            return format_html(_("Applies to {}"), text_html(rule.subject)) if rule.subject else SafeString("")
+
+        return [
+            TableColumn(_("Rule"), lambda rule: link_html(self.url("rule", rule.pk), rule.name), WIDE),
+            TableColumn(_("Condition"), lambda rule: with_notes(condition_of(rule), of(rule)), WIDE),
+            TableColumn(_("Recipients"), lambda rule: _to(request, rule), WIDE),
+            TableColumn(_("State"), lambda rule: with_notes(_state_of_rule(rule), _raised(rule))),
+            TableColumn(_("Last notification"), lambda rule: rule.notified_at),
+            TableColumn(_("Last result"), _last_result),
+        ]
+
+    def table(self, request: HttpRequest, rows: Iterable[NotificationRule], caption: object = "") -> Any:
+        """With the last notification of each rule; two statements."""
+        rules = list(rows)
+        deliveries = NotificationDelivery.objects.using(managed_alias())
+        newest = deliveries.filter(rule=OuterRef("pk")).order_by("-created_at", "-pk").values("pk")[:1]
+        wanted = NotificationRule.objects.using(managed_alias()).filter(pk__in=[rule.pk for rule in rules])
+        last = deliveries.filter(pk__in=[key for key in wanted.values_list(Subquery(newest), flat=True) if key])
+        by_rule = {each.rule_id: each for each in last}
+        for rule in rules:
+            rule.last = by_rule.get(rule.pk)  # type: ignore[attr-defined]
+        return super().table(request, rules, caption)
+
+    def exported(self, request: HttpRequest, found: QuerySet[NotificationRule]) -> Iterator[tuple[object, ...]]:
+        for each in found.iterator(chunk_size=1_000):
+            to = target_for(request, each.channel, each.target)
+            columns = (each.pk, each.name, each.enabled, each.kind, each.subject, each.threshold, each.channel, to)
+            yield *columns, each.throttle_seconds, sorted(each.raised), each.notified_at, each.changed_by, each.changed_at
+
+    def more(self, request: HttpRequest, rows: Sequence[NotificationRule]) -> dict[str, Any]:
+        note = _("Notifications have no links to these pages: the setting ADMIN_URL does not say where the admin is.")
+        return {
+            "buttons": [MakeRule.button(self, request)],
+            "links": [(self.url("deliveries"), _("Log of notifications"))],
+            "note": "" if get_settings().admin_url is not None else note,
+            **no_sender(any_rules=bool(rows)),
+        }
 
     def rule_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """One rule, what is done with it, and its last notifications."""
-        rule = _rule(pk)
+        """One rule, its actions, and its last notifications."""
+        rule = NotificationRule.objects.using(managed_alias()).filter(pk=pk).first()
         if rule is None:
-            return self._unknown(request)
-        row = rule_row(self, request, rule)
-        deliveries = list(LogFilter(rule=pk).queryset()[: _LAST_DELIVERIES + 1])
+            raise Http404(_("There is no such rule: it was deleted."))
+        newest = NotificationDelivery.objects.using(managed_alias()).filter(rule=pk).order_by("-created_at", "-pk")
+        deliveries = list(newest[: _LAST_DELIVERIES + 1])
+        log, caption = DeliveryAdmin(self), _("Last notifications of this rule, newest first")
+        waiting = number(len(rule.pending.get("changes", ())) + rule.pending.get("more", 0)) if rule.pending else ""
         return self.page(
             request,
             "notification",
             live_seconds=LIVE_SECONDS,
             title=rule.name,
             crumbs=(Crumb(rule.name),),
-            row=row,
-            rows=[delivery_row(self, request, each) for each in deliveries[:_LAST_DELIVERIES]],
-            buttons=row.buttons,
-            refused=refusal(request, Permission.SETTINGS),
+            rule=rule,
+            state=_state_of_rule(rule),
+            condition=condition_of(rule),
+            to=_to(request, rule),
+            raised=_raised(rule),
+            pending=waiting,
+            buttons=self._buttons(request, rule),
+            table=log.table(request, deliveries[:_LAST_DELIVERIES], caption) if deliveries else None,
             log_url=f"{self.url('deliveries')}?rule={pk}" if len(deliveries) > _LAST_DELIVERIES else "",
-            no_worker=not is_worker_alive(),
-            worker_command=WORKER_COMMAND,
+            **no_sender(any_rules=True),
         )
 
-    def make_view(self, request: HttpRequest) -> HttpResponse:
-        """Asks of what and whom, and makes the rule. A secret that was made is on this page and on no other."""
-        texts = _typed(request)
-        if request.method != "POST":
-            texts = {
-                **texts,
-                "secret": new_secret(),
-                "throttle_seconds": texts["throttle_seconds"] or str(DEFAULT_THROTTLE_SECONDS),
-            }
-        form = RuleForm(texts, get_settings())
-        values, secret = form.read(), form.secret(is_required=True)
-
-        def perform() -> ActionOutcome:
-            made = make_rule(values, secret, by=actor_of(request).name)
-            return ActionOutcome(_("The rule is made."), self.url("rule", made.pk))
-
-        help_of_secret = _("Of a webhook: copy it to the receiver now, it is not shown again. Or put in one that the receiver has.")
-        return self._confirm(
-            request,
-            "make notification rule",
-            values.name,
-            title=_("Make a rule"),
-            text=_("A worker looks at all rules every ten seconds, and tells of what has changed."),
-            submit=_("Make the rule"),
-            perform=perform,
-            fields=_fields(texts, help_of_secret),
-            errors=form.problems,
-            back_url=self.url(),
-        )
-
-    def edit_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Asks for other values. The secret stays unless another is put in."""
-        rule = _rule(pk)
-        if rule is None:
-            return self._unknown(request)
-        texts = _typed(request) if request.method == "POST" else _texts_of(rule)
-        form = RuleForm(texts, get_settings())
-        values, secret = form.read(), form.secret(is_required=not rule.secret)
-
-        def perform() -> ActionOutcome:
-            change_rule(pk, values, secret, by=actor_of(request).name)
-            return ActionOutcome(_("The rule is changed."), self.url("rule", pk))
-
-        help_of_secret = _("Of a webhook. The secret that there is stays where nothing is put in here.")
-        return self._confirm(
-            request,
-            "change notification rule",
-            rule.name,
-            title=_("Change a rule"),
-            text=_("Where it looks at something else than before, what is over its threshold is told again."),
-            submit=_("Change the rule"),
-            perform=perform,
-            fields=_fields(texts, help_of_secret),
-            errors=form.problems,
-            rule=rule,
-        )
-
-    def secret_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Shows a new secret, and puts it in the place of the one that there is."""
-        problems: list[str] = []
-        is_post = request.method == "POST"
-        text = _typed(request)["secret"] if is_post else new_secret()
-        secret = checked_secret(text, problems)
-        rule = _rule(pk)
-        if rule is None:
-            return self._unknown(request)
-        is_webhook = rule.channel == NotificationChannel.WEBHOOK
-
-        def perform() -> ActionOutcome:
-            renew_secret(pk, secret, by=actor_of(request).name)
-            return ActionOutcome(_("Webhooks of the rule are signed with the new secret from now on."), self.url("rule", pk))
-
-        return self._confirm(
-            request,
-            "replace notification secret",
-            rule.name,
-            title=_("Replace the secret"),
-            text=_("Copy it to the receiver now, it is not shown again. What is sent from now on is signed with it."),
-            submit=_("Replace the secret"),
-            perform=perform,
-            fields=(Field("secret", _("Secret"), text, is_private=True),),
-            errors=problems,
-            blocked="" if is_webhook else _("The rule sends mail, which is not signed."),
-            rule=rule,
-        )
-
-    def test_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Asks, then has a worker send a test."""
-
-        def perform() -> ActionOutcome:
-            request_test(pk)
-            alive = _("A worker sends the test: its result is in the list below within half a minute.")
-            dead = _("The test waits in the list below: no worker is alive, and it is sent as soon as one is.")
-            return ActionOutcome(alive if is_worker_alive() else dead, self.url("rule", pk))
-
-        text = _("It goes the way of a real notification, also while the rule is disabled, and says that it is a test.")
-        words = (_("Send a test"), text, _("Send the test"))
-        return self._act(request, pk, "test notification rule", words, perform)
-
-    def enable_view(self, request: HttpRequest, pk: int, *, enabled: bool) -> HttpResponse:
-        """Asks, then enables or disables the rule."""
-
-        def perform() -> ActionOutcome:
-            set_enabled(pk, enabled, by=actor_of(request).name)
-            return ActionOutcome(_("The rule is enabled.") if enabled else _("The rule is disabled."), self.url("rule", pk))
-
-        words = (_("Enable a rule"), _("It begins anew: what is over its threshold now is told."), _("Enable the rule"))
-        if not enabled:
-            text = _("Nobody is told of anything by it until it is enabled again.")
-            words = (_("Disable a rule"), text, _("Disable the rule"))
-        action = "enable notification rule" if enabled else "disable notification rule"
-        return self._act(request, pk, action, words, perform)
-
-    def remove_view(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Asks, then deletes the rule."""
-
-        def perform() -> ActionOutcome:
-            remove_rule(pk)
-            return ActionOutcome(_("The rule is deleted."), self.url())
-
-        text = _("What it has sent stays in the log. What waits to be sent is not sent.")
-        words = (_("Delete a rule"), text, _("Delete the rule"))
-        return self._act(request, pk, "delete notification rule", words, perform, is_dangerous=True)
-
-    def _act(
-        self,
-        request: HttpRequest,
-        pk: int,
-        action: str,
-        words: tuple[str, str, str],
-        perform: Callable[[], ActionOutcome],
-        **more: Any,
-    ) -> HttpResponse:
-        """Ask, then do something with a rule; `words`: the title, the text and the button."""
-        rule = _rule(pk)
-        if rule is None:
-            return self._unknown(request)
-        title, text, submit = words
-        facts = (
-            (_("When there is"), condition_of(rule)),
-            (_("Of"), rule.subject or _("all")),
-            (_("To"), target_for(request, rule.channel, rule.target)),
-        )
-        named: dict[str, Any] = {"title": title, "text": text, "submit": submit, "perform": perform, "facts": facts, "rule": rule}
-        return self._confirm(request, action, f"{rule.name}: {shown_target(rule.channel, rule.target)}", **named, **more)
-
-    def _confirm(
-        self, request: HttpRequest, action: str, target: str, *, rule: NotificationRule | None = None, **more: Any
-    ) -> HttpResponse:
-        if rule is not None:
-            more["back_url"] = self.url("rule", rule.pk)
-            more["crumbs"] = (Crumb(rule.name, more["back_url"]),)
-        return Confirmation(action=action, permission=Permission.SETTINGS, target=target, **more).answer(self, request)
-
-    def _unknown(self, request: HttpRequest) -> HttpResponse:
-        return self.missing(request, _("Rule not found"), _("There is no such rule: it was deleted."))
+    def _buttons(self, request: HttpRequest, rule: NotificationRule) -> list[Button]:
+        turn: type[RuleAction] = DisableRule if rule.enabled else EnableRule
+        offered: list[type[RuleAction]] = [EditRule, SendTest, turn]
+        if rule.channel == NotificationChannel.WEBHOOK:
+            offered.append(ReplaceSecret)
+        offered.append(DeleteRule)
+        return [each.button(self, request, rule.pk) for each in offered]
 
 
-def _rule(pk: int) -> NotificationRule | None:
-    return NotificationRule.objects.using(managed_alias()).filter(pk=pk).first()
+class DeliveryFilter(ListFilter):
+    """The filter of the log."""
+
+    rule = forms.TypedChoiceField(label=gettext_lazy("Rule"), coerce=int, empty_value=None)
+    state = forms.ChoiceField(label=gettext_lazy("State"), choices=choices(DeliveryState.choices))
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request)
+        rules = NotificationRule.objects.using(managed_alias()).order_by("name").values_list("pk", "name")[:500]
+        self.fields["rule"].choices = choices(((str(key), name) for key, name in rules), _("all"))  # type: ignore[attr-defined]
 
 
-def _typed(request: HttpRequest) -> dict[str, str]:
-    return {name: typed_text(request, name) for name in _TEXTS}
+class DeliveryAdmin(ListAdmin[NotificationDelivery]):
+    """The log of notifications, one of the pages of the rules."""
 
-
-def _texts_of(rule: NotificationRule) -> dict[str, str]:
-    threshold = "" if rule.threshold is None else f"{rule.threshold:.15g}"
-    texts = {name: str(getattr(rule, name)) for name in _TEXTS}
-    return {**texts, "threshold": threshold, "secret": "" if rule.secret else new_secret()}
-
-
-def _fields(texts: dict[str, str], help_of_secret: str) -> tuple[Field, ...]:
-    kinds = [(value, capfirst(str(label))) for value, label in NotificationKind.choices]
-    channels = [(value, capfirst(str(label))) for value, label in NotificationChannel.choices]
-    of = _("A queue, an endpoint or a check by its name; nothing for all.")
-    how_much = _("How many are still well, the least number of instances, or seconds. Nothing for new groups and checks.")
-    to = _("Addresses of mail, one in a line; or the address of a webhook, which begins with https://.")
-    throttle = _("Seconds. What comes in between is put together and told in the next one.")
-    return (
-        Field("name", _("Name"), texts["name"]),
-        Field("kind", _("When there is"), texts["kind"], choices=kinds),
-        Field("subject", _("Of"), texts["subject"], is_required=False, help=of),
-        Field("threshold", _("Threshold"), texts["threshold"], is_required=False, help=how_much),
-        Field("channel", _("By"), texts["channel"], choices=channels),
-        Field("target", _("To"), texts["target"], kind="textarea", rows=3, help=to),
-        Field(
-            "throttle_seconds",
-            _("At most one in"),
-            texts["throttle_seconds"],
-            kind="number",
-            minimum=0,
-            maximum=MOST_THROTTLE_SECONDS,
-            help=throttle,
-        ),
-        Field("secret", _("Secret"), texts["secret"], is_required=False, help=help_of_secret, is_private=True),
+    caption = gettext_lazy("Notifications, newest first")
+    nothing = gettext_lazy("No matching notifications.")
+    instant = "created_at"
+    filter_form = DeliveryFilter
+    file_name = "notifications"
+    file_columns = (
+        *("id", "created_at", "rule", "by", "to", "is_test", "text", "state", "attempts", "next_attempt_at", "finished_at"),
+        "error",
     )
 
+    def __init__(self, rules: NotificationAdmin) -> None:
+        super().__init__(NotificationDelivery, rules.admin_site)
+        # Its addresses, breadcrumbs and menu entry are those of the rules.
+        self.rules, self.opts = rules, rules.opts
 
-def _lines(request: HttpRequest, found: QuerySet[NotificationRule]) -> Iterator[tuple[object, ...]]:
-    for each in found.iterator(chunk_size=1_000):
-        to = target_for(request, each.channel, each.target)
-        columns = (each.pk, each.name, each.enabled, each.kind, each.subject, each.threshold, each.channel, to)
-        yield *columns, each.throttle_seconds, sorted(each.raised), each.notified_at, each.changed_by, each.changed_at
+    def log_view(self, request: HttpRequest) -> HttpResponseBase:
+        """The log."""
+        return self.list_page(request, title=_("Log of notifications"))
 
+    def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
+        """Below the rules."""
+        return super().crumbs(*more, Crumb(_("Log of notifications")))
 
-# --- Log --------------------------------------------------------------------------------------------------------------
+    def columns(self, request: HttpRequest) -> list[TableColumn[NotificationDelivery]]:
+        def rule(each: NotificationDelivery) -> SafeString:
+            return link_html("" if each.rule_id is None else self.rules.url("rule", each.rule_id), each.rule_name)
 
-PAGE_SIZE: Final = 50
-LOG_COLUMNS: Final = (
-    "id",
-    "created_at",
-    "rule",
-    "by",
-    "to",
-    "is_test",
-    "text",
-    "state",
-    "attempts",
-    "next_attempt_at",
-    "finished_at",
-    "error",
-)
+        def again(each: NotificationDelivery) -> list[Button]:
+            if each.state != DeliveryState.FAILED:
+                return []
+            reason = "" if each.rule_id is not None else _("The rule was deleted.")
+            return [SendAgain.button(self.rules, request, each.pk, reason=reason)]
 
+        return [
+            TableColumn(_("Time"), lambda each: each.created_at),
+            TableColumn(_("Rule"), rule),
+            TableColumn(_("Text"), _text, WIDE),
+            TableColumn(_("Recipients"), lambda each: _to(request, each), WIDE),
+            TableColumn(_("State"), _delivery_notes, WIDE),
+            TableColumn(_("Attempts"), _attempts),
+            TableColumn(_("Actions"), again),
+        ]
 
-@dataclass(frozen=True, slots=True)
-class LogFilter:
-    """What the query string asks for."""
+    def exported(self, request: HttpRequest, found: QuerySet[NotificationDelivery]) -> Iterator[tuple[object, ...]]:
+        for each in found.iterator(chunk_size=1_000):
+            to = target_for(request, each.channel, each.target)
+            columns = (each.pk, each.created_at, each.rule_name, each.channel, to, each.is_test, news_of(each), each.state)
+            yield *columns, each.attempts, each.next_attempt_at, each.finished_at, each.error
 
-    rule: int | None = None
-    state: str = ""
-
-    @classmethod
-    def read(cls, request: HttpRequest) -> LogFilter:
-        """The filter of a query string; what cannot be read is not looked at."""
-        rule, state = request.GET.get("rule", ""), request.GET.get("state", "")
-        is_number = rule.isascii() and rule.isdigit() and len(rule) < 19
-        return cls(int(rule) if is_number else None, state if state in DeliveryState.values else "")
-
-    def queryset(self) -> QuerySet[NotificationDelivery]:
-        """The notifications, the newest first."""
-        found = NotificationDelivery.objects.using(managed_alias()).order_by("-created_at", "-pk")
-        if self.rule is not None:
-            found = found.filter(rule=self.rule)
-        return found.filter(state=self.state) if self.state else found
+    def more(self, request: HttpRequest, rows: Sequence[NotificationDelivery]) -> dict[str, Any]:
+        days = NOTIFICATIONS_KEPT.days
+        text = ngettext("Notifications are kept for %(days)s day.", "Notifications are kept for %(days)s days.", days)
+        return {"note": f"{text % {'days': days}} {refusal(request, Permission.SETTINGS)}"}
 
 
-def log_pages(pages: PageAdmin) -> list[URLPattern]:
-    """The log, and sending one of it again."""
-    return [
-        pages.readonly_view("deliveries/", partial(_log, pages), "deliveries"),
-        pages.action_view("deliveries/<uuid:pk>/again/", partial(_again, pages), "again"),
-    ]
+def no_sender(*, any_rules: bool) -> dict[str, Any]:
+    """Template variables: whether rules wait for a worker."""
+    return {"no_sender": any_rules and not is_worker_alive(), "worker_command": WORKER_COMMAND}
 
 
-def _log(pages: PageAdmin, request: HttpRequest) -> HttpResponseBase:
-    filters = LogFilter.read(request)
-    found = filters.queryset()
-    if wanted_format(request):
-        return export(request, "notifications", LOG_COLUMNS, _log_lines(request, found))
-    alias = managed_alias()
-    keyset = keyset_page(request, found, "created_at", size=PAGE_SIZE)
-    rules = NotificationRule.objects.using(alias).order_by("name").values_list("pk", "name")[:500]
-    title = _("Log of notifications")
-    return pages.page(
-        request,
-        "notification_log",
-        live_seconds=LIVE_SECONDS if keyset.is_first else None,
-        title=title,
-        crumbs=(Crumb(title),),
-        rows=[delivery_row(pages, request, each) for each in keyset.rows],
-        refused=refusal(request, Permission.SETTINGS),
-        filters=filters,
-        rules=[("", _("all")), *((str(key), name) for key, name in rules)],
-        chosen_rule="" if filters.rule is None else str(filters.rule),
-        states=[("", _("any")), *((value, str(label)) for value, label in DeliveryState.choices)],
-        kept_days=NOTIFICATIONS_KEPT.days,
-        **keyset.links(),
-    )
-
-
-def _again(pages: PageAdmin, request: HttpRequest, pk: UUID) -> HttpResponse:
-    """Asks, then has a worker try again what was given up."""
-    found = NotificationDelivery.objects.using(managed_alias()).select_related("rule")
-    delivery = found.filter(pk=pk).first()
-    if delivery is None:
-        return pages.missing(
-            request, _("Notification not found"), _("There is no such notification: it may have been too old to be kept.")
-        )
-    rule = delivery.rule
-    back_url = pages.url("deliveries")
-
-    def perform() -> ActionOutcome:
-        send_again(pk)
-        return ActionOutcome(_("A worker tries again to send it."), back_url)
-
-    blocked = ""
-    if delivery.state != DeliveryState.FAILED:
-        blocked = _("It was not given up: only what was is sent again.")
-    elif rule is None:
-        blocked = _("Its rule was deleted: there is nobody to send it to.")
-    facts = [(_("Notification"), delivery.rule_name), (_("What"), news_of(delivery)), (_("Error"), delivery.error)]
-    if rule is not None:
-        facts.append((_("To"), target_for(request, rule.channel, rule.target)))
-    return Confirmation(
-        action="send notification again",
-        permission=Permission.SETTINGS,
-        target=f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}",
-        title=_("Send a notification again"),
-        text=_("It goes to where the rule sends now, under the same id as before, so that a receiver can tell that it has had it."),
-        submit=_("Send it again"),
-        perform=perform,
-        back_url=back_url,
-        facts=facts,
-        blocked=blocked,
-        crumbs=(Crumb(_("Log of notifications"), back_url),),
-    ).answer(pages, request)
-
-
-def _log_lines(request: HttpRequest, found: QuerySet[NotificationDelivery]) -> Iterator[tuple[object, ...]]:
-    for each in found.iterator(chunk_size=1_000):
-        to = target_for(request, each.channel, each.target)
-        columns = (each.pk, each.created_at, each.rule_name, each.channel, to, each.is_test, news_of(each), each.state)
-        yield *columns, each.attempts, each.next_attempt_at, each.finished_at, each.error
-
-
-# --- Rows -------------------------------------------------------------------------------------------------------------
+# --- Cells ------------------------------------------------------------------------------------------------------------
 
 _SUBJECTS_SHOWN: Final = 5
 _STATES: Final = {
     DeliveryState.WAITING: (Grade.INFO, gettext_lazy("waiting")),
-    DeliveryState.SENT: (Grade.OK, gettext_lazy("sent")),
+    DeliveryState.SENT: (Grade.OK, gettext_lazy("delivered")),
     DeliveryState.FAILED: (Grade.ERROR, gettext_lazy("failed")),
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRow:
-    """A notification. `changes` are told one by one where there are several."""
-
-    delivery: NotificationDelivery
-    rule_url: str
-    made: Stamp | None
-    news: str
-    changes: list[str]
-    channel: str
-    target: str
-    state: State
-    attempts: str
-    next_attempt: Stamp | None
-    finished: Stamp | None
-    buttons: list[Button]
+def delivery_state(delivery: NotificationDelivery) -> State:
+    """The state of a notification."""
+    if delivery.state == DeliveryState.WAITING and delivery.attempts:
+        return State(Grade.WARNING, _("retrying"))
+    level, word = _STATES.get(DeliveryState(delivery.state), (Grade.INFO, delivery.state))
+    return State(level, str(word))
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
-    """A rule, with what has become of its last notification. `raised` names what is not over yet, `pending` is told next."""
-
-    rule: NotificationRule
-    url: str
-    condition: str
-    of: str
-    channel: str
-    target: str
-    state: State
-    raised: str
-    pending: str
-    notified: Stamp | None
-    last: DeliveryRow | None
-    buttons: list[Button]
+def _delivery_notes(delivery: NotificationDelivery) -> SafeString:
+    finished = stamp_html(delivery.finished_at) if delivery.finished_at else ""
+    following = ""
+    if delivery.state == DeliveryState.WAITING and delivery.attempts and delivery.next_attempt_at:
+        following = format_html("{} {}", _("next attempt:"), stamp_html(delivery.next_attempt_at))
+    return with_notes(delivery_state(delivery), finished, following, delivery.error)
 
 
-def rule_row(pages: PageAdmin, request: HttpRequest, rule: NotificationRule, last: NotificationDelivery | None = None) -> RuleRow:
-    """A rule as this user may see it."""
-    kind = NotificationKind(rule.kind) if rule.kind in NotificationKind.values else None
-    return RuleRow(
-        rule,
-        pages.url("rule", rule.pk),
-        condition_of(rule),
-        rule.subject or _("all"),
-        _channel(rule.channel),
-        target_for(request, rule.channel, rule.target),
-        _state_of_rule(rule),
-        _some([name_of(kind or "", each) for each in sorted(rule.raised)]),
-        number(len(rule.pending.get("changes", ())) + rule.pending.get("more", 0)) if rule.pending else "",
-        stamp_of(rule.notified_at),
-        None if last is None else delivery_row(pages, request, last),
-        _buttons(pages, request, rule),
-    )
+def _attempts(delivery: NotificationDelivery) -> str:
+    return _("%(count)s of %(most)s") % {"count": number(delivery.attempts), "most": number(MOST_ATTEMPTS)}
 
 
-def _buttons(pages: PageAdmin, request: HttpRequest, rule: NotificationRule) -> list[Button]:
-    turn = ("disable", _("Disable")) if rule.enabled else ("enable", _("Enable"))
-    actions = [("edit", _("Change")), ("test", _("Send a test")), turn]
-    if rule.channel == NotificationChannel.WEBHOOK:
-        actions.append(("secret", _("Replace the secret")))
-    found = [button(request, Permission.SETTINGS, label, pages.url(name, rule.pk)) for name, label in actions]
-    return [*found, button(request, Permission.SETTINGS, _("Delete"), pages.url("delete", rule.pk), dangerous=True)]
+def _text(delivery: NotificationDelivery) -> SafeString:
+    """What it says; several changes fold out."""
+    news, sentences = news_of(delivery), sentences_of(delivery)
+    if len(sentences) < 2:
+        return text_html(Truncator(news).chars(300))
+    items = format_html_join("", "<li>{}</li>", ((text_html(each),) for each in sentences))
+    return format_html('<details><summary>{}</summary><ul class="sq-plain">{}</ul></details>', news, items)
+
+
+def _last_result(rule: NotificationRule) -> object:
+    last: NotificationDelivery | None = rule.last  # type: ignore[attr-defined]
+    return None if last is None else with_notes(delivery_state(last), _("a test") if last.is_test else "")
+
+
+def _to(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> SafeString:
+    return format_html("{}: {}", _channel(each.channel), text_html(target_for(request, each.channel, each.target)))
+
+
+def _raised(rule: NotificationRule) -> str:
+    return _some([name_of(rule.kind if rule.kind in NotificationKind.values else "", each) for each in sorted(rule.raised)])
 
 
 def condition_of(rule: NotificationRule) -> str:
@@ -528,42 +612,6 @@ def condition_of(rule: NotificationRule) -> str:
 def target_for(request: HttpRequest, channel: str, target: str) -> str:
     """Where it goes: whole for those who may change it, else without what may be a secret."""
     return ", ".join(target.split()) if may(request, Permission.SETTINGS) else shown_target(channel, target)
-
-
-def delivery_row(pages: PageAdmin, request: HttpRequest, delivery: NotificationDelivery) -> DeliveryRow:
-    """A notification as this user may see it."""
-    level, word = _STATES.get(DeliveryState(delivery.state), (Grade.INFO, delivery.state))
-    is_waiting, is_failed = delivery.state == DeliveryState.WAITING, delivery.state == DeliveryState.FAILED
-    if is_waiting and delivery.attempts:
-        level, word = Grade.WARNING, _("is tried again")
-    reason = "" if delivery.rule_id is not None else _("The rule was deleted.")
-    again = button(request, Permission.SETTINGS, _("Send again"), pages.url("again", delivery.pk), reason=reason)
-    sentences = sentences_of(delivery)
-    return DeliveryRow(
-        delivery,
-        "" if delivery.rule_id is None else pages.url("rule", delivery.rule_id),
-        stamp_of(delivery.created_at),
-        news_of(delivery),
-        sentences if len(sentences) > 1 else [],
-        _channel(delivery.channel),
-        target_for(request, delivery.channel, delivery.target),
-        State(level, str(word)),
-        _("%(count)s of %(most)s") % {"count": number(delivery.attempts), "most": number(MOST_ATTEMPTS)},
-        stamp_of(delivery.next_attempt_at) if is_waiting and delivery.attempts else None,
-        stamp_of(delivery.finished_at),
-        [again] if is_failed else [],
-    )
-
-
-def with_last_delivery(
-    rules: QuerySet[NotificationRule], alias: str, most: int
-) -> list[tuple[NotificationRule, NotificationDelivery | None]]:
-    """The rules and the last notification of each; two statements."""
-    deliveries = NotificationDelivery.objects.using(alias)
-    newest = deliveries.filter(rule=OuterRef("pk")).order_by("-created_at", "-pk").values("pk")[:1]
-    found = list(rules.annotate(last_id=Subquery(newest))[:most])
-    last = deliveries.in_bulk([each.last_id for each in found if each.last_id is not None])
-    return [(each, last.get(each.last_id)) for each in found]
 
 
 def _state_of_rule(rule: NotificationRule) -> State:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse
+from django import forms
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, button
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, Stamp, State, duration, number, stamp_of
-from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, keyset_page
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome
+from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number
+from sqlqueue_app.dashboard.lists import ListAdmin, ListFilter, TableColumn, choices, link_html, text_html
+from sqlqueue_app.dashboard.page import Crumb
 from sqlqueue_app.failures.operation_batches import reason_in_words
 from sqlqueue_app.failures.operation_kinds import KINDS
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
@@ -28,7 +30,6 @@ from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
 
-PAGE_SIZE: Final = 50
 COLUMNS: Final = (
     *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
     *("user_name", "requested_at", "started_at", "finished_at", "worker"),
@@ -44,160 +45,146 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class OperationRow:
-    """A row of an operation. `rate` and `left` are empty if unknown."""
+class OperationFilter(ListFilter):
+    """The filter of the list of operations."""
 
-    operation: Operation
-    url: str
-    kind: str
-    state: State
-    is_open: bool
-    looked_at: int
-    most: int
-    percent: str
-    so_far: str
-    requested: Stamp | None
-    started: Stamp | None
-    finished: Stamp | None
-    rate: str = ""
-    left: str = ""
-    took: str = ""
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"),
+        choices=choices([(value, _STATES[OperationState(value)][1]) for value in OperationState.values], gettext_lazy("all")),
+    )
 
 
-class OperationAdmin(PageAdmin):
+class CancelOperation(Action):
+    """Cancels an operation before its next batch. It needs the permission of the operation."""
+
+    name, page, route = "cancel", "cancel", "<uuid:pk>/cancel/"
+    permission = Permission.SETTINGS
+    label = gettext_lazy("Cancel the operation")
+    text = gettext_lazy("It stops before its next batch. What is done stays done; the other messages stay as they are.")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        operation = self.operation = _operation(key["pk"])
+        self.permission = _permission_of(operation)
+        self.target = _name(operation)
+        self.back_url = self.pages.url("operation", operation.pk)
+        self.facts = ((_("Operation"), self.target), (_("Done so far"), number(operation.done)))
+        self.blocked = "" if operation.state in OPEN else _("The operation has ended: there is nothing to cancel.")
+        self.crumbs = (Crumb(_kind(operation), self.back_url),)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        operation = self.operation
+        if not cancel_operation(operation.pk):
+            raise ConfigurationError(_("The operation has ended: there is nothing to cancel."))
+        left = max(0, operation.total - _processed(operation))
+        return ActionOutcome(_("The operation will stop before its next batch."), self.back_url, left)
+
+
+class OperationAdmin(ListAdmin[Operation]):
     """The pages of bulk operations. They need the permission `sqlqueue_app.view_queue`."""
 
+    caption = gettext_lazy("Bulk operations, newest first. Any live worker carries them out.")
+    nothing = gettext_lazy("No matching operations. Retrying, archiving and deleting failed messages starts one.")
+    instant = "requested_at"
+    filter_form = OperationFilter
+    file_name, file_columns = "operations", COLUMNS
+
+    def action_classes(self) -> Sequence[type[Action]]:
+        return (CancelOperation,)
+
     def pages(self) -> list[URLPattern]:
-        """The list, one operation, cancelling."""
+        """The list, one operation."""
+        return [*super().pages(), self.readonly_view("<uuid:pk>/", self.operation_view, "operation")]
+
+    def columns(self, request: HttpRequest) -> list[TableColumn[Operation]]:
+        now = database_now(managed_alias())
+
+        def name(each: Operation) -> SafeString:
+            link = link_html(self.url("operation", each.pk), _kind(each))
+            return format_html("{}: {}", link, text_html(Truncator(each.description).chars(120)))
+
         return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view("<uuid:pk>/", self.operation_view, "operation"),
-            self.action_view("<uuid:pk>/cancel/", self.cancel_view, "cancel"),
+            TableColumn(_("Operation"), name),
+            TableColumn(_("State"), operation_state),
+            TableColumn(_("Progress"), _progress),
+            TableColumn(_("Requested"), lambda each: each.requested_at),
+            TableColumn(_("Requested by"), lambda each: each.user_name),
+            TableColumn(_("Duration"), lambda each: _took(each, now)),
         ]
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The operations, newest first, or all of the state as a file."""
-        now = database_now(managed_alias())
-        found = Operation.objects.using(managed_alias()).order_by("-requested_at", "-pk")
-        state = request.GET.get("state", "")
-        if state in OperationState.values:
-            found = found.filter(state=state)
-        else:
-            state = ""
-        if wanted_format(request):
-            return export(request, "operations", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
-        keyset = keyset_page(request, found, "requested_at", size=PAGE_SIZE)
-        shown = [self._row(each, now) for each in keyset.rows]
-        return self.page(
-            request,
-            "operations",
-            live_seconds=LIVE_SECONDS,
-            rows=shown,
-            states=[("", _("all")), *((value, str(_STATES[OperationState(value)][1])) for value in OperationState.values)],
-            state=state,
-            **keyset.links(),
-            no_worker=self._no_worker(shown),
-            worker_command=WORKER_COMMAND,
-            **(extra_context or {}),
-        )
+    def more(self, request: HttpRequest, rows: Sequence[Operation]) -> dict[str, Any]:
+        return _no_worker(rows)
 
     def operation_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """One operation: progress, skipped messages with reasons, the user."""
-        operation = Operation.objects.using(managed_alias()).filter(pk=pk).first()
-        if operation is None:
-            return self._unknown(request)
-        row = self._row(operation, database_now(managed_alias()))
+        operation = _operation(pk)
+        kind, is_open = _kind(operation), operation.state in OPEN
         return self.page(
             request,
             "operation",
-            live_seconds=_LIVE_SECONDS if row.is_open else None,
-            title=_("%(kind)s: %(on)s") % {"kind": row.kind, "on": operation.description},
-            crumbs=(Crumb(_name(row)),),
-            row=row,
-            numbers=[
-                (_("Messages when it was asked for"), operation.total, number(operation.total)),
-                (_("Done"), operation.done, number(operation.done)),
-                (_("Stayed as they were"), operation.skipped, number(operation.skipped)),
-                (_("Failed"), operation.failed, number(operation.failed)),
-            ],
+            live_seconds=_LIVE_SECONDS if is_open else None,
+            title=_name(operation),
+            crumbs=(Crumb(kind),),
+            operation=operation,
+            is_open=is_open,
+            state=operation_state(operation),
+            progress=_progress(operation),
+            **_speed(operation, database_now(managed_alias())),
             reasons=_reasons(operation.log),
-            buttons=self._buttons(request, operation),
-            no_worker=self._no_worker([row]),
-            worker_command=WORKER_COMMAND,
+            buttons=[self._cancel_button(request, operation)],
+            **_no_worker([operation]),
         )
 
-    def cancel_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
-        """Confirm, then cancel before the next batch."""
-        operation = Operation.objects.using(managed_alias()).filter(pk=pk).first()
-        if operation is None:
-            return self._unknown(request)
-        row = self._row(operation, database_now(managed_alias()))
-        back_url = self.url("operation", pk)
-        return Confirmation(
-            action="cancel",
-            permission=_permission_of(operation),
-            target=f"{row.kind}: {operation.description}",
-            title=_("Cancel the operation"),
-            text=_("It ends before its next batch. What is done stays done; the rest stays as it is."),
-            submit=_("Cancel the operation"),
-            perform=lambda: self._cancel(operation, back_url),
-            back_url=back_url,
-            facts=((_("Operation"), f"{row.kind}: {operation.description}"), (_("Done so far"), number(operation.done))),
-            blocked="" if row.is_open else _("The operation has ended: there is nothing to cancel."),
-            is_dangerous=True,
-            crumbs=(Crumb(_name(row), back_url),),
-        ).answer(self, request)
-
-    def _cancel(self, operation: Operation, back_url: str) -> ActionOutcome:
-        if not cancel_operation(operation.pk):
-            raise ConfigurationError(_("The operation has ended: there is nothing to cancel."))
-        left = max(0, operation.total - operation.done - operation.skipped - operation.failed)
-        return ActionOutcome(_("The operation will end before its next batch."), back_url, left)
-
-    def _row(self, operation: Operation, now: datetime) -> OperationRow:
-        state = OperationState(operation.state)
-        level, word = _STATES[state]
-        text = str(word)
-        if state in OPEN and operation.cancel_requested:
-            level, text = Grade.WARNING, _("being cancelled")
-        kind = KINDS.get(operation.kind)
-        looked_at = operation.done + operation.skipped + operation.failed
-        most = max(operation.total, looked_at, 1)
-        return OperationRow(
-            operation,
-            self.url("operation", operation.pk),
-            str(kind.label) if kind is not None else operation.kind,
-            State(level, text),
-            state in OPEN,
-            looked_at,
-            most,
-            f"{looked_at * 100 // most}%",
-            _("%(done)s of %(total)s") % {"done": number(looked_at), "total": number(operation.total)},
-            stamp_of(operation.requested_at),
-            stamp_of(operation.started_at),
-            stamp_of(operation.finished_at),
-            *_speed(operation, looked_at, now),
-        )
-
-    def _buttons(self, request: HttpRequest, operation: Operation) -> list[Button]:
-        reason = "" if OperationState(operation.state) in OPEN else _("It has ended.")
+    def _cancel_button(self, request: HttpRequest, operation: Operation) -> Button:
+        reason = "" if operation.state in OPEN else _("It has ended.")
         if not reason and operation.cancel_requested:
             reason = _("It is being cancelled.")
-        url = self.url("cancel", operation.pk)
-        return [button(request, _permission_of(operation), _("Cancel the operation"), url, dangerous=True, reason=reason)]
-
-    def _no_worker(self, rows: Sequence[OperationRow]) -> bool:
-        return any(row.is_open for row in rows) and not is_worker_alive()
-
-    def _unknown(self, request: HttpRequest) -> HttpResponse:
-        return self.missing(
-            request, _("Operation not found"), _("There is no such operation: it may be of another database, or have been deleted.")
-        )
+        url, label = self.url("cancel", operation.pk), str(CancelOperation.label)
+        return button(request, _permission_of(operation), label, url, dangerous=True, reason=reason)
 
 
-def _name(row: OperationRow) -> str:
-    return row.kind if row.requested is None else f"{row.kind} {row.requested}"
+def _operation(pk: UUID) -> Operation:
+    """Http404 if there is none."""
+    found = Operation.objects.using(managed_alias()).filter(pk=pk).first()
+    if found is None:
+        raise Http404(_("There is no such operation: it may be in another database, or have been deleted."))
+    return found
+
+
+def _kind(operation: Operation) -> str:
+    kind = KINDS.get(operation.kind)
+    return operation.kind if kind is None else str(kind.label)
+
+
+def _name(operation: Operation) -> str:
+    return f"{_kind(operation)}: {operation.description}"
+
+
+def operation_state(operation: Operation) -> State:
+    """The state of an operation."""
+    if operation.state in OPEN and operation.cancel_requested:
+        return State(Grade.WARNING, _("being cancelled"))
+    level, word = _STATES[OperationState(operation.state)]
+    return State(level, str(word))
+
+
+def _processed(operation: Operation) -> int:
+    return operation.done + operation.skipped + operation.failed
+
+
+def _progress(operation: Operation) -> SafeString:
+    processed = _processed(operation)
+    most = max(operation.total, processed, 1)
+    percent = f"{processed * 100 // most}%"
+    text = _("%(done)s of %(total)s") % {"done": number(processed), "total": number(operation.total)}
+    bar = '<progress class="sq-progress" value="{}" max="{}" aria-label="{}">{}</progress> <span class="sq-nowrap">{} ({})</span>'
+    return format_html(bar, str(processed), str(most), _("Progress"), percent, text, percent)
+
+
+def _no_worker(operations: Iterable[Operation]) -> dict[str, Any]:
+    """Template variables: whether open operations wait for a worker."""
+    waits = any(each.state in OPEN for each in operations) and not is_worker_alive()
+    return {"no_worker": waits, "worker_command": WORKER_COMMAND}
 
 
 def _permission_of(operation: Operation) -> Permission:
@@ -208,7 +195,7 @@ def _permission_of(operation: Operation) -> Permission:
 
 def _reasons(log: object) -> list[tuple[str, str, str]]:
     """The entries of the log: what, why, how many."""
-    words = {"skipped": _("stayed as they were"), "failed": _("failed")}
+    words = {"skipped": _("skipped"), "failed": _("failed")}
     entries = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
     return [
         (
@@ -220,14 +207,20 @@ def _reasons(log: object) -> list[tuple[str, str, str]]:
     ]
 
 
-def _speed(operation: Operation, looked_at: int, now: datetime) -> tuple[str, str, str]:
-    """Messages per second, remaining time, elapsed time."""
+def _took(operation: Operation, now: datetime) -> timedelta | None:
+    """How long it has been running, at least a second; None before it starts."""
     if operation.started_at is None:
-        return "", "", ""
-    end = operation.finished_at or now
-    took = max(end - operation.started_at, timedelta(seconds=1))
-    rate = looked_at / took.total_seconds()
-    text = _("%(count)s per second") % {"count": number(round(rate))} if rate >= 1 else ""
-    if operation.finished_at is not None or not looked_at:
-        return text, "", duration(took)
-    return text, duration(timedelta(seconds=max(0, operation.total - looked_at) / rate)), duration(took)
+        return None
+    return max((operation.finished_at or now) - operation.started_at, timedelta(seconds=1))
+
+
+def _speed(operation: Operation, now: datetime) -> dict[str, Any]:
+    """Template variables: how long it took, messages per second, and the time left at this rate."""
+    took, processed = _took(operation, now), _processed(operation)
+    if took is None:
+        return {}
+    rate = processed / took.total_seconds()
+    left = None
+    if operation.finished_at is None and processed:
+        left = timedelta(seconds=max(0, operation.total - processed) / rate)
+    return {"took": took, "rate": round(rate), "left": left}

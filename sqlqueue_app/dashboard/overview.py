@@ -26,18 +26,18 @@ from sqlqueue_app.dashboard.formats import (
     Stamp,
     State,
     bounded_number,
+    counts,
     depth_number,
     duration,
     number,
     rate,
     stamp,
-    whole,
+    stamp_of,
 )
-from sqlqueue_app.dashboard.history import EventRow, event_row
+from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
-from sqlqueue_app.failures.queries import count_failures
 from sqlqueue_app.models import (
     CheckResult,
     DelayedMessage,
@@ -45,7 +45,6 @@ from sqlqueue_app.models import (
     EndpointExpectation,
     Event,
     FailedMessage,
-    FailureStatus,
     Operation,
     OperatorAction,
     Queue,
@@ -54,7 +53,7 @@ from sqlqueue_app.models import (
 )
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.monitoring.check_results import CheckResults, read_results
-from sqlqueue_app.monitoring.checks import FAILURES, MINIMUMS, MOVER, SCHEDULES, TABLES
+from sqlqueue_app.monitoring.checks import BRANCHES, FAILURES, INSTANCES, MOVER, SAMPLES, SCHEDULES, TABLES
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
@@ -70,20 +69,18 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class _Managed:
-    """Data of the managed tables; `failed` is None if unknown."""
+    """Data of the managed tables as of `now`; None if they are missing."""
 
-    failed: Number | None = None
+    now: datetime | None = None
     running: int = 0
     minimums: Mapping[str, int] = field(default_factory=dict)
-    actions: Sequence[tuple[OperatorAction, Stamp]] = ()
-    events: Sequence[EventRow] = ()
+    actions: Sequence[OperatorAction] = ()
+    events: Sequence[Event] = ()
     results: CheckResults = field(default_factory=CheckResults)
     charts: Sequence[Chart] = ()
 
-    def issues(self, status: Status) -> list[Issue]:
-        """The current issues."""
-        now = status.managed_now or status.taken_at
-        return current_issues(Snapshot(get_settings(), now, status=status, minimums=self.minimums), self.results)
+    def snapshot(self, status: Status) -> Snapshot:
+        return Snapshot(get_settings(), self.now or status.taken_at, status=status, minimums=self.minimums)
 
 
 class DashboardAdmin(PageAdmin):
@@ -98,20 +95,24 @@ class DashboardAdmin(PageAdmin):
         status = read_status()
         overview = overview_of(status, lambda name: self.url_of(Queue, "messages", path_of(name)))
         managed = self._read(status, period_of(request))
+        snapshot = managed.snapshot(status)
+        issues = current_issues(snapshot, managed.results)
+        unresolved = snapshot.indexed_failures
+        failed = bounded_number(unresolved.count, exact=unresolved.exact) if managed.now else None
         return self.page(
             request,
             "dashboard",
             live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
-            tiles=tiles(status, self.url_of, failed=managed.failed, running=managed.running, failing=len(managed.results.failing)),
-            alerts=alerts(status, managed.issues(status), self.url_of),
+            tiles=tiles(status, self.url_of, failed=failed, running=managed.running, failing=len(issues)),
+            alerts=alerts(snapshot, status, issues, self.url_of),
             charts=managed.charts,
             period=period_of(request),
             periods=PERIODS,
-            events=managed.events,
+            events=EventAdmin(Event, self.admin_site).table(request, managed.events) if managed.events else None,
             events_url=self.url_of(Event),
-            actions=managed.actions,
+            actions=ActionAdmin(OperatorAction, self.admin_site).table(request, managed.actions) if managed.actions else None,
             actions_url=self.url_of(OperatorAction),
         )
 
@@ -123,18 +124,16 @@ class DashboardAdmin(PageAdmin):
             # Right also where no worker is alive, as the pages of the failed messages, which look closer.
             if not any(each.works_for_all for each in status.instances) and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
                 catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-            unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
-            count, exact = count_failures(unresolved)
             running, minimums = _running_and_minimums(alias)
             actions = OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
             events = Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
             wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
             return _Managed(
-                bounded_number(count, exact=exact),
+                now,
                 running,
                 minimums,
-                [(action, stamp(action.at)) for action in actions],
-                [event_row(self, each) for each in events],
+                list(actions),
+                list(events),
                 read_results(alias, now),
                 _charts(alias, wanted, period, now),
             )
@@ -160,7 +159,7 @@ def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datet
     )
     groups = [[queue.name for queue in queues if queue.kind in kinds] for _title, kinds in titles]
     return [
-        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, text_of=whole)
+        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, scale=counts)
         for (title, _kinds), points in zip(titles, read_totals(alias, groups, period.length, now), strict=True)
         if points
     ]
@@ -184,10 +183,14 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An issue in words, with the page about it."""
+    """An issue in words: of what, the cause, since when and for how long, and the page where it is fixed."""
 
     level: Grade
-    text: str
+    severity: str
+    subject: str
+    cause: str
+    since: Stamp | None
+    lasting: str
     url: str
 
 
@@ -242,12 +245,44 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
 _LEVELS = {Severity.ERROR: Grade.ERROR, Severity.WARNING: Grade.WARNING, Severity.INFO: Grade.INFO}
 
 
-def alerts(status: Status, issues: Iterable[Issue], url_of: UrlOf) -> list[Alert]:
+def alerts(snapshot: Snapshot, status: Status, issues: Iterable[Issue], url_of: UrlOf) -> list[Alert]:
     """The issues in their order."""
     queues = {each.name: each for each in status.queues}
     delayed = {each.endpoint: each.name for each in status.delayed}
-    found = ((each, each.text(_words(each, queues.get(each.outcome.queue)))) for each in issues)
-    return [Alert(_LEVELS[each.severity], text, _page(each, url_of, delayed) or url_of(Queue)) for each, text in found]
+    return [
+        Alert(
+            _LEVELS[each.severity],
+            str(Severity(each.severity).label),
+            _subject(each),
+            each.text(_words(each, queues.get(each.outcome.queue or each.outcome.endpoint))),
+            stamp_of(each.since),
+            "" if each.since is None else duration(max(snapshot.now - each.since, timedelta())),
+            _page(each, url_of, delayed) or url_of(Queue),
+        )
+        for each in issues
+    ]
+
+
+_SUBJECTS = {
+    INSTANCES.name: gettext_lazy("Process %(name)s"),
+    SCHEDULES.name: gettext_lazy("Schedule %(name)s"),
+    BRANCHES.name: gettext_lazy("In-doubt transaction"),
+    SAMPLES.name: gettext_lazy("Workers"),
+}
+
+
+def _subject(issue: Issue) -> str:
+    """What an issue is about."""
+    found = issue.outcome
+    if issue.check is None:
+        return _("Check %(name)s") % {"name": issue.name}
+    name = found.queue or found.endpoint or found.subject
+    template = _SUBJECTS.get(issue.name)
+    if template is not None:
+        return str(template) % {"name": found.subject}
+    if found.queue:
+        return _("Queue %(name)s") % {"name": name}
+    return _("Endpoint %(name)s") % {"name": name} if found.endpoint else name or str(issue.check.label)
 
 
 def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
@@ -259,7 +294,7 @@ def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
     age = None if queue is None else _age(queue.head_age)
     if "age" not in words:
         words["age"] = "" if age is None or age.is_odd else ", " + _("the first is %(age)s old") % {"age": age.text}
-    return {**words, "queue": outcome.queue, "endpoint": outcome.endpoint, "state": str(issue.check.state) if issue.check else ""}
+    return {**words, "queue": outcome.queue, "endpoint": outcome.endpoint}
 
 
 def _in_words(value: object) -> str:
@@ -271,10 +306,10 @@ def _in_words(value: object) -> str:
 def _page(issue: Issue, url_of: UrlOf, delayed: Mapping[str, str]) -> str:
     """The page about an issue; empty where the project has taken it off the site."""
     queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
-    if not issue.is_live:
-        return url_of(CheckResult)
     if issue.name == FAILURES.name:
         return url_of(FailedMessage)
+    if not issue.is_live and not queue:
+        return url_of(CheckResult)
     if issue.name == SCHEDULES.name:
         return url_of(Schedule)
     if queue:
@@ -285,7 +320,7 @@ def _page(issue: Issue, url_of: UrlOf, delayed: Mapping[str, str]) -> str:
         return url_of(DelayedMessage, "table", path_of(delayed[endpoint]))
     if issue.name == TABLES.name:
         return url_of(DelayedMessage)
-    return url_of(Endpoint, "endpoint", path_of(endpoint)) if issue.name == MINIMUMS.name else url_of(Endpoint)
+    return url_of(Endpoint, "endpoint", path_of(endpoint)) if endpoint else url_of(Endpoint)
 
 
 # --- Rows -------------------------------------------------------------------------------------------------------------
@@ -430,7 +465,7 @@ def queue_row(each: QueueStatus, url_of: Callable[[str], str], instances: Sequen
         status=each,
         url=url_of(each.name),
         kind=str(KINDS[each.queue.kind]),
-        state=_state(each, instances),
+        state=queue_state(each, instances),
         depth=None if depth is None else depth_number(depth),
         expiring=None if depth is None else bounded_number(depth.expiring, exact=each.expiry_exact),
         expired=None if depth is None else bounded_number(depth.expired, exact=each.expiry_exact),
@@ -444,7 +479,8 @@ def send_command(queue: str) -> str:
     return f"python manage.py sqlqueue_send {shlex.quote(queue)} --type Example.Hello --body '{{}}'"
 
 
-def _state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
+def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
+    """The state of a queue, which these instances may receive from or lease."""
     if each.problem is not None and each.problem.stops_work:
         return State(Grade.ERROR, str(_PROBLEM_WORDS[each.problem.kind]))
     kind = each.queue.kind
@@ -452,16 +488,25 @@ def _state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
     holders = [one for one in instances if one.callback_queue == each.queue.address.table]
     if kind is QueueKind.ERROR and waiting:
         return State(Grade.WARNING, _("Failed messages"))
-    if kind in (QueueKind.MAIN, QueueKind.SATELLITE) and waiting and not is_received(each.queue, instances):
-        return State(Grade.WARNING, _("No live worker"))
+    if kind in (QueueKind.MAIN, QueueKind.SATELLITE) and not is_received(each.queue, instances):
+        return unreceived_state(each.queue.endpoints, instances, is_waiting=bool(waiting))
     if kind is QueueKind.CALLBACK and waiting and not any(one.alive for one in holders):
-        return State(Grade.WARNING, _("Nobody receives"))
+        return State(Grade.WARNING, _("No receiver"))
     if each.problem is not None:
         level = Grade.INFO if each.problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
         return State(level, str(_PROBLEM_WORDS[each.problem.kind]))
     if kind is QueueKind.CALLBACK:
         return State(Grade.OK, _("Leased")) if holders else State(Grade.OK, _("Free"))
     return State(Grade.OK, _("OK"))
+
+
+def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatus], *, is_waiting: bool) -> State:
+    """Why no process receives from a queue of these endpoints."""
+    names = set(endpoints)
+    if any(each.endpoint in names and each.alive and each.is_worker and each.paused for each in instances):
+        return State(Grade.WARNING, _("Paused"))
+    is_send_only = any(map(get_settings().is_send_only, names))
+    return State(Grade.WARNING if is_waiting else Grade.INFO, _("Send-only") if is_send_only else _("No live worker"))
 
 
 def _age(age: HeadAge | None) -> AgeText | None:

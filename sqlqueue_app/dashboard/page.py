@@ -1,4 +1,4 @@
-"""The base of every page: URLs, permission, context and navigation, error pages, keyset pagination, and days in query strings.
+"""The base of every page: URLs, permission, context and navigation, error pages.
 
 Any table name can be a queue name in a URL, slashes and dots included.
 """
@@ -6,9 +6,9 @@ Any table name can be a queue name in a URL, slashes and dots included.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,10 @@ from django.contrib import admin
 from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models import Model
+from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -29,11 +29,14 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue_app.dashboard.access import Permission, may
+from sqlqueue_app.dashboard.formats import bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
+from sqlqueue_app.failures.queries import count_failures
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
 from sqlqueue_app.models import (
@@ -45,6 +48,8 @@ from sqlqueue_app.models import (
     Endpoint,
     Event,
     FailedMessage,
+    FailureStatus,
+    Instance,
     LakeSearch,
     NotificationRule,
     Operation,
@@ -56,10 +61,14 @@ from sqlqueue_app.models import (
     Search,
     Subscription,
 )
+from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
+from sqlqueue_app.tables.connections import optional_read
 
 if TYPE_CHECKING:
+    from sqlqueue_app.dashboard.actions import Action
+
     _ModelAdmin = admin.ModelAdmin[Model]
 else:
     _ModelAdmin = admin.ModelAdmin
@@ -86,16 +95,20 @@ class ReadOnlyAdmin(_ModelAdmin):
 class PageAdmin(ReadOnlyAdmin):
     """A ModelAdmin with pages of our own, for staff with the permission to view queues.
 
-    Subclasses return their pages from `pages()`.
+    Subclasses return their pages from `pages()`, and their actions from `action_classes()`.
     """
 
     def pages(self) -> list[URLPattern]:
         """The pages, made with `readonly_view` and `action_view`; the first is the target of the menu."""
         raise NotImplementedError
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        """The actions, whose pages come before the others in the resolver."""
+        return ()
+
     def get_urls(self) -> list[URLPattern]:
         """Only our pages: those of ModelAdmin would need a table."""
-        return self.pages()
+        return [*(action.url_pattern(self) for action in self.action_classes()), *self.pages()]
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """The permission that all pages need."""
@@ -163,17 +176,13 @@ class PageAdmin(ReadOnlyAdmin):
         crumbs = self.crumbs(*crumbs)
         return page(self.admin_site, request, "problem", title=title, text=text, status=status, crumbs=crumbs, problem=problem)
 
-    def missing(self, request: HttpRequest, title: str, text: str) -> HttpResponse:
-        """An error page for an object that is not there, HTTP 404."""
-        return self.problem(request, title=title, text=text, status=404, crumbs=(Crumb(title),))
-
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
         name = capfirst(str(self.opts.verbose_name_plural))
         return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
-        """The view for staff with the permission; an unavailable database becomes an error page."""
+        """The view for staff with the permission; Http404 and an unavailable database become error pages."""
 
         def permitted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if not self.has_view_permission(request):
@@ -182,8 +191,11 @@ class PageAdmin(ReadOnlyAdmin):
                 if is_live(request):
                     return live_answers.answer(request, lambda: view(request, *args, **kwargs))
                 return view(request, *args, **kwargs)
-            except ConfigurationError as error:
-                return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)
+            except (Http404, ConfigurationError) as error:
+                is_missing = isinstance(error, Http404)
+                title = _("Not found") if is_missing else _("The settings are wrong")
+                status, crumbs = (404, (Crumb(title),)) if is_missing else (500, ())
+                return self.problem(request, title=title, text=str(error), status=status, crumbs=crumbs)
 
         checked = self.admin_site.admin_view(require_http_methods(methods)(permitted))
 
@@ -242,7 +254,7 @@ def page(
         **site.each_context(request),
         "opts": Queue._meta,
         "title": title,
-        "tabs": tabs(site, request),
+        "navigation": navigation(site, request),
         "search_url": reverse("admin:sqlqueue_app_search_changelist", current_app=site.name) if site.is_registered(Search) else "",
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
@@ -297,25 +309,57 @@ def _first_crumbs(site: AdminSite) -> tuple[Crumb, ...]:
 
 # --- Navigation -------------------------------------------------------------------------------------------------------
 
-PARTS: Final[tuple[type[Model], ...]] = (
-    Dashboard,
-    Queue,
-    Endpoint,
-    FailedMessage,
-    Search,
-    Conversation,
-    LakeSearch,
-    Analytics,
-    DelayedMessage,
-    Subscription,
-    Schedule,
-    Redirect,
-    CheckResult,
-    Event,
-    NotificationRule,
-    Operation,
-    PipelineRun,
-    OperatorAction,
+# The pages by group, in the order of their use: label, model, and the name of the page.
+NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...]], ...]] = (
+    (
+        gettext_lazy("Now"),
+        (
+            (gettext_lazy("Overview"), Dashboard, "changelist"),
+            (gettext_lazy("Queues"), Queue, "changelist"),
+            (gettext_lazy("Endpoints"), Endpoint, "changelist"),
+            (gettext_lazy("Instances"), Instance, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Failures"),
+        (
+            (gettext_lazy("Groups"), FailedMessage, "changelist"),
+            (gettext_lazy("Failed messages"), FailedMessage, "messages"),
+            (gettext_lazy("Pending retries"), FailedMessage, "pending"),
+            (gettext_lazy("Archived"), FailedMessage, "archived"),
+            (gettext_lazy("Redirects"), Redirect, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Messages"),
+        (
+            (gettext_lazy("Search"), Search, "changelist"),
+            (gettext_lazy("Conversations"), Conversation, "changelist"),
+            (gettext_lazy("Message archive"), LakeSearch, "changelist"),
+            (gettext_lazy("Delayed"), DelayedMessage, "changelist"),
+            (gettext_lazy("Schedules"), Schedule, "changelist"),
+            (gettext_lazy("Subscriptions"), Subscription, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Insight"),
+        (
+            (gettext_lazy("Throughput and latency"), Analytics, "changelist"),
+            (gettext_lazy("Map"), Analytics, "map"),
+            (gettext_lazy("Usage"), Analytics, "usage"),
+            (gettext_lazy("Pipeline runs"), PipelineRun, "changelist"),
+        ),
+    ),
+    (
+        gettext_lazy("Settings & log"),
+        (
+            (gettext_lazy("Notifications"), NotificationRule, "changelist"),
+            (gettext_lazy("Checks"), CheckResult, "changelist"),
+            (gettext_lazy("Operations"), Operation, "changelist"),
+            (gettext_lazy("Events"), Event, "changelist"),
+            (gettext_lazy("Audit log"), OperatorAction, "changelist"),
+        ),
+    ),
 )
 
 
@@ -325,17 +369,109 @@ class Tab:
 
     label: str
     url: str
-    is_here: bool
+    is_here: bool = False
+    model: type[Model] | None = None
 
 
-def tabs(site: AdminSite, request: HttpRequest) -> tuple[Tab, ...]:
-    """The parts of the dashboard on this site, in order."""
-    found = []
-    for model in PARTS:
-        if site.is_registered(model):
-            url = reverse(f"admin:sqlqueue_app_{model._meta.model_name}_changelist", current_app=site.name)
-            found.append(Tab(capfirst(str(model._meta.verbose_name_plural)), url, request.path.startswith(url)))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class TabGroup:
+    """A group of the navigation, with the number of what needs attention in it and what that number counts."""
+
+    label: str
+    tabs: tuple[Tab, ...]
+    badge: str = ""
+    counted: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the page is one of the group."""
+        return any(tab.is_here for tab in self.tabs)
+
+
+def navigation(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
+    """The groups of pages on this site that the user may see; those that are empty are left out."""
+    groups = _groups(site, request)
+    here = max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
+    badges = _badges(request)
+    return [
+        TabGroup(label, tuple(replace(tab, is_here=tab.url == here) for tab in tabs), *badges.get(place, ()))
+        for place, (label, tabs) in enumerate(groups)
+        if tabs
+    ]
+
+
+def _groups(site: AdminSite, request: HttpRequest) -> list[tuple[str, list[Tab]]]:
+    return [
+        (
+            str(label),
+            [
+                Tab(str(word), url_of_page(site.name, model, page), model=model)
+                for word, model, page in pages
+                if site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
+            ],
+        )
+        for label, pages in NAVIGATION
+    ]
+
+
+def url_of_page(site_name: str, model: type[Model], page: str) -> str:
+    """The URL of a page that takes no arguments."""
+    return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{page}", current_app=site_name)
+
+
+def _badges(request: HttpRequest) -> dict[int, tuple[str, str]]:
+    """Badges by the number of their group: failing checks, and unresolved failures. Two bounded statements."""
+    if is_live(request) or not may(request, Permission.VIEW):
+        return {}
+    alias, found = managed_alias(), {}
+    with optional_read(alias, "count what the navigation shows"):
+        now = timezone.now()
+        results = CheckResult.objects.using(alias).filter(failing=True)
+        failing = results.exclude(muted_until__gt=now).count()
+        failed, exact = count_failures(FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED))
+        if failing:
+            text = ngettext("%(count)s failing check", "%(count)s failing checks", failing) % {"count": number(failing)}
+            found[0] = (number(failing), text)
+        if failed:
+            count = bounded_number(failed, exact=exact).text
+            text = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", failed) % {"count": count}
+            found[1] = (count, text)
+    return found
+
+
+def order_menu(site: AdminSite) -> None:
+    """Show the pages in the site's menu in the groups and the order of the navigation; other models follow as Django lists them."""
+    plain = site.get_app_list
+    if getattr(plain, "in_groups", False):
+        return
+
+    def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        apps = plain(request, app_label)
+        return [group for app in apps for group in (_menu_groups(site, request, app) if _is_ours(app, app_label) else [app])]
+
+    get_app_list.in_groups = True  # type: ignore[attr-defined]
+    site.get_app_list = get_app_list  # type: ignore[method-assign]
+
+
+def _is_ours(app: Mapping[str, Any], app_label: str | None) -> bool:
+    # The page of the app alone takes one entry.
+    return app_label is None and app["app_label"] == Queue._meta.app_label
+
+
+def _menu_groups(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
+    by_model = {entry["model"]: entry for entry in app["models"]}
+    groups, listed = [], set()
+    for label, tabs in _groups(site, request):
+        entries = [
+            {**by_model[tab.model], "name": tab.label, "admin_url": tab.url, "add_url": None, "view_only": True}
+            for tab in tabs
+            if tab.model in by_model
+        ]
+        listed |= {tab.model for tab in tabs}
+        if entries:
+            groups.append({**app, "name": f"{app['name']}: {label}", "models": entries})
+    others = [entry for model, entry in by_model.items() if model not in listed]
+    return [*groups, {**app, "models": others}] if others else groups
 
 
 # --- Names in URLs ----------------------------------------------------------------------------------------------------
@@ -357,85 +493,9 @@ def name_of_path(path: str, names: Iterable[str]) -> str | None:
     return by_path.get(path) or next((name for name in (path, unquote(path)) if name in known), None)
 
 
-# --- Keyset pagination ------------------------------------------------------------------------------------------------
-
-_LARGEST_KEY: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class KeysetPage:
-    """The rows of one page, and the query strings of the first and next page, None if there is none."""
-
-    rows: list[Any]
-    first_query: str | None
-    next_query: str | None
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the first page."""
-        return self.first_query is None
-
-    def links(self) -> dict[str, Any]:
-        """Template variables for the links to other pages."""
-        return {"first_query": self.first_query, "next_query": self.next_query}
-
-
-def keyset_page(request: HttpRequest, found: QuerySet[Any], instant: str, *, size: int) -> KeysetPage:
-    """At most `size` rows behind the row whose key is in `before`; the first page without a valid key.
-
-    `found` must be ordered by `instant` and key, both descending. Two statements, one for the first page.
-    """
-    last = _row(found, request.GET.get("before", ""))
-    if last is not None:
-        at = getattr(last, instant)
-        found = found.filter(Q(**{f"{instant}__lt": at}) | Q(**{instant: at}, pk__lt=last.pk))
-    rows = list(found[: size + 1])
-    query = request.GET.copy()
-    query.pop("before", None)
-    following = query.copy()
-    if len(rows) > size:
-        following["before"] = str(rows[size - 1].pk)
-    return KeysetPage(rows[:size], None if last is None else query.urlencode(), following.urlencode() if len(rows) > size else None)
-
-
-def _row(found: QuerySet[Any], text: str) -> Model | None:
-    """The row with this key, whatever the filter."""
-    if not text:
-        return None
-    try:
-        key = found.model._meta.pk.to_python(text)
-    except ValidationError:
-        return None
-    if isinstance(key, int) and not 0 <= key <= _LARGEST_KEY:
-        return None
-    row: Model | None = found.model._default_manager.using(found.db).filter(pk=key).first()
-    return row
-
-
-# --- Days in query strings --------------------------------------------------------------------------------------------
-
-
 def day_of(text: str) -> date | None:
     """Parse a day; None if invalid."""
     try:
         return parse_date(text)
     except ValueError:
         return None
-
-
-def within(column: str, since: date | None, until: date | None) -> Q:
-    """The condition that an instant is on one of these days, both inclusive; None is unbounded."""
-    found = Q()
-    if since is not None:
-        found &= Q(**{f"{column}__gte": _begin(since)})
-    if until is not None and until < date.max:
-        found &= Q(**{f"{column}__lt": _begin(until + timedelta(days=1))})
-    return found
-
-
-def _begin(day: date) -> datetime:
-    begin = datetime.combine(day, time())
-    try:
-        return timezone.make_aware(begin)
-    except OverflowError:  # at the ends of time
-        return begin.replace(tzinfo=timezone.get_default_timezone())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -12,24 +12,30 @@ from typing import Any, Final
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, refusal, require
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, begin_operation
+from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import bounded_number, depth_number, duration, number, rate, whole
+from sqlqueue_app.dashboard.formats import bounded_number, counts, depth_number, number, per_second, times
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
+    MESSAGE_ACTIONS,
+    MoveForm,
+    body_view,
     failure_text,
-    message_action_pages,
     message_buttons,
     message_context,
     message_row,
+    move_targets,
+    moved_to,
     read_page_query,
     time_texts,
 )
@@ -57,14 +63,17 @@ from sqlqueue_app.tables.queue import QueueTable, queue_table
 class QueueAdmin(PageAdmin):
     """The pages of queues. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return (*QUEUE_ACTIONS, *MESSAGE_ACTIONS)
+
     def pages(self) -> list[URLPattern]:
         """The list of queues, the messages of a queue, one message, actions."""
         return [
             self.readonly_view("", self.changelist_view),
             self.readonly_view("<str:name>/", self.messages_view, "messages"),
             self.readonly_view("<str:name>/<int:row_version>/", self.message_view, "message"),
-            *queue_action_pages(self),
-            *message_action_pages(self),
+            self.readonly_view("<str:name>/save/", partial(_save_view, self), "save"),
+            self.readonly_view("<str:name>/<int:row_version>/body/", partial(body_view, self), "message_body"),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -247,15 +256,15 @@ def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) 
         depth.append(Series(_("expired"), [(each.taken_at, float(each.expired)) for each in samples]))
     if any(each.overdue for each in samples):
         depth.append(Series(_("overdue"), [(each.taken_at, float(each.overdue)) for each in samples]))
-    charts = [line_chart(_("Messages"), depth, begin=begin, end=now, step=step, text_of=whole)]
+    charts = [line_chart(_("Waiting"), depth, begin=begin, end=now, step=step, scale=counts)]
     came, went = in_and_out(samples)
     if came:
-        flow = [Series(_("in"), came), Series(_("out"), went)]
-        charts.append(line_chart(_("Messages per second"), flow, begin=begin, end=now, step=step, text_of=rate, least_top=1.0))
+        flow = [Series(_("In"), came), Series(_("Out"), went)]
+        charts.append(line_chart(_("In and out"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
     ages = [(each.taken_at, each.head_age_seconds) for each in samples]
     if any(age is not None for _at, age in ages):
-        age = [Series(_("age of the first"), ages)]
-        charts.append(line_chart(_("Age of the first message"), age, begin=begin, end=now, step=step, text_of=_seconds))
+        age = [Series(_("age"), ages)]
+        charts.append(line_chart(_("Age of the oldest message"), age, begin=begin, end=now, step=step, scale=times))
     return charts
 
 
@@ -287,10 +296,6 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
         if came and went and came[0][1] is not None and went[0][1] is not None:
             found[name] = (came[0][1], went[0][1])
     return found
-
-
-def _seconds(value: float) -> str:
-    return duration(timedelta(seconds=value))
 
 
 # --- Exports ----------------------------------------------------------------------------------------------------------
@@ -347,31 +352,17 @@ def exported_messages(found: MessagePage) -> Iterator[tuple[Any, ...]]:
 _SAVED_AT_ONCE = 200
 
 
-def queue_action_pages(pages: QueueAdmin) -> list[URLPattern]:
-    """The pages of the actions on a queue."""
-    return [
-        pages.action_view("<str:name>/purge/", partial(_purge_view, pages), "purge"),
-        pages.action_view("<str:name>/move/", partial(_move_view, pages), "move_all"),
-        pages.action_view("<str:name>/purge-expired/", partial(_purge_expired_view, pages), "purge_expired"),
-        pages.action_view("<str:name>/remove/", partial(_remove_view, pages), "remove"),
-        pages.readonly_view("<str:name>/save/", partial(_save_view, pages), "save"),
-    ]
-
-
 def queue_buttons(
     pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None, instances: Iterable[InstanceStatus]
 ) -> list[Button]:
     """The actions on a queue as links; disabled ones show the reason."""
     found = [
         *_endpoint_buttons(pages, request, queue, instances),
-        button(request, Permission.MOVE, _("Move all messages"), pages.queue_url(queue, "move_all")),
-        button(request, Permission.PURGE, _("Purge the expired messages"), pages.queue_url(queue, "purge_expired")),
-        button(request, Permission.PURGE, _("Purge the queue"), pages.queue_url(queue, "purge"), dangerous=True),
+        *(each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)),
     ]
     if queue.kind is QueueKind.CALLBACK:
         reason = _("A process that lives has leased it.") if holder is not None and holder.alive else ""
-        remove = pages.queue_url(queue, "remove")
-        found.append(button(request, Permission.PURGE, _("Remove the queue"), remove, dangerous=True, reason=reason))
+        found.append(RemoveCallbackQueue.button(pages, request, path_of(queue.name), reason=reason))
     refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
     found.append(Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused))
     return found
@@ -391,120 +382,119 @@ def _endpoint_buttons(
     ]
 
 
-def _crumbs(pages: QueueAdmin, queue: KnownQueue) -> tuple[Crumb, ...]:
-    return (Crumb(queue.name, pages.queue_url(queue)),)
+class QueueAction(Action):
+    """An action on a queue."""
+
+    queue: KnownQueue
+    table: QueueTable
+
+    def find(self, **key: Any) -> None:
+        pages: QueueAdmin = self.pages  # type: ignore[assignment]
+        self.queue, self.table = pages.found(key["name"])
+        self.target, self.words = self.queue.name, {"name": self.queue.name}
+        self.back_url = pages.queue_url(self.queue)
+        self.crumbs = (Crumb(self.queue.name, self.back_url),)
 
 
-def _purge_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = pages.found(name)
-    depth = table.depth()
-    is_long = not depth.exact
+class PurgeQueue(QueueAction):
+    """Deletes all messages of a queue: at once, or in batches by a worker if there are many."""
 
-    def purge() -> ActionOutcome:
-        if is_long:
-            return begin_operation(pages, request, "purge_queue", queue_scope(table, queue.name), pages.queue_url(queue))
-        deleted = purge_queue(table)
-        return ActionOutcome(_("%(count)s messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted)
+    name, page, route = "purge", "purge", "<str:name>/purge/"
+    permission = Permission.PURGE
+    label, title = gettext_lazy("Purge the queue"), gettext_lazy("Purge the queue %(name)s")
+    submit = gettext_lazy("Delete all messages")
+    text: str | Promise = gettext_lazy(
+        "All its messages are deleted, including those that arrive meanwhile. They cannot be brought back."
+    )
+    is_dangerous = True
 
-    waiting = depth_number(depth)
-    return Confirmation(
-        action="purge",
-        permission=Permission.PURGE,
-        target=queue.name,
-        title=_("Purge the queue %(name)s") % {"name": queue.name},
-        text=_("All its messages are deleted, and cannot be brought back.")
-        if is_long
-        else _("All its messages are deleted, also those that arrive until then. They cannot be brought back."),
-        submit=_("Delete all messages"),
-        perform=purge,
-        back_url=pages.queue_url(queue),
-        facts=((_("Messages"), waiting.text), (_("Table"), table.qualified)),
-        warnings=(_("Save them first, if they may be needed: the page of the queue has a link for it."),),
-        typed=queue.name,
-        is_dangerous=True,
-        crumbs=_crumbs(pages, queue),
-    ).answer(pages, request)
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        depth = self.table.depth()
+        self.is_long = not depth.exact
+        if self.is_long:
+            self.text = _("All its messages are deleted, and cannot be brought back.")
+        self.facts = ((_("Messages"), depth_number(depth).text), (_("Table"), self.table.qualified))
+        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link for it."),)
+        self.typed = self.queue.name
 
-
-def _move_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = pages.found(name)
-    to = request.POST.get("to", "").strip()
-    warnings = [_("Messages that others are receiving just then stay; so do those that arrive from now on.")]
-    if queue.kind is QueueKind.ERROR:
-        warnings.append(_("To have failed messages handled again, retry them: they are moved here as they are."))
-
-    def move() -> ActionOutcome:
-        scope = queue_scope(table, queue.name, target_of(get_settings(), to))
-        return begin_operation(pages, request, "move_queue", scope, pages.queue_url(queue))
-
-    return Confirmation(
-        action="move_queue",
-        permission=Permission.MOVE,
-        target=queue.name + (f" → {to}" if to else ""),
-        title=_("Move all messages of %(name)s") % {"name": queue.name},
-        text=_("They are put at the end of another queue as they are, in their order, each exactly once."),
-        submit=_("Move all messages"),
-        perform=move,
-        back_url=pages.queue_url(queue),
-        facts=((_("Messages"), depth_number(table.depth()).text), (_("Table"), table.qualified)),
-        warnings=warnings,
-        fields=(Field("to", _("To the queue"), to, help=_("The name of its table, or an address.")),),
-        errors=() if to else (_("Name the queue that the messages are moved to."),),
-        is_dangerous=True,
-        crumbs=_crumbs(pages, queue),
-    ).answer(pages, request)
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if self.is_long:
+            return begin_operation(self.pages, self.request, "purge_queue", queue_scope(self.table, self.queue.name), self.back_url)
+        deleted = purge_queue(self.table)
+        text = ngettext("%(count)s message was deleted.", "%(count)s messages were deleted.", deleted)
+        return ActionOutcome(text % {"count": number(deleted)}, self.back_url, deleted)
 
 
-def _purge_expired_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = pages.found(name)
-    depth = table.depth()
+class MoveQueue(QueueAction):
+    """Moves all messages of a queue to another one."""
 
-    def purge() -> ActionOutcome:
-        deleted = purge_expired(table)
-        return ActionOutcome(
-            _("%(count)s expired messages were deleted.") % {"count": number(deleted)}, pages.queue_url(queue), deleted
-        )
+    name, page, route = "move_queue", "move_all", "<str:name>/move/"
+    permission = Permission.MOVE
+    label, title = gettext_lazy("Move all messages"), gettext_lazy("Move all messages of %(name)s")
+    text = gettext_lazy("They are put at the end of another queue as they are, in their order, each exactly once.")
+    form_class = MoveForm
+    is_dangerous = True
 
-    return Confirmation(
-        action="purge_expired",
-        permission=Permission.PURGE,
-        target=queue.name,
-        title=_("Purge the expired messages of %(name)s") % {"name": queue.name},
-        text=_("Messages whose time to be received has passed are deleted; no receiver would handle them."),
-        submit=_("Delete the expired messages"),
-        perform=purge,
-        back_url=pages.queue_url(queue),
-        facts=((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),),
-        crumbs=_crumbs(pages, queue),
-    ).answer(pages, request)
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.target += moved_to(self.request)
+        self.suggestions = move_targets(self.queue)
+        self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
+        warnings = [_("Messages that are being received meanwhile stay; so do those that arrive from now on.")]
+        if self.queue.kind is QueueKind.ERROR:
+            warnings.append(_("To have failed messages handled again, retry them: they are moved here as they are."))
+        self.warnings = warnings
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        scope = queue_scope(self.table, self.queue.name, target_of(get_settings(), data["to"]))
+        return begin_operation(self.pages, self.request, "move_queue", scope, self.back_url)
 
 
-def _remove_view(pages: QueueAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    queue, table = pages.found(name)
-    gone = _gone(queue)
+class PurgeExpired(QueueAction):
+    """Deletes the expired messages of a queue."""
 
-    def remove() -> ActionOutcome:
-        if gone is None or not remove_callback_queue(gone):
+    name, page, route = "purge_expired", "purge_expired", "<str:name>/purge-expired/"
+    permission = Permission.PURGE
+    label, title = gettext_lazy("Purge the expired messages"), gettext_lazy("Purge the expired messages of %(name)s")
+    submit = gettext_lazy("Delete the expired messages")
+    text = gettext_lazy("Messages whose time to be received has passed are deleted; no receiver would handle them.")
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        depth = self.table.depth()
+        self.facts = ((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        deleted = purge_expired(self.table)
+        text = ngettext("%(count)s expired message was deleted.", "%(count)s expired messages were deleted.", deleted)
+        return ActionOutcome(text % {"count": number(deleted)}, self.back_url, deleted)
+
+
+class RemoveCallbackQueue(QueueAction):
+    """Drops the callback queue of a process that is gone."""
+
+    name, page, route = "remove_callback_queue", "remove", "<str:name>/remove/"
+    permission = Permission.PURGE
+    label, title = gettext_lazy("Remove the queue"), gettext_lazy("Remove the queue %(name)s")
+    text = gettext_lazy("The table is dropped with the replies in it, and the process that had leased it is forgotten.")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.gone = _gone(self.queue)
+        waiting = "0" if self.gone is None or self.gone.depth is None else depth_number(self.gone.depth).text
+        self.facts = ((_("Replies in it"), waiting), (_("Table"), self.table.qualified))
+        self.typed = self.queue.name
+        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a process that is gone.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if self.gone is None or not remove_callback_queue(self.gone):
             raise ValueError(_("A process has leased the queue in the meantime."))
-        return ActionOutcome(_("The queue %(name)s was removed.") % {"name": queue.name}, pages.url())
+        return ActionOutcome(_("The queue %(name)s was removed.") % self.words, self.pages.url())
 
-    blocked = "" if gone is not None else _("It is not the callback queue of a process that is gone.")
-    waiting = "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
-    return Confirmation(
-        action="remove_callback_queue",
-        permission=Permission.PURGE,
-        target=queue.name,
-        title=_("Remove the queue %(name)s") % {"name": queue.name},
-        text=_("The table is dropped with the replies in it, and the process that had leased it is forgotten."),
-        submit=_("Remove the queue"),
-        perform=remove,
-        back_url=pages.queue_url(queue),
-        facts=((_("Replies in it"), waiting), (_("Table"), table.qualified)),
-        typed=queue.name,
-        blocked=blocked,
-        is_dangerous=True,
-        crumbs=_crumbs(pages, queue),
-    ).answer(pages, request)
+
+QUEUE_ACTIONS: Final = (PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
 
 
 def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:

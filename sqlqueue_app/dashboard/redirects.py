@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
-from uuid import UUID
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any
 
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django import forms
+from django.http import Http404, HttpRequest
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation, Field, typed_text
-from sqlqueue_app.dashboard.exporting import export, wanted_format
-from sqlqueue_app.dashboard.formats import Stamp, stamp_of
+from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
+from sqlqueue_app.dashboard.formats import Grade, State
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, cell_html, link_html, text_html, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.retrying import change_redirect, make_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
@@ -24,155 +26,159 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.queue import queue_table
 
-COLUMNS: Final = ("from_address", "to_address", "used", "created_by", "created_at")
 
+class RedirectAction(Action):
+    """An action on a redirect, or one that creates it."""
 
-@dataclass(frozen=True, slots=True)
-class RedirectRow:
-    """A row of the list; `is_missing` if the target does not exist. `messages_url` lists the messages that failed there."""
-
+    permission = Permission.REDIRECT
+    text = gettext_lazy("A redirect is used when a failed message is retried, and for nothing else.")
     redirect: Redirect
-    made: Stamp | None
-    is_missing: bool
-    messages_url: str
-    buttons: list[Button]
 
+    def find(self, **key: Any) -> None:
+        found = Redirect.objects.using(managed_alias()).filter(**key).first()
+        if found is None:
+            raise Http404(_("There is no such redirect: it was removed."))
+        self.redirect = found
+        self.target = f"{found.from_address} → {found.to_address}"
+        self.back_url = self.pages.url()
 
-class RedirectAdmin(PageAdmin):
-    """The pages of redirects. They need the permission `sqlqueue_app.view_queue`."""
-
-    def pages(self) -> list[URLPattern]:
-        """The list, making one, changing and removing one."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.action_view("make/", self.make_view, "make"),
-            self.action_view("<uuid:pk>/change/", self.change_redirect_view, "edit"),
-            self.action_view("<uuid:pk>/remove/", self.remove_view, "remove"),
-        ]
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """All redirects; there are few."""
-        found = Redirect.objects.using(managed_alias()).order_by("from_address")
-        if wanted_format(request):
-            return export(request, "redirects", COLUMNS, found.values_list(*COLUMNS).iterator(chunk_size=1_000))
-        exist: dict[str, bool] = {}
-        rows = []
-        shown = list(found[:500])
-        pending = self._pending_urls([each.from_address for each in shown])
-        for each in shown:
-            if each.to_address not in exist:
-                exist[each.to_address] = _exists(each.to_address)
-            rows.append(self._row(request, each, pending.get(each.from_address, ""), is_missing=not exist[each.to_address]))
-        return self.page(
-            request,
-            "redirects",
-            rows=rows,
-            buttons=[button(request, Permission.REDIRECT, _("Make a redirect"), self.url("make"))],
-            **(extra_context or {}),
-        )
-
-    def make_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask for both queues and create the redirect."""
-        source, target = typed_text(request, "from"), typed_text(request, "to")
-
-        def perform() -> ActionOutcome:
-            made = make_redirect(get_settings(), source, target, by=actor_of(request).name)
-            return self._redirected(made.from_address, made.to_address)
-
-        fields = (
-            Field(
-                "from",
-                _("Queue in which messages failed"),
-                source,
-                help=_("Its address, as messages have it in NServiceBus.FailedQ."),
-            ),
-            Field("to", _("Queue that retries go to"), target),
-        )
-        summary = f"{source} → {target}" if source or target else ""
-        return self._confirm(
-            request, "make redirect", summary, _("Make a redirect"), perform, _("Make the redirect"), fields=fields
-        )
-
-    def change_redirect_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
-        """Ask for another target."""
-        redirect = Redirect.objects.using(managed_alias()).filter(pk=pk).first()
-        if redirect is None:
-            return self._unknown(request)
-        target = typed_text(request, "to") or redirect.to_address
-
-        def perform() -> ActionOutcome:
-            change_redirect(get_settings(), redirect, target)
-            return self._redirected(redirect.from_address, target)
-
-        fields = (Field("to", _("Queue that retries go to"), target),)
-        summary = f"{redirect.from_address} → {target}"
-        facts = ((_("Queue in which messages failed"), redirect.from_address),)
-        title, submit = _("Change a redirect"), _("Change the redirect")
-        return self._confirm(request, "change redirect", summary, title, perform, submit, fields=fields, facts=facts)
-
-    def remove_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
-        """Confirm, then remove the redirect."""
-        redirect = Redirect.objects.using(managed_alias()).filter(pk=pk).first()
-        if redirect is None:
-            return self._unknown(request)
-
-        def perform() -> ActionOutcome:
-            remove_redirect(redirect)
-            return ActionOutcome(_("The redirect is removed."), self.url())
-
-        summary = f"{redirect.from_address} → {redirect.to_address}"
-        facts = ((_("From"), redirect.from_address), (_("To"), redirect.to_address))
-        title, submit = _("Remove a redirect"), _("Remove the redirect")
-        return self._confirm(request, "remove redirect", summary, title, perform, submit, facts=facts, is_dangerous=True)
-
-    def _redirected(self, source: str, target: str) -> ActionOutcome:
+    def redirected(self, source: str, target: str) -> ActionOutcome:
         """The outcome; it leads to applying the redirect to pending retries, if there are any."""
         summary = _("Retries to %(from)s go to %(to)s now.") % {"from": source, "to": target}
-        pending = self._pending_urls([source]).get(source)
+        pending = _pending_urls(self.pages).get(source)
         if pending is None:
-            return ActionOutcome(summary, self.url())
+            return ActionOutcome(summary, self.back_url)
         return ActionOutcome(f"{summary} " + _("Some were retried before, and are pending: apply it to them, too?"), pending)
 
-    def _pending_urls(self, addresses: list[str]) -> dict[str, str]:
-        """Pages that apply redirects, for those of these queues that have pending retries."""
-        pages = self.url_of(FailedMessage, "redirect")
-        if not pages:
-            return {}
-        pending = FailedMessage.objects.using(managed_alias()).filter(status=FailureStatus.RETRY_ISSUED, retried_to__in=addresses)
-        found = pending.order_by().values_list("retried_to", flat=True).distinct()
-        statuses = (FailureStatus.RETRY_ISSUED,)
-        return {each: f"{pages}?{FailureSelection(retried_to=each, statuses=statuses).to_query()}" for each in found}
 
-    def _confirm(
-        self, request: HttpRequest, action: str, target: str, title: str, perform: Any, submit: str, **more: Any
-    ) -> HttpResponse:
-        text = _("A redirect is used when a failed message is retried, and for nothing else.")
-        return Confirmation(
-            action=action,
-            permission=Permission.REDIRECT,
-            target=target,
-            title=title,
-            text=text,
-            submit=submit,
-            perform=perform,
-            back_url=self.url(),
-            **more,
-        ).answer(self, request)
+class TargetForm(forms.Form):
+    """The queue that retries go to."""
 
-    def _row(self, request: HttpRequest, redirect: Redirect, pending_url: str, *, is_missing: bool) -> RedirectRow:
-        buttons = [
-            button(request, Permission.REDIRECT, _("Change"), self.url("edit", redirect.pk)),
-            button(request, Permission.REDIRECT, _("Remove"), self.url("remove", redirect.pk), dangerous=True),
-        ]
-        if pending_url:
-            buttons.insert(0, button(request, Permission.RETRY, _("Apply to pending retries"), pending_url))
+    to = forms.CharField(label=gettext_lazy("Queue that retries go to"), widget=forms.TextInput(PLAIN_INPUT))
+
+
+class RedirectForm(TargetForm):
+    """Both queues of a redirect."""
+
+    field_order = ("from", "to")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["from"] = forms.CharField(
+            label=_("Queue in which messages failed"),
+            help_text=_("Its address, as messages have it in NServiceBus.FailedQ."),
+            widget=forms.TextInput(PLAIN_INPUT),
+        )
+        self.order_fields(self.field_order)
+
+
+class MakeRedirect(RedirectAction):
+    """Creates a redirect."""
+
+    name, page, route = "make redirect", "make", "make/"
+    label = gettext_lazy("Create a redirect")
+    submit = gettext_lazy("Create the redirect")
+    form_class = RedirectForm
+
+    def find(self, **key: Any) -> None:
+        source, target = (self.request.POST.get(name, "").strip() for name in ("from", "to"))
+        self.target = f"{source} → {target}" if source or target else ""
+        self.back_url = self.pages.url()
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        made = make_redirect(get_settings(), data["from"], data["to"], by=actor_of(self.request).name)
+        return self.redirected(made.from_address, made.to_address)
+
+
+class ChangeRedirect(RedirectAction):
+    """Gives a redirect another target."""
+
+    name, page, route = "change redirect", "edit", "<uuid:pk>/change/"
+    label = gettext_lazy("Change")
+    title, submit = gettext_lazy("Change a redirect"), gettext_lazy("Change the redirect")
+    form_class = TargetForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.initial = {"to": self.redirect.to_address}
+        self.target = f"{self.redirect.from_address} → {self.request.POST.get('to', self.redirect.to_address).strip()}"
+        self.facts = ((_("Queue in which messages failed"), self.redirect.from_address),)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        change_redirect(get_settings(), self.redirect, data["to"])
+        return self.redirected(self.redirect.from_address, data["to"])
+
+
+class RemoveRedirect(RedirectAction):
+    """Removes a redirect."""
+
+    name, page, route = "remove redirect", "remove", "<uuid:pk>/remove/"
+    label = gettext_lazy("Remove")
+    title, submit = gettext_lazy("Remove a redirect"), gettext_lazy("Remove the redirect")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.facts = ((_("From"), self.redirect.from_address), (_("To"), self.redirect.to_address))
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        remove_redirect(self.redirect)
+        return ActionOutcome(_("The redirect is removed."), self.back_url)
+
+
+class RedirectAdmin(ListAdmin[Redirect]):
+    """The pages of redirects. They need the permission `sqlqueue_app.view_queue`."""
+
+    caption = gettext_lazy("Redirects of retries")
+    nothing = gettext_lazy("There is no redirect: retries go to the queues in which the messages failed.")
+    instant = "created_at"
+    live_seconds = None
+    file_name, file_columns = "redirects", ("from_address", "to_address", "used", "created_by", "created_at")
+
+    def action_classes(self) -> Sequence[type[Action]]:
+        return (MakeRedirect, ChangeRedirect, RemoveRedirect)
+
+    def columns(self, request: HttpRequest) -> list[TableColumn[Redirect]]:
         listed = self.url_of(FailedMessage, "messages")
-        query = FailureSelection(queue=redirect.from_address).to_query()
-        messages_url = f"{listed}?{query}" if listed else ""
-        return RedirectRow(redirect, stamp_of(redirect.created_at), is_missing, messages_url, buttons)
+        exists, pending = cache(_exists), cache(partial(_pending_urls, self))
+        missing = cell_html(State(Grade.ERROR, _("does not exist")))
 
-    def _unknown(self, request: HttpRequest) -> HttpResponse:
-        return self.missing(request, _("Redirect not found"), _("There is no such redirect: it was removed."))
+        def source(each: Redirect) -> object:
+            query = FailureSelection(queue=each.from_address).to_query()
+            return link_html(f"{listed}?{query}" if listed else "", each.from_address)
+
+        def target(each: Redirect) -> object:
+            found = text_html(each.to_address)
+            return found if exists(each.to_address) else format_html("{} {}", found, missing)
+
+        return [
+            TableColumn(_("Messages that failed in"), source),
+            TableColumn(_("are retried in"), target, WIDE),
+            TableColumn(_("Used"), lambda each: each.used, NUMBER),
+            TableColumn(_("Created"), lambda each: with_notes(each.created_at, each.created_by)),
+            TableColumn(_("Actions"), lambda each: self._buttons(request, each, pending().get(each.from_address, ""))),
+        ]
+
+    def more(self, request: HttpRequest, rows: Sequence[Redirect]) -> dict[str, Any]:
+        return {"buttons": [MakeRedirect.button(self, request)]}
+
+    def _buttons(self, request: HttpRequest, redirect: Redirect, pending_url: str) -> list[Button]:
+        found = [each.button(self, request, redirect.pk) for each in (ChangeRedirect, RemoveRedirect)]
+        if pending_url:
+            found.insert(0, button(request, Permission.RETRY, _("Apply to pending retries"), pending_url))
+        return found
+
+
+def _pending_urls(pages: PageAdmin) -> dict[str, str]:
+    """Pages that apply a redirect to pending retries, by the queue that it is for, where there are any."""
+    applying = pages.url_of(FailedMessage, "redirect")
+    if not applying:
+        return {}
+    sources = Redirect.objects.values("from_address")
+    pending = FailedMessage.objects.using(managed_alias()).filter(status=FailureStatus.RETRY_ISSUED, retried_to__in=sources)
+    found = pending.order_by().values_list("retried_to", flat=True).distinct()
+    statuses = (FailureStatus.RETRY_ISSUED,)
+    return {each: f"{applying}?{FailureSelection(retried_to=each, statuses=statuses).to_query()}" for each in found}
 
 
 def _exists(address: str) -> bool:

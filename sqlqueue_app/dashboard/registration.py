@@ -21,7 +21,7 @@ from sqlqueue_app.dashboard.lake import LakeSearchAdmin, PipelineAdmin
 from sqlqueue_app.dashboard.notifications import NotificationAdmin
 from sqlqueue_app.dashboard.operations import OperationAdmin
 from sqlqueue_app.dashboard.overview import DashboardAdmin
-from sqlqueue_app.dashboard.page import ReadOnlyAdmin
+from sqlqueue_app.dashboard.page import ReadOnlyAdmin, order_menu
 from sqlqueue_app.dashboard.queues import QueueAdmin
 from sqlqueue_app.dashboard.redirects import RedirectAdmin
 from sqlqueue_app.dashboard.schedules import ScheduleAdmin
@@ -80,6 +80,7 @@ def register(site: AdminSite) -> None:
     for model, model_admin in ADMINS:
         if not site.is_registered(model):
             site.register(model, model_admin)
+    order_menu(site)
 
 
 # --- Queue tables -----------------------------------------------------------------------------------------------------

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.messages import find_sent_message
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
-from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, stamp
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.failures.operations import is_worker_alive
@@ -31,23 +31,121 @@ from sqlqueue_app.tables.connections import database_now, guarded_read
 _ONE = "<str:name>/<str:message_type>/"
 
 
+class ScheduleAction(Action):
+    """An action on a recurring message."""
+
+    permission = Permission.SETTINGS
+    schedule: ScheduleStatus
+
+    def find(self, **key: Any) -> None:
+        found = _find(**key)
+        if found is None:
+            raise not_found(self.request, self.permission, _("There is no such recurring message."))
+        self.schedule, self.words = found, {"name": found.name}
+        self.target, self.back_url = f"{found.name} ({found.send})", self.pages.url()
+        self.facts = ((_("Message type"), found.send), (_("Schedule"), found.cron or "–"))
+        self.crumbs = (Crumb(found.name),)
+
+
+class RunSchedule(ScheduleAction):
+    """Lets a worker send the message now."""
+
+    name, page, route = "run schedule", "run", f"{_ONE}run/"
+    label, title, submit = gettext_lazy("Run now"), gettext_lazy("Run %(name)s now"), gettext_lazy("Run it now")
+    text = gettext_lazy(
+        "The first worker that looks sends the message, once, whether it is enabled or not; its ticks go on as they did."
+    )
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.warnings = warnings = []
+        if not is_worker_alive():
+            warnings.append(_("No worker is alive: the message is sent when one starts."))
+        if self.schedule.cron is None:
+            warnings.append(_("It is not in the settings of this site: it is sent only if a worker has it in its own."))
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if not request_run(self.schedule.name, self.schedule.send):
+            raise ValueError(_("A run is requested already, and no worker has sent it yet."))
+        return ActionOutcome(_("A run of %(name)s is requested: a worker sends it within 10 seconds.") % self.words, self.back_url)
+
+
+class CancelRun(ScheduleAction):
+    """Withdraws the request for a run."""
+
+    name, page, route = "cancel run of schedule", "cancel_run", f"{_ONE}cancel-run/"
+    label, title = gettext_lazy("Cancel the run"), gettext_lazy("Cancel the run of %(name)s")
+    text = gettext_lazy("If no worker has sent the message yet, it is not sent.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if not cancel_run(self.schedule.name, self.schedule.send):
+            raise ValueError(_("No run is requested: a worker has sent the message, or the run was cancelled already."))
+        return ActionOutcome(_("The run of %(name)s is cancelled.") % self.words, self.back_url)
+
+
+class EnableSchedule(ScheduleAction):
+    """Enables a schedule."""
+
+    name, page, route = "enable schedule", "enable", f"{_ONE}enable/"
+    label, title = gettext_lazy("Enable"), gettext_lazy("Enable %(name)s")
+    text = gettext_lazy("Its message is sent from its next tick on. Missed ticks are not made up for.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if not set_enabled(self.schedule.name, self.schedule.send, enabled=True, actor=actor_of(self.request)):
+            raise ValueError(_("It is enabled already."))
+        return ActionOutcome(_("%(name)s is enabled.") % self.words, self.back_url)
+
+
+class DisableSchedule(ScheduleAction):
+    """Disables a schedule."""
+
+    name, page, route = "disable schedule", "disable", f"{_ONE}disable/"
+    label, title = gettext_lazy("Disable"), gettext_lazy("Disable %(name)s")
+    text = gettext_lazy("Workers do not send its message until it is enabled again. You can still run it now.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if not set_enabled(self.schedule.name, self.schedule.send, enabled=False, actor=actor_of(self.request)):
+            raise ValueError(_("It is disabled already."))
+        return ActionOutcome(_("%(name)s is disabled.") % self.words, self.back_url)
+
+
+def _read() -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
+    """The time, the schedules, and the problem if they cannot be read."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the recurring messages"):
+            now = database_now(alias)
+            return now, read_schedules(get_settings(), now, others=True), None
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
+
+
+def _find(name: str, message_type: str) -> ScheduleStatus | None:
+    """The schedule that two URL parts name."""
+    for each in _read()[1]:
+        if name_of_path(name, [each.name]) is not None and name_of_path(message_type, [each.send]) is not None:
+            return each
+    return None
+
+
 class ScheduleAdmin(PageAdmin):
     """The pages of recurring messages. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return (RunSchedule, CancelRun, EnableSchedule, DisableSchedule)
+
     def pages(self) -> list[URLPattern]:
-        """The list, the last message of one, the actions."""
+        """The list, the last message of one."""
         return [
             self.readonly_view("", self.changelist_view),
             self.readonly_view(f"{_ONE}message/", self.message_view, "message"),
-            self.action_view(f"{_ONE}run/", self.run_view, "run"),
-            self.action_view(f"{_ONE}cancel-run/", self.cancel_run_view, "cancel_run"),
-            self.action_view(f"{_ONE}enable/", partial(self.enable_view, enabled=True), "enable"),
-            self.action_view(f"{_ONE}disable/", partial(self.enable_view, enabled=False), "disable"),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The schedules of the settings, then others in the database."""
-        now, found, problem = self._read()
+        now, found, problem = _read()
         if wanted_format(request):
             return export(request, "schedules", COLUMNS, exported_schedules(found))
         return self.page(
@@ -61,7 +159,7 @@ class ScheduleAdmin(PageAdmin):
 
     def message_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
         """Redirect to the last message of a schedule, wherever it is; with `run` to that of the last manual run."""
-        each = self._find(name, message_type)
+        each = _find(name, message_type)
         if each is None:
             raise Http404(_("There is no such recurring message."))
         stored = each.state
@@ -82,112 +180,13 @@ class ScheduleAdmin(PageAdmin):
         crumbs = (Crumb(each.name),)
         return self.problem(request, title=_("The message is gone"), text=text % {"id": message_id}, status=200, crumbs=crumbs)
 
-    def run_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
-        """Confirm, then let a worker send the message now."""
-        each = self._found(request, name, message_type)
-
-        def perform() -> ActionOutcome:
-            if not request_run(each.name, each.send):
-                raise ValueError(_("A run is asked for already, and no worker has followed yet."))
-            return ActionOutcome(
-                _("A run of %(name)s was asked for: a worker sends it within 10 seconds.") % {"name": each.name}, self.url()
-            )
-
-        warnings = []
-        if not is_worker_alive():
-            warnings.append(_("No worker is alive: the message is sent when one starts."))
-        if each.cron is None:
-            warnings.append(_("It is not in the settings of this site: it is sent only if a worker has it in its own."))
-        return self._confirm(
-            request,
-            each,
-            "run schedule",
-            _("Run %(name)s now") % {"name": each.name},
-            _("The first worker that looks sends the message, once, whether it is enabled or not; its ticks go on as they did."),
-            _("Run it now"),
-            perform,
-            warnings=warnings,
-        )
-
-    def cancel_run_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
-        """Confirm, then withdraw the request for a run."""
-        each = self._found(request, name, message_type)
-
-        def perform() -> ActionOutcome:
-            if not cancel_run(each.name, each.send):
-                raise ValueError(_("No run is asked for: a worker has sent it, or somebody has taken it back."))
-            return ActionOutcome(_("The run of %(name)s is not asked for any more.") % {"name": each.name}, self.url())
-
-        title, text = _("Take back the run of %(name)s") % {"name": each.name}, _("If no worker has followed yet, nothing is sent.")
-        return self._confirm(request, each, "cancel run of schedule", title, text, _("Take it back"), perform)
-
-    def enable_view(self, request: HttpRequest, name: str, message_type: str, *, enabled: bool) -> HttpResponse:
-        """Confirm, then enable or disable a schedule."""
-        each = self._found(request, name, message_type)
-
-        def perform() -> ActionOutcome:
-            if not set_enabled(each.name, each.send, enabled=enabled, actor=actor_of(request)):
-                raise ValueError(_("It is enabled already.") if enabled else _("It is disabled already."))
-            done = _("%(name)s is enabled.") if enabled else _("%(name)s is disabled.")
-            return ActionOutcome(done % {"name": each.name}, self.url())
-
-        title = (_("Enable %(name)s") if enabled else _("Disable %(name)s")) % {"name": each.name}
-        text = _("Its message is sent from its next tick on. Ticks that have passed meanwhile are not made up for.")
-        if not enabled:
-            text = _("Workers do not send its message any more, until it is enabled. It can be run by hand.")
-        action, submit = ("enable schedule", _("Enable")) if enabled else ("disable schedule", _("Disable"))
-        return self._confirm(request, each, action, title, text, submit, perform)
-
-    def _confirm(
-        self, request: HttpRequest, each: ScheduleStatus, action: str, title: str, text: str, submit: str, perform: Any, **more: Any
-    ) -> HttpResponse:
-        return Confirmation(
-            action=action,
-            permission=Permission.SETTINGS,
-            target=f"{each.name} ({each.send})",
-            title=title,
-            text=text,
-            submit=submit,
-            perform=perform,
-            back_url=self.url(),
-            facts=((_("Message type"), each.send), (_("When"), each.cron or "–")),
-            crumbs=(Crumb(each.name),),
-            **more,
-        ).answer(self, request)
-
-    def _read(self) -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
-        """The time, the schedules, and the problem if they cannot be read."""
-        alias = managed_alias()
-        try:
-            with guarded_read(alias, "read the recurring messages"):
-                now = database_now(alias)
-                return now, read_schedules(get_settings(), now, others=True), None
-        except ConnectionLost:
-            raise
-        except DatabaseError as error:
-            return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
-
-    def _find(self, name: str, message_type: str) -> ScheduleStatus | None:
-        """The schedule that two URL parts name."""
-        for each in self._read()[1]:
-            if name_of_path(name, [each.name]) is not None and name_of_path(message_type, [each.send]) is not None:
-                return each
-        return None
-
-    def _found(self, request: HttpRequest, name: str, message_type: str) -> ScheduleStatus:
-        each = self._find(name, message_type)
-        if each is None:
-            raise not_found(request, Permission.SETTINGS, _("There is no such recurring message."))
-        return each
-
     def _url(self, each: ScheduleStatus, page: str) -> str:
         return self.url(page, path_of(each.name), path_of(each.send))
 
     def _buttons(self, request: HttpRequest, each: ScheduleStatus) -> list[Button]:
         is_requested = each.state is not None and each.state.run_requested_at is not None
-        first = (_("Take back the run"), "cancel_run") if is_requested else (_("Run now"), "run")
-        second = (_("Disable"), "disable") if each.is_enabled else (_("Enable"), "enable")
-        return [button(request, Permission.SETTINGS, label, self._url(each, page)) for label, page in (first, second)]
+        offered = (CancelRun if is_requested else RunSchedule, DisableSchedule if each.is_enabled else EnableSchedule)
+        return [action.button(self, request, path_of(each.name), path_of(each.send)) for action in offered]
 
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
@@ -269,7 +268,7 @@ def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
         yield _("No worker has seen it yet: its first tick is the next one after that.")
     if stored is not None and stored.run_requested_at is not None:
         age = _ago(now - stored.run_requested_at)
-        yield _("A run was asked for %(age)s ago; a worker sends it within 10 seconds.") % {"age": age}
+        yield _("A run was requested %(age)s ago; a worker sends it within 10 seconds.") % {"age": age}
 
 
 def _ago(age: timedelta) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpRequest
 from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -17,9 +20,10 @@ from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, ArchiveSearch, Place, 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.conversations import message_url, outcome_state, scan_texts
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, stamp_of
+from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html, stamp_of
+from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, table, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
-from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch
+from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 LONGEST_TEXT: Final = 400
@@ -48,18 +52,6 @@ class SearchForm(forms.Form):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRow:
-    """A message as the results show it."""
-
-    message: ConversationMessage
-    url: str
-    conversation_url: str
-    state: State
-    at: Stamp | None
-    due: Stamp | None
-
-
-@dataclass(frozen=True, slots=True)
 class Unsearched:
     """Something that was not searched, with a link to go on where there is one."""
 
@@ -85,9 +77,7 @@ class SearchAdmin(PageAdmin):
             queue, before = form.cleaned_data["queue"], form.cleaned_data["before"] or LAST_ROW_VERSION
             found = search_messages(get_settings(), text, bodies=bodies, queue=queue, before=before)
             shown = {
-                "groups": [(_TITLES[place], [self._row(each) for each in rows]) for place, rows in found.messages.items()],
-                "tasks": [(each, _task_state(each.status), stamp_of(each.enqueued_at)) for each in found.tasks],
-                "most": MOST_OF_A_GROUP,
+                "tables": self._tables(found),
                 "queue": queue,
                 "everything": f"?{urlencode({'q': text})}",
                 "searched": _searched(found, bodies=bodies, queue=queue),
@@ -98,9 +88,36 @@ class SearchAdmin(PageAdmin):
         title = _("Search for “%(text)s”") % {"text": text} if text else ""
         return self.page(request, "search", title=title, form=form, search_text=text, **shown, **(extra_context or {}))
 
-    def _row(self, each: ConversationMessage) -> SearchRow:
-        url, conversation_url = message_url(self, each), self.conversation_url(each.conversation)
-        return SearchRow(each, url, conversation_url, outcome_state(each), stamp_of(each.ended or each.sent), stamp_of(each.due))
+    def _tables(self, found: SearchResult) -> list[HtmlTable]:
+        """One of each place, and one of tasks."""
+        columns: list[TableColumn[ConversationMessage]] = [
+            TableColumn(
+                _("Message"),
+                lambda each: with_notes(link_html(message_url(self, each), each.message_type or _("no type")), each.message_id),
+                WIDE,
+            ),
+            TableColumn(_("Time"), lambda each: each.ended or each.sent),
+            TableColumn(_("State"), lambda each: with_notes(outcome_state(each), each.due and _until(each.due))),
+            TableColumn(_("Endpoint"), lambda each: each.receiving),
+            TableColumn(_("Queue"), lambda each: each.queue),
+            TableColumn(
+                _("Conversation"),
+                lambda each: each.conversation and link_html(self.conversation_url(each.conversation), each.conversation),
+            ),
+        ]
+        of_tasks: list[TableColumn[TaskResult]] = [
+            TableColumn(_("Task"), lambda each: each.task, WIDE),
+            TableColumn(_("Enqueued"), lambda each: each.enqueued_at),
+            TableColumn(_("State"), lambda each: _task_state(each.status)),
+            TableColumn(_("Queue"), lambda each: each.queue_name),
+            TableColumn(_("Message"), lambda each: link_html(f"?{urlencode({'q': each.pk})}", each.pk)),
+        ]
+        tables = [
+            table(_caption(_TITLES[place], len(rows)), columns, rows, lambda each: each.key)
+            for place, rows in found.messages.items()
+        ]
+        tasks = [table(_caption(_("Tasks"), len(found.tasks)), of_tasks, found.tasks, lambda each: each.pk)] if found.tasks else []
+        return [*tables, *tasks]
 
     def _further(self, text: str, found: SearchResult) -> list[Unsearched]:
         """What was left out for its length or for lack of time."""
@@ -138,6 +155,16 @@ class SearchAdmin(PageAdmin):
             url = f"{self.url_of(LakeSearch)}?{urlencode(query)}"
             found.append(Unsearched(_("Older messages of the archive."), url, _("Search further back")))
         return found
+
+
+def _caption(title: object, rows: int) -> str:
+    if rows < MOST_OF_A_GROUP:
+        return str(title)
+    return _("%(place)s (the newest %(count)s)") % {"place": title, "count": number(rows)}
+
+
+def _until(due: datetime) -> SafeString:
+    return format_html("{} {}", _("until"), stamp_html(due))
 
 
 def _task_state(status: str) -> State:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.urls import URLPattern
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, button, not_found
-from sqlqueue_app.dashboard.actions import ActionOutcome, Confirmation
-from sqlqueue_app.dashboard.exporting import export, wanted_format
+from sqlqueue_app.dashboard.access import Button, Permission, not_found
+from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, number
+from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.models import Endpoint
@@ -49,15 +49,54 @@ class SubscribedEventRow:
     subscribers: list[SubscriberRow]
 
 
+class Unsubscribe(Action):
+    """Deletes a subscription."""
+
+    name, page, route = "unsubscribe", "unsubscribe", "<str:topic>/<str:endpoint>/unsubscribe/"
+    permission = Permission.SETTINGS
+    label = gettext_lazy("Unsubscribe")
+    title = gettext_lazy("End the subscription of %(endpoint)s")
+    text = gettext_lazy("Events that are published from now on are not sent to it; others need a few seconds to see it.")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        found = _find(**key)
+        if found is None:
+            raise not_found(self.request, self.permission, _("There is no such subscription."))
+        row = self.subscription = found.subscription
+        self.target, self.back_url = f"{row.endpoint}: {row.topic}", self.pages.url()
+        self.words = {"endpoint": row.endpoint, "event": row.topic}
+        self.facts = ((_("Event"), row.topic), (_("Queue"), row.address))
+        self.crumbs = (Crumb(row.topic),)
+        if found.subscribes_again:
+            self.warnings = [_("A worker of the endpoint subscribes again when it starts: it has a handler for the event.")]
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if not remove_subscriptions(get_settings(), [self.subscription]):
+            raise ValueError(_("There is no such subscription any more."))
+        return ActionOutcome(_("%(endpoint)s does not get %(event)s any more.") % self.words, self.back_url)
+
+
+def _find(topic: str, endpoint: str) -> Subscriber | None:
+    settings = get_settings()
+    with optional_read(settings.database, "look for a subscription"):
+        for event in read_matrix(settings):
+            if name_of_path(topic, [event.topic]) is not None:
+                for each in event.subscribers:
+                    if name_of_path(endpoint, [each.subscription.endpoint]) is not None:
+                        return each
+    return None
+
+
 class SubscriptionAdmin(PageAdmin):
     """The pages of subscriptions. They need the permission `sqlqueue_app.view_queue`."""
 
+    def action_classes(self) -> Sequence[type[Action]]:
+        return (Unsubscribe,)
+
     def pages(self) -> list[URLPattern]:
-        """The list, ending one."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.action_view("<str:topic>/<str:endpoint>/unsubscribe/", self.unsubscribe_view, "unsubscribe"),
-        ]
+        """The list."""
+        return [self.readonly_view("", self.changelist_view)]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """A page of events with subscribers; `q` searches, `orphans` shows only problems."""
@@ -93,45 +132,6 @@ class SubscriptionAdmin(PageAdmin):
             **(extra_context or {}),
         )
 
-    def unsubscribe_view(self, request: HttpRequest, topic: str, endpoint: str) -> HttpResponse:
-        """Confirm, then delete a subscription."""
-        found = self._find(request, topic, endpoint)
-        row = found.subscription
-
-        def perform() -> ActionOutcome:
-            if not remove_subscriptions(get_settings(), [row]):
-                raise ValueError(_("There is no such subscription any more."))
-            words = {"endpoint": row.endpoint, "event": row.topic}
-            return ActionOutcome(_("%(endpoint)s does not get %(event)s any more.") % words, self.url())
-
-        warnings = []
-        if found.subscribes_again:
-            warnings.append(_("A worker of the endpoint subscribes again when it starts: it has a handler for the event."))
-        return Confirmation(
-            action="unsubscribe",
-            permission=Permission.SETTINGS,
-            target=f"{row.endpoint}: {row.topic}",
-            title=_("End the subscription of %(endpoint)s") % {"endpoint": row.endpoint},
-            text=_("Events that are published from now on are not sent to it; others need a few seconds to see it."),
-            submit=_("Unsubscribe"),
-            perform=perform,
-            back_url=self.url(),
-            facts=((_("Event"), row.topic), (_("Queue"), row.address)),
-            warnings=warnings,
-            is_dangerous=True,
-            crumbs=(Crumb(row.topic),),
-        ).answer(self, request)
-
-    def _find(self, request: HttpRequest, topic: str, endpoint: str) -> Subscriber:
-        settings = get_settings()
-        with optional_read(settings.database, "look for a subscription"):
-            for event in read_matrix(settings):
-                if name_of_path(topic, [event.topic]) is not None:
-                    for each in event.subscribers:
-                        if name_of_path(endpoint, [each.subscription.endpoint]) is not None:
-                            return each
-        raise not_found(request, Permission.SETTINGS, _("There is no such subscription."))
-
     def _row(self, request: HttpRequest, event: SubscribedEvent) -> SubscribedEventRow:
         remark = None if event.is_handled else State(Grade.WARNING, _("Nobody handles it"))
         return SubscribedEventRow(event.topic, remark, [self._subscriber(request, each) for each in event.subscribers])
@@ -139,13 +139,12 @@ class SubscriptionAdmin(PageAdmin):
     def _subscriber(self, request: HttpRequest, each: Subscriber) -> SubscriberRow:
         row = each.subscription
         is_known = each.is_in_settings or bool(each.live)
-        url = self.url("unsubscribe", path_of(row.topic), path_of(row.endpoint))
         return SubscriberRow(
             endpoint=row.endpoint,
             url=self.url_of(Endpoint, "endpoint", path_of(row.endpoint)) if is_known else "",
             address=row.address,
             remarks=tuple(_remarks(each)),
-            buttons=[button(request, Permission.SETTINGS, _("Unsubscribe"), url)],
+            buttons=[Unsubscribe.button(self, request, path_of(row.topic), path_of(row.endpoint))],
         )
 
 

@@ -22,7 +22,7 @@ class Instance(models.Model):
     host = models.CharField("machine", max_length=255)
     pid = models.PositiveBigIntegerField("process id")
     process_identity = models.CharField(  # noqa: DJ001 - a worker of before the migration writes rows without it
-        "process identity", max_length=100, null=True, blank=True, help_text="on SQLite: its boot, pid namespace and start"
+        "process identity", max_length=100, null=True, blank=True, help_text="its boot, pid namespace and start"
     )
     callback_queue = models.CharField(  # noqa: DJ001 - several rows without a queue must not collide in the constraint
         "callback queue", max_length=255, null=True, blank=True, help_text="literal name of the leased table"
@@ -35,6 +35,9 @@ class Instance(models.Model):
     concurrency = models.PositiveIntegerField("concurrency", default=0, help_text="messages handled at once, at most")
     paused = models.BooleanField("paused", default=False, db_default=False, help_text="asked to receive nothing but replies")
     paused_since = models.DateTimeField("paused since", null=True, blank=True, help_text="when the process has followed")
+    paused_by = models.CharField(
+        "paused by", max_length=255, blank=True, default="", db_default="", help_text="who last asked it to pause"
+    )
     asked_at = models.DateTimeField("asked at", null=True, blank=True, help_text="when an operator last asked for something")
     version = models.CharField("version", max_length=50, blank=True, default="")
 

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ from sqlqueue_app.conf import Settings
 from sqlqueue_app.health_checks import HealthCheck, registry
 from sqlqueue_app.messages.errors import TransientError
 from sqlqueue_app.models import CheckResult, Claim
-from sqlqueue_app.monitoring.checks import BUILT_IN, SELDOM, SOON, USUAL, Check, ProcessChecks, Reader, Report, run
+from sqlqueue_app.monitoring.checks import BUILT_IN, INSTANCES, SELDOM, SOON, USUAL, Check, ProcessChecks, Reader, Report, run
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import due, managed_alias, one_at_a_time
@@ -74,18 +74,29 @@ def forget_unknown(alias: str, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckResults:
-    """The results that fail and count, by check and subject, and the check and subject of those that are muted."""
+    """The results that fail and count, by check and subject, and the check and subject of those that are muted.
+
+    `checked_at` is when a worker last ran checks, None if none ever has.
+    """
 
     failing: Sequence[CheckResult] = ()
     muted: frozenset[tuple[str, str]] = frozenset()
+    checked_at: datetime | None = None
 
 
 def read_results(alias: str, now: datetime) -> CheckResults:
     """What counts, a hundred results at most, and what is muted. One statement. Raises the errors of the database."""
-    wanted = Q(failing=True) | Q(muted_until__isnull=False, muted_until__gt=now)
+    # One that is run often tells when a worker last ran checks.
+    wanted = Q(failing=True) | Q(muted_until__isnull=False, muted_until__gt=now) | Q(name=INSTANCES.name)
     found = list(CheckResult.objects.using(alias).filter(wanted).order_by("name", "subject")[:_READ])
     muted = frozenset((each.name, each.subject) for each in found if is_muted(each, now))
-    return CheckResults([each for each in found if not is_muted(each, now)][:_COUNTED], muted)
+    failing = [each for each in found if each.failing and not is_muted(each, now)][:_COUNTED]
+    return CheckResults(failing, muted, last_run(found))
+
+
+def last_run(results: Iterable[CheckResult]) -> datetime | None:
+    """When a worker last ran checks, by the one that is run most often; None if none of its results is there."""
+    return max((each.checked_at for each in results if each.name == INSTANCES.name), default=None)
 
 
 def is_stale(row: CheckResult, now: datetime) -> bool:
@@ -104,7 +115,10 @@ def _silent(row: CheckResult, now: datetime) -> timedelta:
 
 def _fitting(report: Report) -> Report:
     failing = {fitting_subject(subject): details for subject, details in report.failing.items()}
-    return replace(report, failing=failing, passing=frozenset(map(fitting_subject, report.passing)) - failing.keys())
+    since = {fitting_subject(subject): at for subject, at in report.since.items()}
+    explained = frozenset(map(fitting_subject, report.explained)) - failing.keys()
+    passing = frozenset(map(fitting_subject, report.passing)) - failing.keys() - explained
+    return replace(report, failing=failing, passing=passing, since=since, explained=explained)
 
 
 def _with_rows(alias: str, reports: Sequence[Report]) -> list[tuple[Report, dict[str, CheckResult]]]:
@@ -152,7 +166,8 @@ class _Change:
         mine.filter(subject__in=self._gone).delete()
         mine.filter(subject__in=self._seen).update(**common)
         for subject in (*self._failed, *self._changed):
-            begun = {"failing": True, "since": self._now} if subject in self._failed else {}
+            since = self.report.since.get(subject, self._now)
+            begun = {"failing": True, "since": since} if subject in self._failed else {}
             values = {"details": dict(self.report.failing[subject]), **begun}
             if subject in self._known:
                 mine.filter(subject=subject).update(**values)
@@ -164,15 +179,15 @@ class _Change:
         record_events(self._happenings(), now=self._now)
 
     def _happenings(self) -> list[Happening]:
-        failed, passed, gone = EventKind.CHECK_FAILED, EventKind.CHECK_PASSED, None
+        failed: EventKind | None = EventKind.CHECK_FAILED
+        passed: EventKind | None = EventKind.CHECK_PASSED
+        gone: EventKind | None = None
         if self._check is not None:
             failed, passed, gone = self._check.failed, self._check.passed, self._check.gone
-        found = [self._happening(failed, subject, self.report.failing[subject]) for subject in self._failed]
-        found += [self._happening(passed, subject, self._known[subject].details) for subject in self._passed]
-        if gone is not None:
-            lost = [subject for subject in self._gone if self._known[subject].failing]
-            found += [self._happening(gone, subject, self._known[subject].details) for subject in lost]
-        return found
+        known = {subject: row.details for subject, row in self._known.items()}
+        lost = [subject for subject in self._gone if self._known[subject].failing]
+        changed = ((failed, self._failed, self.report.failing), (passed, self._passed, known), (gone, lost, known))
+        return [self._happening(kind, each, details[each]) for kind, subjects, details in changed if kind for each in subjects]
 
     def _happening(self, kind: EventKind, subject: str, details: object) -> Happening:
         return Happening(kind, subject, {**(details if isinstance(details, dict) else {}), "check": self.report.name})
@@ -181,6 +196,8 @@ class _Change:
         """Whether there is no such subject any more, or it has passed for long."""
         if row.subject in self.report.failing:
             return False
+        if row.subject in self.report.explained:
+            return True
         if row.subject in self.report.passing:
             has_passed = not row.failing and self._now - row.since > PASSED_KEPT and not is_muted(row, self._now)
             return self._check is not None and has_passed

@@ -24,11 +24,11 @@ from sqlqueue_app.dialects.schema import TableKind
 from sqlqueue_app.health_checks import OWN_PREFIX
 from sqlqueue_app.installation import planned_tables
 from sqlqueue_app.models import CheckResult, Severity
-from sqlqueue_app.monitoring.snapshot import MINUTES, RECENT, Snapshot
+from sqlqueue_app.monitoring.snapshot import GROWTH_PERIOD, MINUTES, RECENT, Snapshot
 from sqlqueue_app.receiving.instances import DEAD_AFTER_SECONDS
 from sqlqueue_app.status.events import EventKind
-from sqlqueue_app.status.instances import is_received
-from sqlqueue_app.status.queues import INSTALL_COMMAND, MIGRATE_COMMAND, ProblemKind, QueueProblem, table_key
+from sqlqueue_app.status.instances import threads_on
+from sqlqueue_app.status.queues import INSTALL_COMMAND, MIGRATE_COMMAND, KnownQueue, ProblemKind, QueueKind, QueueProblem, table_key
 from sqlqueue_app.status.texts import Words
 from sqlqueue_app.tables.connections import connection_of, dialect_of_connection
 from sqlqueue_app.tables.installation import FindingKind, findings_of_layout, inspect_tables
@@ -42,7 +42,8 @@ class ProbeOutcome:
     """What a probe found of one subject: the `details` of what is wrong, None where nothing is.
 
     `details` go to the table of results and stay the same while nothing changes. `now` holds what does not, for the texts of the
-    moment. The subject belongs to the `queue` or the `endpoint`; `code` and `severity` replace those of the check.
+    moment. The subject belongs to the `queue` or the `endpoint`; `code` and `severity` replace those of the check. `since` when, as
+    far as the state shows it. `is_explained`: another check reports the cause, so that this one has nothing to add.
     """
 
     subject: str
@@ -52,6 +53,8 @@ class ProbeOutcome:
     endpoint: str = ""
     code: str = ""
     severity: Severity | None = None
+    since: datetime | None = None
+    is_explained: bool = False
 
 
 Probe = Callable[[Snapshot], Iterator[ProbeOutcome]]
@@ -69,10 +72,10 @@ class Reader(enum.Flag):
 class Check:
     """A check that sqlqueue brings. Texts have placeholders for the `subject` and the details of a result.
 
-    `finding` is what a kept result says, `now` what the overview says of the moment, with `state` as its word for the queue, and
-    `line` what `sqlqueue_health` says under the id `code`; `finding` stands in for both.
-    `failed`, `passed` and `gone` are the events of its subjects; `gone` is that of a failing subject that does not exist any more,
-    None: no event. `covers_all`: one probe sees every subject that any process sees.
+    `finding` is what a kept result says, `now` what the overview says of the moment, and `line` what `sqlqueue_health` says
+    under the id `code`; `finding` stands in for both.
+    `failed`, `passed` and `gone` are the events of its subjects; `gone` is that of a failing subject that does not exist any more;
+    None: no event, or others tell of it. `covers_all`: one probe sees every subject that any process sees.
     """
 
     name: str
@@ -86,9 +89,8 @@ class Check:
     code: str = "check"
     line: str = ""
     now: Promise | str = ""
-    state: Promise | str = ""
-    failed: EventKind = EventKind.CHECK_FAILED
-    passed: EventKind = EventKind.CHECK_PASSED
+    failed: EventKind | None = EventKind.CHECK_FAILED
+    passed: EventKind | None = EventKind.CHECK_PASSED
     gone: EventKind | None = None
     covers_all: bool = False
 
@@ -100,6 +102,24 @@ PURGES_MISSED: Final = 3
 LEAST_TIME: Final = timedelta(minutes=15)
 # The tick of a schedule is sent within seconds by a worker that lives, and later where the database was unavailable.
 TICK_GRACE: Final = timedelta(minutes=2)
+# A pause without waiting messages is a matter for the operator who made it, up to here.
+PAUSED_AT_MOST: Final = timedelta(minutes=5)
+STALE_AFTER: Final = timedelta(minutes=2)
+# Why nothing receives, in the words of `sqlqueue_health`.
+_WHY: Final = {
+    "no_worker": "no live instance receives from it",
+    "send_only": "the endpoint is send-only: no process receives from it",
+}
+# Causes and effects in words: outcomes hold their names.
+PHRASES: Final[Mapping[str, Promise]] = {
+    "no_worker": gettext_lazy("No live worker"),
+    "send_only": gettext_lazy("Send-only endpoint: no process receives"),
+    "unmanned": gettext_lazy("No worker is alive: nothing is sampled or checked, and charts end there"),
+    "unsampled": gettext_lazy("Workers are alive, but have not run checks since then: their logs show why"),
+    "waiting": gettext_lazy("Messages waiting that no process receives: %(waiting)s."),
+    "newest": gettext_lazy("The newest: %(newest)s"),
+    "grown": gettext_lazy(", %(grown)s more than 10 minutes ago"),
+}
 
 
 def _registry(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -108,13 +128,32 @@ def _registry(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
 
 
 def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
-    for each in snapshot.instances:
-        # Not how long ago it was: that would be another row every time.
-        silent = {"endpoint": each.endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
-        age = {"age": each.heartbeat_age, "silent": f"{each.heartbeat_age.total_seconds():.0f}"}
-        now = {"name": each.name, "host": each.host, "pid": each.pid, **age}
-        problem = None if each.alive or each.replaced else silent
-        yield ProbeOutcome(f"{each.endpoint} on {each.host} ({each.pid})", problem, now, endpoint=each.endpoint)
+    for (host, pid), instances in snapshot.processes.items():
+        names = ", ".join(sorted({each.endpoint for each in instances}))
+        lost = [each for each in instances if each.is_lost]
+        outcome = ProbeOutcome(f"{names} on {host} ({pid})", endpoint=(lost or instances)[0].endpoint)
+        if lost:
+            # Not how long ago it was: that would be another row every time.
+            silent = {"endpoint": lost[0].endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
+            age = min(each.heartbeat_age for each in lost)
+            words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
+            waiting = sum(snapshot.left_alone(each) for each in {each.endpoint for each in lost})
+            since, severity = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None), None
+            if waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost):
+                severity = Severity.ERROR
+            outcome = replace(outcome, details=silent, now={**words, **_waiting(waiting)}, since=since, severity=severity)
+        yield outcome
+
+
+def _waiting(waiting: int) -> Details:
+    """How many messages wait, for texts that have more to say."""
+    words = f"; messages waiting: {waiting}, and no live instance receives them" if waiting else ""
+    return {"waiting": waiting, "effect": "waiting" if waiting else "", "also": words}
+
+
+def _grown(snapshot: Snapshot, queues: Iterable[KnownQueue]) -> dict[str, Any]:
+    grown = sum(snapshot.growth.get(each.name, 0) for each in queues)
+    return {"grown": grown, "more": "grown"} if grown else {}
 
 
 def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -122,9 +161,30 @@ def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return
     for endpoint, minimum in sorted(snapshot.minimums.items()):
         if minimum > 0:
-            alive = snapshot.workers(endpoint)
-            below = {"alive": alive, "minimum": minimum} if alive < minimum else None
-            yield ProbeOutcome(endpoint, below, endpoint=endpoint)
+            outcome, alive = (
+                ProbeOutcome(endpoint, endpoint=endpoint, is_explained=endpoint in snapshot.lost),
+                snapshot.workers(endpoint),
+            )
+            if snapshot.is_below_minimum(endpoint):
+                waiting = 0 if alive else snapshot.left_alone(endpoint)
+                outcome = replace(outcome, details={"alive": alive, "minimum": minimum}, now=_waiting(waiting))
+            yield outcome
+
+
+def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
+    for endpoint in dict.fromkeys(each.endpoint for each in snapshot.instances):
+        details, since, now = None, None, {}
+        if (last := snapshot.paused.get(endpoint)) is not None:
+            since, waiting = last.asked_to_pause_at, snapshot.left_alone(endpoint)
+            if waiting or (since is not None and snapshot.now - since >= PAUSED_AT_MOST):
+                details = {"by": last.paused_by or "?", "at": _in_zone(since or snapshot.now, snapshot)}
+                details |= _grown(snapshot, snapshot.queues_of(endpoint))
+                now = {"count": waiting}
+        yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=since)
+
+
+def _in_zone(instant: datetime, snapshot: Snapshot) -> str:
+    return f"{instant.astimezone(snapshot.zone):%Y-%m-%d %H:%M %Z}"
 
 
 def _tables(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -172,30 +232,66 @@ def _planned_tables(settings: Settings) -> Iterator[ProbeOutcome]:
 
 
 def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
+    """One outcome for an endpoint without workers, else one for each of its queues."""
     if snapshot.registry_problem:
         return
+    for endpoint in snapshot.settings.senders:
+        queues, workers = snapshot.queues_of(endpoint), snapshot.workers(endpoint)
+        is_below = snapshot.is_below_minimum(endpoint) and not workers
+        is_explained = is_below or endpoint in snapshot.lost or endpoint in snapshot.paused
+        cause = "send_only" if snapshot.settings.is_send_only(endpoint) else "no_worker"
+        for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:
+            waiting = sum(snapshot.unreceived.get(each, 0) for each in group)
+            details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group)} if waiting else None
+            now, since = {"count": waiting, "why": _WHY[cause]}, snapshot.waiting_since(group)
+            yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)
+        if not workers:
+            yield from (ProbeOutcome(each.name, is_explained=True) for each in queues if each.name != endpoint)
+
+
+def is_growth_explained(snapshot: Snapshot, name: str) -> bool:
+    """Whether a queue grows because no process receives from it, which another check reports."""
+    queues = [each for each in snapshot.known_queues if each.name == name]
+    causes = {*snapshot.lost, *snapshot.paused}
+    return snapshot.is_unmanned or any(causes & {*each.endpoints} or each in snapshot.unreceived for each in queues)
+
+
+def _growing(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue, waiting in snapshot.waiting.items():
-        lacks = waiting > 0 and not is_received(queue, snapshot.instances)
-        yield ProbeOutcome(queue.name, {"waiting": waiting} if lacks else None, {"count": waiting}, queue=queue.name)
+        grown, threads = snapshot.growth.get(queue.name), threads_on(queue.address.table, snapshot.instances)
+        details = None if grown is None else {"waiting": waiting, "grown": grown, "threads": threads or 0}
+        is_explained = details is not None and is_growth_explained(snapshot, queue.name)
+        yield ProbeOutcome(queue.name, details, queue=queue.name, since=snapshot.now - GROWTH_PERIOD, is_explained=is_explained)
 
 
 def _replies(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     for queue, waiting in snapshot.replies:
-        yield ProbeOutcome(queue.name, {"waiting": waiting} if waiting else None, {"count": waiting}, queue=queue.name)
+        details, is_explained = {"waiting": waiting} if waiting else None, bool(snapshot.lost & {*queue.queue.endpoints})
+        yield ProbeOutcome(queue.name, details, {"count": waiting}, queue.name, is_explained=is_explained)
 
 
 def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
-    if snapshot.status is not None and snapshot.status.error_queue_owner != "sqlqueue":
+    if snapshot.settings.error_queue_owner != "sqlqueue":
         return  # ServiceControl is about to fetch them
-    for queue, failed in snapshot.failed:
-        now = {"count": failed, "about": "" if queue.depth is None or queue.depth.exact else "about "}
-        yield ProbeOutcome(queue.name, {"failed": failed} if failed else None, now, queue=queue.name)
+    found = snapshot.failures
+    queues = [each.name for each in snapshot.known_queues if each.kind is QueueKind.ERROR]
+    now = {"count": found.count, "about": "" if found.exact else "about ", "effect": "newest" if found.newest else ""}
+    newest = {"newest": found.newest, "also": f"; the newest: {found.newest}" if found.newest else ""}
+    yield ProbeOutcome(
+        ", ".join(queues),
+        {"failed": found.count} if found.count else None,
+        {**now, **newest},
+        queue=queues[0] if len(queues) == 1 else "",
+        since=found.since,
+    )
 
 
 def _mover(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
+    due = {each.endpoint: each.next_due for each in snapshot.delayed}
     for endpoint, overdue in snapshot.overdue.items():
-        now = {"count": overdue, "endpoint": endpoint}
-        yield ProbeOutcome(endpoint, {"overdue": overdue} if overdue else None, now, endpoint=endpoint)
+        now, details = {"count": overdue, "endpoint": endpoint}, {"overdue": overdue} if overdue else None
+        since, is_explained = due.get(endpoint), snapshot.is_unmanned_elsewhere
+        yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=since, is_explained=is_explained)
 
 
 def _purging(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -212,7 +308,8 @@ def _purging(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         for name, samples, expired in snapshot.expired(queues, period):
             # The last minute is not rolled up yet, and one may be missing where a worker has taken over from another.
             is_late = expired > EXPIRED_LIMIT and samples >= minutes - 3
-            yield ProbeOutcome(name, {"limit": EXPIRED_LIMIT, "minutes": minutes} if is_late else None, queue=name)
+            details = {"limit": EXPIRED_LIMIT, "minutes": minutes} if is_late else None
+            yield ProbeOutcome(name, details, queue=name, since=snapshot.now - period)
 
 
 def _schedules(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -224,24 +321,32 @@ def _schedules(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             since = since or each.state.failed_at
         if not each.is_seen and since is None:
             continue
-        at = None if since is None else f"{since.astimezone(snapshot.zone):%Y-%m-%d %H:%M %Z}"
-        yield ProbeOutcome(each.name, None if at is None else {"tick": at, "error": each.error})
+        late = None if since is None else {"tick": _in_zone(since, snapshot), "error": each.error}
+        yield ProbeOutcome(each.name, late, since=since, is_explained=snapshot.is_unmanned_elsewhere)
 
 
 def _branches(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     """Branches that outlive the attempts of the workers, which end what is in doubt every few seconds."""
     for each in snapshot.branches:
-        at = each.prepared_at.astimezone(snapshot.zone)
+        details = {"alias": each.alias, "prepared": _in_zone(each.prepared_at, snapshot)}
         is_old = each.prepared_at < snapshot.now - RECENT
-        yield ProbeOutcome(str(each.id), {"alias": each.alias, "prepared": f"{at:%Y-%m-%d %H:%M %Z}"} if is_old else None)
+        yield ProbeOutcome(str(each.id), details if is_old else None, since=each.prepared_at)
+
+
+def _samples(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
+    """What is measured and checked ends with the last worker; not known where there was none."""
+    last = snapshot.checked_at
+    is_old = last is not None and snapshot.now - last > STALE_AFTER
+    details = {"at": _in_zone(last or snapshot.now, snapshot), "cause": "unmanned" if snapshot.is_unmanned else "unsampled"}
+    late = snapshot.is_unmanned and (any(snapshot.overdue.values()) or any(each.details for each in _schedules(snapshot)))
+    is_explained = bool(late) or snapshot.is_unmanned_elsewhere
+    yield ProbeOutcome("samples", details if is_old else None, since=last, is_explained=is_explained)
 
 
 # What must be noticed soon; the rest changes slowly, or has been so for minutes before it is reported.
 SOON: Final = 20
 USUAL: Final = 60
 SELDOM: Final = 300
-# Of a queue: its state in a word, how many messages, how old the first one is.
-_OF_A_QUEUE: Final = gettext_lazy("Queue %(queue)s: %(state)s; messages: %(count)s%(age)s.")
 
 REGISTRY: Final = Check(
     f"{OWN_PREFIX}registry",
@@ -262,8 +367,8 @@ INSTANCES: Final = Check(
     gettext_lazy("Start it again; if it shall not come back, remove it on the page of its endpoint."),
     _instances,
     code="dead_instances",
-    line="the process %(pid)s of %(endpoint)s on %(host)s is dead: nothing was heard of it for %(silent)s s",
-    now=gettext_lazy("The process of %(endpoint)s on %(name)s is dead: nothing was heard of it for %(age)s."),
+    line="the process %(pid)s of %(name)s on %(host)s is dead: nothing was heard of it for %(silent)s s%(also)s",
+    now=gettext_lazy("No heartbeat for %(age)s: it ended without signing off. %(effect)s"),
     failed=EventKind.INSTANCE_LOST,
     passed=EventKind.INSTANCE_BACK,
     gone=EventKind.INSTANCE_GONE,
@@ -277,49 +382,75 @@ MINIMUMS: Final = Check(
     gettext_lazy("Start workers of the endpoint, or change its minimum."),
     _minimums,
     code="instances",
-    line="live instances of %(subject)s: %(alive)s, expected at least %(minimum)s",
-    now=gettext_lazy("%(endpoint)s is below its minimum: %(alive)s of %(minimum)s expected processes are alive."),
+    line="live instances of %(subject)s: %(alive)s, expected at least %(minimum)s%(also)s",
+    now=gettext_lazy("Below its minimum: %(alive)s of %(minimum)s expected processes are alive. %(effect)s"),
     failed=EventKind.ENDPOINT_BELOW,
     passed=EventKind.ENDPOINT_ENOUGH,
     covers_all=True,
     severity=Severity.ERROR,
 )
+PAUSED: Final = Check(
+    f"{OWN_PREFIX}paused",
+    SOON,
+    gettext_lazy("Paused endpoints"),
+    gettext_lazy("%(subject)s has been paused by %(by)s since %(at)s."),
+    gettext_lazy("Resume it on the page of the endpoint."),
+    _paused,
+    code="paused",
+    line="endpoint %(subject)s has been paused by %(by)s since %(at)s; messages waiting: %(count)s",
+    now=gettext_lazy("Paused by %(by)s; messages waiting: %(count)s%(more)s."),
+    failed=None,
+    passed=None,
+    covers_all=True,
+)
 RECEIVERS: Final = Check(
     f"{OWN_PREFIX}receivers",
     USUAL,
     gettext_lazy("Receivers"),
-    gettext_lazy("Messages that wait in %(subject)s: %(waiting)s, and no live process has received from it for a minute."),
-    gettext_lazy("Start a worker of the endpoint: python manage.py run_sqlqueue_worker"),
+    gettext_lazy("%(cause)s. Messages that have been waiting for %(subject)s for a minute: %(waiting)s."),
+    gettext_lazy(
+        "Start a worker of the endpoint: python manage.py run_sqlqueue_worker. A send-only endpoint needs handlers first."
+    ),
     _receivers,
     code="no_live_instance",
-    line="messages waiting in queue %(subject)s: %(waiting)s, and no live instance receives from it",
-    now=_OF_A_QUEUE,
-    state=gettext_lazy("No live worker"),
+    line="messages waiting in queue %(subject)s: %(waiting)s, and %(why)s",
+    now=gettext_lazy("%(cause)s; messages waiting: %(count)s%(age)s%(more)s."),
     severity=Severity.ERROR,
+)
+GROWING: Final = Check(
+    f"{OWN_PREFIX}growing",
+    USUAL,
+    gettext_lazy("Growing queues"),
+    gettext_lazy("Growing: messages waiting: %(waiting)s, %(grown)s more than 10 minutes ago; receiving threads: %(threads)s."),
+    gettext_lazy("Start more workers or raise their concurrency, or see why the handlers have become slow."),
+    _growing,
+    read_by=Reader.WORKER,
+    code="growing",
 )
 REPLIES: Final = Check(
     f"{OWN_PREFIX}replies",
     USUAL,
     gettext_lazy("Callback queues"),
-    _OF_A_QUEUE,
-    "",
+    gettext_lazy("Replies that no process awaits: %(count)s%(age)s."),
+    gettext_lazy("Remove the callback queue, or purge it: the process that asked is gone."),
     _replies,
     read_by=Reader.STATUS,
     code="no_live_instance",
     line="replies waiting in queue %(subject)s: %(waiting)s, and no live process holds it",
-    state=gettext_lazy("Nobody receives"),
 )
 FAILURES: Final = Check(
     f"{OWN_PREFIX}failures",
     USUAL,
     gettext_lazy("Failed messages"),
-    _OF_A_QUEUE,
-    "",
+    gettext_lazy("Failed messages that wait for a decision: %(failed)s."),
+    gettext_lazy("Retry or archive them on the pages of failed messages, once their cause is fixed."),
     _failures,
-    read_by=Reader.STATUS,
     code="failed",
-    line="failed messages in %(subject)s: %(about)s%(failed)s",
-    state=gettext_lazy("Failed messages"),
+    line="failed messages in %(subject)s: %(about)s%(failed)s%(also)s",
+    now=gettext_lazy("Failed messages that wait for a decision: %(count)s. %(effect)s"),
+    failed=None,
+    passed=None,
+    covers_all=True,
 )
 MOVER: Final = Check(
     f"{OWN_PREFIX}mover",
@@ -330,7 +461,7 @@ MOVER: Final = Check(
     _mover,
     code="overdue",
     line="overdue delayed messages of %(subject)s: %(overdue)s; no worker moves them",
-    now=gettext_lazy("%(count)s delayed messages of %(endpoint)s are overdue: no worker moves them."),
+    now=gettext_lazy("Overdue delayed messages that no worker moves: %(count)s."),
 )
 PURGING: Final = Check(
     f"{OWN_PREFIX}purging",
@@ -340,6 +471,7 @@ PURGING: Final = Check(
     gettext_lazy("See in the logs of the workers why they do not purge, or purge them on the page of the queue."),
     _purging,
     read_by=Reader.WORKER,
+    code="expired",
 )
 SCHEDULES: Final = Check(
     f"{OWN_PREFIX}schedules",
@@ -348,6 +480,7 @@ SCHEDULES: Final = Check(
     gettext_lazy("The recurring message %(subject)s that was due at %(tick)s was not sent. %(error)s"),
     gettext_lazy("The logs of the workers say why, as schedule_failed; often its type has no route."),
     _schedules,
+    code="late_schedule",
     failed=EventKind.SCHEDULE_FAILED,
     passed=EventKind.SCHEDULE_SENDS,
     severity=Severity.ERROR,
@@ -360,7 +493,7 @@ TABLES: Final = Check(
     gettext_lazy("python manage.py sqlqueue_install --check lists what is missing, with the SQL that adds it."),
     _tables,
     line="%(where)s: %(text)s",
-    now="%(of)s: %(text)s",
+    now="%(text)s",
 )
 CLOCKS: Final = Check(
     f"{OWN_PREFIX}clocks",
@@ -387,14 +520,28 @@ BRANCHES: Final = Check(
     gettext_lazy("Workers commit it or roll it back as the log says: see in their logs why they cannot, as branch_in_doubt."),
     _branches,
     read_by=Reader.WORKER,
+    code="in_doubt",
     covers_all=True,
     severity=Severity.ERROR,
 )
 
 
+SAMPLES: Final = Check(
+    f"{OWN_PREFIX}samples",
+    USUAL,
+    gettext_lazy("Samples"),
+    "%(cause)s.",
+    gettext_lazy("Start a worker: python manage.py run_sqlqueue_worker"),
+    _samples,
+    read_by=Reader.STATUS,
+    code="stale",
+    line="no worker has sampled the queues since %(at)s: rates, charts and the results of checks are out of date",
+)
+
 # Issues of one severity are shown in this order.
 _IN_ORDER: Final = (
-    *(REGISTRY, INSTANCES, MINIMUMS, TABLES, RECEIVERS, REPLIES, FAILURES, MOVER, PURGING, SCHEDULES, CLOCKS, POOLS, BRANCHES),
+    *(REGISTRY, INSTANCES, MINIMUMS, PAUSED, TABLES, RECEIVERS, GROWING, REPLIES, FAILURES, MOVER, PURGING, SCHEDULES),
+    *(CLOCKS, POOLS, BRANCHES, SAMPLES),
 )
 CHECKS: Final[Mapping[str, Check]] = {each.name: each for each in _IN_ORDER}
 # Those with results: of the others nothing is kept.
@@ -403,30 +550,43 @@ BUILT_IN: Final[Mapping[str, Check]] = {name: each for name, each in CHECKS.item
 
 def label_of(name: str) -> str:
     """What a check is called: its name, if it is one of the project's."""
-    return str(BUILT_IN[name].label) if name in BUILT_IN else name
+    return str(CHECKS[name].label) if name in CHECKS else name
+
+
+def words_of(subject: str, details: object) -> Words:
+    """The words for the texts of a check: causes and effects stand there by name."""
+    words = Words(subject, details)
+    for name in ("cause", "effect", "more"):
+        words[name] = str(PHRASES.get(words.get(name, ""), "")) % words
+    return words
 
 
 def finding_in_words(name: str, subject: str, details: object) -> str:
     """What a failing check says, in the language of the reader. Never raises, whatever stands in the row."""
-    words = Words(subject, details)
+    words = words_of(subject, details)
     return (str(CHECKS[name].finding) % words).strip() if name in CHECKS else words["text"]
 
 
 def advice_in_words(name: str, subject: str, details: object) -> str:
     """What to do about it."""
-    if name in BUILT_IN:
-        return str(BUILT_IN[name].advice) % Words(subject, details)
+    if name in CHECKS:
+        return str(CHECKS[name].advice) % Words(subject, details)
     return _("It is a check of this project: who has written it knows what to do.")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check has found: the failing subjects with their details, and those that pass."""
+    """What a check has found: the failing subjects with their details, and since when if known, and those that pass.
+
+    `explained` are those whose cause another check reports: neither.
+    """
 
     name: str
     every_seconds: int
     failing: Mapping[str, Details] = field(default_factory=dict)
     passing: frozenset[str] = frozenset()
+    since: Mapping[str, datetime] = field(default_factory=dict)
+    explained: frozenset[str] = frozenset()
 
     @property
     def check(self) -> Check | None:
@@ -435,9 +595,12 @@ class Report:
 
 def run(check: Check, snapshot: Snapshot) -> Report:
     """Run a check. Raises the errors of the database."""
-    found = {} if check.probe is None else {each.subject: each.details for each in check.probe(snapshot)}
-    failing = {subject: details for subject, details in found.items() if details is not None}
-    return Report(check.name, check.every_seconds, failing, frozenset(found.keys() - failing.keys()))
+    found = {} if check.probe is None else {each.subject: each for each in check.probe(snapshot)}
+    explained = frozenset(subject for subject, each in found.items() if each.is_explained)
+    failing = {each.subject: each.details for each in found.values() if each.details is not None and not each.is_explained}
+    since = {subject: found[subject].since for subject in failing}
+    known = {subject: at for subject, at in since.items() if at is not None}
+    return Report(check.name, check.every_seconds, failing, frozenset(found.keys() - failing.keys() - explained), known, explained)
 
 
 # The database tells whole seconds, and the answer takes its way; delays and times to be received are reckoned in seconds.

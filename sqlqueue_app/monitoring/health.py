@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
-
-from django.utils.translation import gettext as _
+from typing import Any, Final
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import meant
-from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost, DatabaseError, counted
-from sqlqueue_app.models import Severity
-from sqlqueue_app.monitoring.check_results import CheckResults, read_results
+from sqlqueue_app.messages.errors import ConfigurationError, counted
+from sqlqueue_app.models import CheckResult, Severity
+from sqlqueue_app.monitoring.check_results import CheckResults, last_run, read_results
 from sqlqueue_app.monitoring.checks import (
     CHECKS,
     FAILURES,
+    GROWING,
     MINIMUMS,
     MOVER,
+    PURGING,
     RECEIVERS,
     REGISTRY,
     Check,
     ProbeOutcome,
     Reader,
     finding_in_words,
+    is_growth_explained,
+    words_of,
 )
 from sqlqueue_app.monitoring.snapshot import RECEIVED, Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
@@ -36,16 +38,17 @@ from sqlqueue_app.status.endpoints import read_minimums
 from sqlqueue_app.status.events import fitting_subject
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import QueueKind, QueueStatus
-from sqlqueue_app.status.texts import Words
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
+# One probe sees all that there is: of these no other result counts.
+_ALL_SEEN: Final = {check.name for check in CHECKS.values() if check.covers_all and Reader.STATUS in check.read_by}
 _URGENCY: Final = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What the check of this name found, and `since` when, where a worker has noticed it.
+    """What the check of this name found, and `since` when, as far as the state or a worker knows it.
 
     `is_live`: the snapshot shows it; else it is what a worker, or the process itself, found last.
     """
@@ -66,7 +69,7 @@ class Issue:
 
     @property
     def code(self) -> str:
-        return self.outcome.code or (self.check.code if self.check is not None and self.is_live else "check")
+        return self.outcome.code or (self.check.code if self.check is not None else "check")
 
     @property
     def line(self) -> str:
@@ -76,13 +79,11 @@ class Issue:
         return self._finding() if check is not None else f"check {self.name}: {self._finding()}"
 
     def text(self, words: Mapping[str, str]) -> str:
-        """The issue in the language of the reader; `words` for the placeholders that the details do not fill."""
+        """The cause in the language of the reader; `words` for the placeholders that the details do not fill."""
         check = self.check
         if check is None:
-            return _("Check “%(check)s”: %(finding)s") % {"check": self.name, "finding": self._finding()}
-        known = Words(self.outcome.subject, self.outcome.details)
-        for name, word in words.items():
-            known.setdefault(name, word)
+            return self._finding()
+        known = words_of(self.outcome.subject, {**self.outcome.now, **words, **(self.outcome.details or {})})
         return (str((self.is_live and check.now) or check.finding) % known).strip()
 
     def _finding(self) -> str:
@@ -91,21 +92,66 @@ class Issue:
 
 def current_issues(snapshot: Snapshot, results: CheckResults) -> list[Issue]:
     """Issues that are not muted, most urgent first: what the snapshot shows, else kept results. Raises database errors."""
-    found: list[Issue] = []
-    answered: set[tuple[str, str]] = set()
-    since = {(each.name, each.subject): each.since for each in results.failing}
-    for check in CHECKS.values():
-        if check.probe is None or Reader.STATUS not in check.read_by:
-            continue
-        for outcome in check.probe(snapshot):
-            key = check.name, fitting_subject(outcome.subject)
-            answered.add(key)
-            if outcome.details is not None and key not in results.muted:
-                found.append(Issue(check.name, outcome, since.get(key), is_live=True))
-    all_seen = {check.name for check in CHECKS.values() if check.covers_all and Reader.STATUS in check.read_by}
-    kept = (each for each in results.failing if each.name not in all_seen and (each.name, each.subject) not in answered)
-    found += [Issue(each.name, ProbeOutcome(each.subject, each.details), each.since) for each in kept]
+    snapshot.checked_at = results.checked_at
+    live = _answers(snapshot)
+    known = {(each.name, each.subject): each for each in results.failing}
+    found = []
+    for key, outcome in live.items():
+        if outcome.details is not None and not outcome.is_explained and key not in results.muted:
+            before = known.get(key)
+            details = {**_details(before), **outcome.details}
+            found.append(Issue(key[0], replace(outcome, details=details), before.since if before else outcome.since, is_live=True))
+    kept = (each for each in results.failing if each.name not in _ALL_SEEN and (each.name, each.subject) not in live)
+    found += [Issue(each.name, _kept(each), each.since) for each in kept if not _is_over(each, snapshot)]
     return sorted(found, key=lambda issue: _URGENCY.index(issue.severity))
+
+
+def _answers(snapshot: Snapshot) -> dict[tuple[str, str], ProbeOutcome]:
+    """What the snapshot itself answers, by check and subject, in the order of the checks."""
+    asked = (check for check in CHECKS.values() if check.probe is not None and Reader.STATUS in check.read_by)
+    return {(check.name, fitting_subject(each.subject)): each for check in asked for each in check.probe(snapshot)}  # type: ignore[misc]
+
+
+def _kept(result: CheckResult) -> ProbeOutcome:
+    is_of_queue = result.name in (PURGING.name, GROWING.name)
+    return ProbeOutcome(result.subject, _details(result), queue=result.subject if is_of_queue else "")
+
+
+def _details(result: CheckResult | None) -> dict[str, Any]:
+    return result.details if result is not None and isinstance(result.details, dict) else {}
+
+
+def _is_over(result: CheckResult, snapshot: Snapshot) -> bool:
+    """Whether the snapshot shows a cause that no worker has seen yet."""
+    return result.name == GROWING.name and is_growth_explained(snapshot, result.subject)
+
+
+def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[CheckResult]:
+    """The kept results as they stand now: what the snapshot answers itself takes their place. Raises database errors.
+
+    Results that no worker has written are not saved: they have no key.
+    """
+    snapshot.checked_at = last_run(results)
+    live = _answers(snapshot)
+    failing = {key: each for key, each in live.items() if each.details is not None and not each.is_explained}
+    failing_names = {name for name, _subject in failing}
+    rows = {(each.name, each.subject): each for each in results}
+    for (name, subject), row in list(rows.items()):
+        is_asked = name in CHECKS and Reader.STATUS in CHECKS[name].read_by
+        is_answered = is_asked and ((name, subject) in live or name in _ALL_SEEN or not subject)
+        if (name, subject) in failing:
+            row.since = row.since if row.failing else failing[name, subject].since or snapshot.now
+            row.details, row.failing = dict(failing[name, subject].details or {}), True
+        elif is_answered and (row.failing or (not subject and name in failing_names)):
+            del rows[name, subject]
+        if is_answered:
+            row.checked_at = snapshot.now
+    for (name, subject), each in failing.items():
+        if (name, subject) not in rows:
+            row = CheckResult(name=name, subject=subject, failing=True, details=dict(each.details or {}))
+            row.since, row.checked_at, row.every_seconds = each.since or snapshot.now, snapshot.now, CHECKS[name].every_seconds
+            rows[name, subject] = row
+    return [each for each in rows.values() if not each.failing or not _is_over(each, snapshot)]
 
 
 class Level(enum.IntEnum):
@@ -221,9 +267,9 @@ def read_health(
 ) -> Health:
     """Check all queues and endpoints of the settings, or the named ones. Takes nothing, writes nothing, locks nothing.
 
-    As many statements as `read_status`, one for the minimums of instances, two for the results of checks, and one where messages
-    are in error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for settings without endpoints, and for an
-    unknown name.
+    As many statements as `read_status`, one for the minimums of instances, two for the results of checks, one for the failed
+    messages, and one where messages are in error queues. Raises ConnectionLost; ConfigurationError for wrong settings, for settings
+    without endpoints, and for an unknown name.
     """
     settings = settings or get_settings()
     limits = limits or Limits()
@@ -234,14 +280,15 @@ def read_health(
             settings.endpoint(name)  # raises, with the nearest name
     status = read_status(settings, limit=limits.counted_to, others=bool(queues))
     scope = _scope(settings, status, queues, endpoints)
-    snapshot = Snapshot(settings, status.managed_now or status.taken_at, status=status, minimums=read_minimums())
+    results, now = _results()
+    snapshot = Snapshot(settings, status.managed_now or now or status.taken_at, status=status, minimums=read_minimums())
     # What is held against a limit is not checked besides.
     limited = {
         *([FAILURES.name] if limits.failed else ()),
         *([MOVER.name] if limits.overdue else ()),
         *([MINIMUMS.name, RECEIVERS.name] if limits.instances else ()),
     }
-    issues = [each for each in current_issues(snapshot, _results()) if each.name not in limited and scope.covers(each)]
+    issues = [each for each in current_issues(snapshot, results) if each.name not in limited and scope.covers(each)]
     found = [*_of_queues(scope, limits), *_of_failures(snapshot, scope, limits), *_of_endpoints(snapshot, scope, limits)]
     findings = [*map(_finding, issues), *(each for each in found if isinstance(each, HealthFinding))]
     measures = tuple(each for each in found if isinstance(each, Measure))
@@ -254,15 +301,13 @@ def _finding(issue: Issue) -> HealthFinding:
     return HealthFinding(_LEVELS[issue.severity], issue.code, subject, issue.line)
 
 
-def _results() -> CheckResults:
+def _results() -> tuple[CheckResults, datetime | None]:
+    """The results, and the clock of their database; nothing before `migrate`."""
     alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the results of checks"):
-            return read_results(alias, database_now(alias))
-    except ConnectionLost:
-        raise
-    except DatabaseError:
-        return CheckResults()  # before `migrate` there is no table of results
+    with optional_read(alias, "read the results of checks"):
+        now = database_now(alias)
+        return read_results(alias, now), now
+    return CheckResults(), None
 
 
 def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints: Sequence[str]) -> _Scope:

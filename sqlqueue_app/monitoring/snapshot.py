@@ -6,26 +6,29 @@ samples, which are written anyway, and read no queue table.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
-from django.db.models import Count, Min, QuerySet
+from django.db.models import Avg, Count, IntegerField, Min, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
 
 from sqlqueue_app.conf import Settings
-from sqlqueue_app.models import EndpointExpectation, FailedMessage, FailureStatus, QueueSample
+from sqlqueue_app.models import EndpointExpectation, FailedMessage, FailureGroup, FailureStatus, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import DelayedStatus
 from sqlqueue_app.status.in_doubt import InDoubt
-from sqlqueue_app.status.instances import InstanceStatus, read_instances, receives
+from sqlqueue_app.status.instances import InstanceStatus, is_received, read_instances, works_on
 from sqlqueue_app.status.overview import Status, callback_queues
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueProblem, QueueStatus, known_queues
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, Resolution
 from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
 from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.installation import DELAYED_SUFFIX
+from sqlqueue_app.tables.rows import cut_text
 from sqlqueue_app.tables.two_phase import PreparedBranch
 
 RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
@@ -33,6 +36,27 @@ RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
 RECENT: Final = timedelta(seconds=60)
 LEAST_SAMPLES: Final = 4
 MINUTES: Final = RESOLUTIONS[1]
+GROWTH_PERIOD: Final = timedelta(minutes=9)
+LEAST_GROWTH: Final = 100
+# As the pages of failed messages.
+FAILURES_COUNTED: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """The failed messages that wait for a decision, what the newest is in words, and since when there are any."""
+
+    count: int = 0
+    exact: bool = True
+    newest: str = ""
+    since: datetime | None = None
+
+
+class _CountOf(Subquery):
+    """How many rows another query has."""
+
+    template = "(SELECT COUNT(*) FROM (%(subquery)s) counted)"
+    output_field = IntegerField()
 
 
 class Snapshot:
@@ -60,6 +84,8 @@ class Snapshot:
         self._in_doubt = in_doubt
         if minimums is not None:
             self.minimums = minimums
+        self.checked_at: datetime | None = None
+        """When a worker last ran checks, as far as that is known."""
 
     @cached_property
     def _registry(self) -> tuple[Sequence[InstanceStatus], QueueProblem | None]:
@@ -78,13 +104,72 @@ class Snapshot:
         return self._registry[1]
 
     @cached_property
+    def processes(self) -> Mapping[tuple[str, int], Sequence[InstanceStatus]]:
+        """The instances of each process, by machine and process id: one may run several endpoints."""
+        found: defaultdict[tuple[str, int], list[InstanceStatus]] = defaultdict(list)
+        for each in self.instances:
+            found[each.host, each.pid].append(each)
+        return found
+
+    @cached_property
+    def lost(self) -> frozenset[str]:
+        """The endpoints of which a process is dead and not replaced: that is the cause of what else is wrong with them."""
+        return frozenset(each.endpoint for each in self.instances if each.is_lost)
+
+    @cached_property
+    def paused(self) -> Mapping[str, InstanceStatus]:
+        """The endpoints all of whose workers are asked to pause, with the one that was the last to be."""
+        found: dict[str, InstanceStatus] = {}
+        for name in dict.fromkeys(each.endpoint for each in self.instances):
+            workers = [each for each in self.instances if each.endpoint == name and each.alive and each.is_worker]
+            if workers and all(each.paused for each in workers):
+                found[name] = max(workers, key=lambda each: each.asked_to_pause_at or self.now)
+        return found
+
+    @property
+    def is_unmanned(self) -> bool:
+        """Whether no worker is alive at all."""
+        return not any(each.alive and each.is_worker for each in self.instances)
+
+    @property
+    def is_unmanned_elsewhere(self) -> bool:
+        """Whether no worker is alive, and an alert about an endpoint says so: that is the cause of what workers leave undone."""
+        below = any(map(self.is_below_minimum, self.minimums))
+        return self.is_unmanned and (bool(self.lost) or below or bool(self.unreceived))
+
+    @cached_property
+    def unreceived(self) -> Mapping[KnownQueue, int]:
+        """The queues with messages from which no live process receives."""
+        if self.registry_problem is not None:
+            return {}
+        return {queue: count for queue, count in self.waiting.items() if count and not is_received(queue, self.instances)}
+
+    def is_below_minimum(self, endpoint: str) -> bool:
+        """Whether fewer processes than operators expect are there for the endpoint."""
+        return self.registry_problem is None and self.workers(endpoint) < self.minimums.get(endpoint, 0)
+
+    def queues_of(self, endpoint: str) -> list[KnownQueue]:
+        """The main queue and the satellites of the endpoint that could be counted."""
+        return [queue for queue in self.waiting if endpoint in queue.endpoints]
+
+    def waiting_since(self, queues: Sequence[KnownQueue]) -> datetime | None:
+        """Since when the first message waits that no process receives, as far as the headers say."""
+        looks = () if self.status is None else self.status.queues
+        heads = [each.head_age for each in looks if each.queue in queues and each.queue in self.unreceived]
+        return min((self.now - head.age for head in heads if head is not None and head.age is not None), default=None)
+
+    def left_alone(self, endpoint: str) -> int:
+        """How many messages of the endpoint wait that no live process receives."""
+        return sum(self.unreceived.get(queue, 0) for queue in self.queues_of(endpoint))
+
+    @cached_property
     def minimums(self) -> Mapping[str, int]:
         """How many live processes operators expect at least, by endpoint."""
         return dict(EndpointExpectation.objects.using(self._alias).values_list("endpoint", "minimum"))
 
     def workers(self, endpoint: str) -> int:
-        """How many live processes receive from the main queue of the endpoint."""
-        return sum(1 for each in self.instances if each.endpoint == endpoint and receives(each, endpoint))
+        """How many live processes are there for the main queue of the endpoint, paused or not."""
+        return sum(1 for each in self.instances if each.endpoint == endpoint and works_on(each, endpoint))
 
     @cached_property
     def known_queues(self) -> Sequence[KnownQueue]:
@@ -96,12 +181,65 @@ class Snapshot:
 
     @cached_property
     def waiting(self) -> Mapping[KnownQueue, int]:
-        """How many messages wait in the main queues and satellites that workers run; of samples, the least of the last minute."""
+        """How many messages wait in the main queues and satellites; of samples, the least of the last minute."""
         if self.status is not None:
             counted = {each.queue: each.depth.waiting for each in self.status.queues if each.depth is not None}
         else:
             counted = {each: self._recent[each.name][0] for each in self.known_queues if each.name in self._recent}
-        return {queue: waiting for queue, waiting in counted.items() if self.is_run_by_workers(queue)}
+        return {queue: waiting for queue, waiting in counted.items() if queue.kind in RECEIVED}
+
+    @cached_property
+    def growth(self) -> Mapping[str, int]:
+        """By how many messages the queues grew that have grown steadily for ten minutes. One statement; nothing with a status.
+
+        The means of three times of three minutes each rise, the queue is longer now than in the second of them, and by 100
+        messages and a tenth longer than in the first.
+        """
+        if self.status is not None:
+            return {}
+        end, third = MINUTES.begin_of(self.now) - timedelta(minutes=1), GROWTH_PERIOD / 3
+        means: dict[str, Any] = {}
+        for number in range(3):
+            begin = end - GROWTH_PERIOD + number * third
+            within = Q(taken_at__gte=begin, taken_at__lt=begin + third)
+            means |= {f"mean_{number}": Avg("waiting", filter=within), f"count_{number}": Count("pk", filter=within)}
+        now = {queue.name: count for queue, count in self.waiting.items()}
+        samples = QueueSample.objects.using(self._alias).filter(seconds=MINUTES.seconds, queue__in=list(now))
+        found: dict[str, int] = {}
+        rows = samples.filter(taken_at__gte=end - GROWTH_PERIOD, taken_at__lt=end).order_by().values("queue").annotate(**means)
+        for row in rows:
+            if min(row[f"count_{number}"] for number in range(3)) < 2:
+                continue
+            first, second, last, count = float(row["mean_0"]), float(row["mean_1"]), float(row["mean_2"]), now[row["queue"]]
+            if first < second < last and count > second and count - first >= max(LEAST_GROWTH, first / 10):
+                found[row["queue"]] = round(count - first)
+        return found
+
+    @cached_property
+    def failures(self) -> Failures:
+        """The failed messages that wait for a decision: of the index, or of the error queues where no worker keeps that."""
+        found = self.indexed_failures
+        if self.is_unmanned and self.settings.error_queue_owner == "sqlqueue":
+            waiting = sum(count for _queue, count in self.failed)
+            found = replace(found, count=waiting) if waiting > found.count else found
+        return found
+
+    @cached_property
+    def indexed_failures(self) -> Failures:
+        """One statement: the first and the last one, each with the number of all."""
+        of_index = FailedMessage.objects.using(self._alias)
+        unresolved = of_index.filter(status=FailureStatus.UNRESOLVED)
+        first, last = (Subquery(unresolved.order_by(by).values("pk")[:1]) for by in ("failed_at", "-failed_at"))
+        title = FailureGroup.objects.using(self._alias).filter(pk=OuterRef("exception_group")).values("title")[:1]
+        counted = _CountOf(unresolved.order_by()[: FAILURES_COUNTED + 1].values("pk"))
+        found = of_index.filter(Q(pk=first) | Q(pk=last)).annotate(title=Subquery(title), count=counted)
+        with optional_read(self._alias, "count the failed messages"):
+            rows = list(found.order_by("failed_at").values("failed_at", "title", "exception_type", "count"))
+            if rows:
+                newest, count = rows[-1], rows[0]["count"]
+                text = cut_text(newest["title"] or newest["exception_type"], 200)
+                return Failures(min(count, FAILURES_COUNTED), count <= FAILURES_COUNTED, text, rows[0]["failed_at"])
+        return Failures()
 
     @cached_property
     def overdue(self) -> Mapping[str, int]:

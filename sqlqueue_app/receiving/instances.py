@@ -98,7 +98,7 @@ class InstanceLease:
 
 def register_instance(endpoint: EndpointSettings, *, alias: str, concurrency: int) -> InstanceLease:
     """Register this process as an instance of the endpoint, without a callback queue."""
-    fields = _this_process(endpoint.name, instance_name(endpoint), concurrency, alias)
+    fields = _this_process(endpoint.name, instance_name(endpoint), concurrency)
     return InstanceLease(alias, Instance.objects.using(alias).create(**fields).pk, endpoint.name, None)
 
 
@@ -142,18 +142,18 @@ def lease_instance(
 
 def claim_callback_queue(queue: str, *, alias: str, endpoint: str, name: str, concurrency: int = 0) -> InstanceLease | None:
     """Lease a callback queue, to use it or so that no process takes it while it is removed; None if a live one has it."""
-    row_id = _take(queue, alias, _this_process(endpoint, name, concurrency, alias))
+    row_id = _take(queue, alias, _this_process(endpoint, name, concurrency))
     return None if row_id is None else InstanceLease(alias, row_id, endpoint, queue)
 
 
-def _this_process(endpoint: str, name: str, concurrency: int, alias: str) -> dict[str, object]:
+def _this_process(endpoint: str, name: str, concurrency: int) -> dict[str, object]:
     """The row of this process, which may take the place of that of a process that is gone."""
     return {
         "endpoint": endpoint,
         "name": name,
         "host": _host(),
         "pid": os.getpid(),
-        "process_identity": _identity(os.getpid()) if connections[alias].vendor == "sqlite" else None,
+        "process_identity": _identity(os.getpid()),
         "started_at": Now(),
         "heartbeat_at": Now(),
         "threads": {},
@@ -161,6 +161,7 @@ def _this_process(endpoint: str, name: str, concurrency: int, alias: str) -> dic
         "concurrency": concurrency,
         "paused": False,
         "paused_since": None,
+        "paused_by": "",
         "asked_at": None,
         "version": __version__,
     }
@@ -190,9 +191,29 @@ def is_dead(instance: Instance, now: datetime) -> bool:
     silent = now - instance.heartbeat_at
     if silent <= timedelta(seconds=DEAD_AFTER_SECONDS):
         return False
-    if instance.process_identity is None or silent > timedelta(seconds=get_settings().instance_expiry_seconds):
+    is_asked = instance.process_identity is not None and connections[instance._state.db or managed_alias()].vendor == "sqlite"
+    if not is_asked or silent > timedelta(seconds=get_settings().instance_expiry_seconds):
         return True
     return instance.process_identity != _identity(instance.pid)
+
+
+def is_gone(instance: Instance, now: datetime) -> bool:
+    """Whether the row counts for nothing any more: silent for INSTANCE_EXPIRY, or of an ended process that only awaited replies.
+
+    Nobody misses the latter, such as a web process: it leaves no row behind when it ends in order, but may end without Python's
+    exit hooks. On this machine that is seen at once, else when it is dead.
+    """
+    if now - instance.heartbeat_at > timedelta(seconds=get_settings().instance_expiry_seconds):
+        return True
+    if not instance.callback_queue or not isinstance(instance.threads, dict) or {*instance.threads} != {instance.callback_queue}:
+        return False
+    return is_dead(instance, now) or _has_ended_here(instance)
+
+
+def _has_ended_here(instance: Instance) -> bool:
+    here, known = _identity(os.getpid()), instance.process_identity
+    is_of_here = here is not None and known is not None and here.split()[:2] == known.split()[:2]
+    return is_of_here and known != _identity(instance.pid)
 
 
 def _identity(pid: int) -> str | None:
@@ -215,27 +236,36 @@ def dead_instances(alias: str) -> QuerySet[Instance]:
     return Instance.objects.using(alias).filter(heartbeat_at__lt=_dead_before())
 
 
-def forget_expired(seconds: float) -> int:
-    """Delete the rows of processes that were not heard of for so long; how many. What is locked is left to the next time."""
+def gone_instances(alias: str) -> list[Instance]:
+    """The rows that count for nothing any more. One statement."""
+    return [each for each in Instance.objects.using(alias).annotate(database_now=Now()) if is_gone(each, each.database_now)]
+
+
+def forget_gone() -> int:
+    """Delete the rows that count for nothing any more; how many. What is locked is left to the next time."""
     alias = managed_alias()
     with (
         suppress(TransientError),
         database_errors(dialect_of_connection(connection_of(alias)), "delete the rows of dead instances"),
     ):
-        expired = Instance.objects.using(alias).filter(heartbeat_at__lt=Now() - timedelta(seconds=seconds))
         # Mostly there is none, and on SQLite a DELETE would wait for a handler that is at work.
-        if (found := list(expired)) and expired.filter(pk__in=[each.pk for each in found]).delete()[0]:
-            for each in found:
-                logger.warning(
-                    "process %s of %s on %s has not been heard of for %g s and is forgotten",
-                    each.pid,
-                    each.endpoint,
-                    each.host,
-                    seconds,
-                    extra={"event": "instance_expired", "endpoint": each.endpoint},
-                )
-            return len(found)
+        found = [each for each in gone_instances(alias) if _same(alias, each).delete()[0]]
+        for each in found:
+            logger.warning(
+                "process %s of %s on %s has ended without signing off and is forgotten: last heartbeat at %s",
+                each.pid,
+                each.endpoint,
+                each.host,
+                each.heartbeat_at.isoformat(timespec="seconds"),
+                extra={"event": "instance_expired", "endpoint": each.endpoint},
+            )
+        return len(found)
     return 0
+
+
+def _same(alias: str, instance: Instance) -> QuerySet[Instance]:
+    """The row, unless its process was heard of meanwhile."""
+    return Instance.objects.using(alias).filter(pk=instance.pk, heartbeat_at__lte=instance.heartbeat_at, pid=instance.pid)
 
 
 def _dead_before() -> object:

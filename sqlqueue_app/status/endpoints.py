@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import CharField, Count, Max, QuerySet, Sum, Value
+from django.db.models import CharField, Count, Max, Min, QuerySet, Sum, Value
 from django.db.models.functions import Cast
 
 from sqlqueue_app.conf import Settings
@@ -18,7 +18,7 @@ from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.status.instances import InstanceStatus, read_instances, receives
+from sqlqueue_app.status.instances import InstanceStatus, read_instances, works_on
 from sqlqueue_app.status.queues import QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
 from sqlqueue_app.tables.connections import database_now, optional_read
@@ -46,7 +46,7 @@ class EndpointStatus:
     @property
     def is_below_minimum(self) -> bool:
         """Whether fewer live processes receive from its main queue than operators expect."""
-        return sum(receives(each, self.name) for each in self.instances) < self.minimum
+        return sum(works_on(each, self.name) for each in self.instances) < self.minimum
 
     @property
     def depth(self) -> Depth | None:
@@ -192,17 +192,27 @@ def recent_measures(alias: str, now: datetime) -> dict[str, Measured]:
 
 
 def measures_by_type_and_instance(
-    alias: str, endpoint: str, period: timedelta, now: datetime
+    alias: str, endpoint: str, period: timedelta, now: datetime, started: Mapping[str, datetime]
 ) -> tuple[dict[str, Measured], dict[str, Measured]]:
-    """What an endpoint did in the period before `now`, by message type and by instance, the busiest first. One statement."""
+    """What an endpoint did in the period before `now`, by message type and by instance, the busiest first. One statement.
+
+    `started`: when the registered instances started. An instance younger than the period has measures as long as its life; those of
+    types are as long as the life of the oldest.
+    """
     samples = _samples(alias, endpoint, resolution_of(period), now - period, now)
+    rows = list(_summed(samples.values("message_type", "instance")).annotate(first=Min("taken_at")))
+    begins = dict(started)
+    for row in rows:
+        begins[row["instance"]] = min(row.pop("first"), begins.get(row["instance"], now))
+    lengths = {name: max(float(FINEST.seconds), (now - max(begin, now - period)).total_seconds()) for name, begin in begins.items()}
+    longest = max(lengths.values(), default=0.0)
     by_type: dict[str, Measured] = {}
     by_instance: dict[str, Measured] = {}
-    for row in _summed(samples.values("message_type", "instance")):
+    for row in rows:
         message_type, instance = row.pop("message_type"), row.pop("instance")
-        measured = Measured(period.total_seconds(), **row)
-        by_type[message_type] = _both(by_type.get(message_type), measured)
-        by_instance[instance] = _both(by_instance.get(instance), measured)
+        of_instance = Measured(lengths[instance], **row)
+        by_type[message_type] = _both(by_type.get(message_type), replace(of_instance, length=longest))
+        by_instance[instance] = _both(by_instance.get(instance), of_instance)
     return _busiest_first(by_type), _busiest_first(by_instance)
 
 

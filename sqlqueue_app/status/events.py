@@ -39,6 +39,8 @@ class EventKind(enum.StrEnum):
     INSTANCE_GONE = "instance_gone"
     ENDPOINT_BELOW = "endpoint_below_minimum"
     ENDPOINT_ENOUGH = "endpoint_above_minimum"
+    ENDPOINT_PAUSED = "endpoint_paused"
+    ENDPOINT_RESUMED = "endpoint_resumed"
     SCHEDULE_FAILED = "schedule_failed"
     SCHEDULE_SENDS = "schedule_sends"
     CHECK_FAILED = "check_failed"
@@ -115,6 +117,12 @@ CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
     EventKind.ENDPOINT_BELOW: KindOfEvent(Severity.ERROR, _("endpoint below its minimum"), _FINDING, About.ENDPOINT),
     EventKind.ENDPOINT_ENOUGH: KindOfEvent(
         Severity.INFO, _("endpoint has its minimum again"), _("%(subject)s has enough live instances again."), About.ENDPOINT
+    ),
+    EventKind.ENDPOINT_PAUSED: KindOfEvent(
+        Severity.WARNING, _("endpoint paused"), _("%(by)s paused %(subject)s; processes: %(processes)s."), About.ENDPOINT
+    ),
+    EventKind.ENDPOINT_RESUMED: KindOfEvent(
+        Severity.INFO, _("endpoint resumed"), _("%(by)s resumed %(subject)s; processes: %(processes)s."), About.ENDPOINT
     ),
     EventKind.SCHEDULE_FAILED: KindOfEvent(Severity.ERROR, _("recurring message not sent"), _FINDING, About.SCHEDULE),
     EventKind.SCHEDULE_SENDS: KindOfEvent(

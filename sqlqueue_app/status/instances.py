@@ -24,7 +24,7 @@ from sqlqueue_app.messages.errors import (
     TransientError,
 )
 from sqlqueue_app.models import CallbackQueue, Instance
-from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, managed_alias
+from sqlqueue_app.receiving.instances import claim_callback_queue, dead_instances, is_dead, is_gone, managed_alias
 from sqlqueue_app.status.queues import (
     MIGRATE_COMMAND,
     KnownQueue,
@@ -72,10 +72,22 @@ class InstanceStatus:
     busy: Mapping[str, int] = field(default_factory=dict)
     paused: bool = False
     paused_since: datetime | None = None
+    paused_by: str = ""
+    asked_at: datetime | None = None
+    heartbeat_at: datetime | None = None
     id: int = 0
     asked_ago: timedelta | None = None
     replaced: bool = False
     """Whether it is dead and another process of its endpoint has started since, one for each that is dead."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has ended without signing off, and none has taken its place."""
+        return not self.alive and not self.replaced
+
+    @property
+    def asked_to_pause_at(self) -> datetime | None:
+        return self.paused_since or self.asked_at
 
     @property
     def live_threads(self) -> int:
@@ -85,6 +97,11 @@ class InstanceStatus:
     def busy_threads(self) -> int:
         """How many of them handle a message."""
         return sum(self.busy.values())
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it is there for more than the replies of its callback queue, or has not reported its threads yet."""
+        return set(self.threads) != {self.callback_queue}
 
     @property
     def works_for_all(self) -> bool:
@@ -105,9 +122,17 @@ def state_of(*, alive: bool, paused: bool, followed: bool) -> InstanceState:
     return InstanceState.RESUMING if followed else InstanceState.ALIVE
 
 
-def receives(instance: InstanceStatus, queue: str) -> bool:
-    """Whether a live process has threads on the queue of this literal name; one that has just started has not reported its own."""
+def works_on(instance: InstanceStatus, queue: str) -> bool:
+    """Whether a live process is there for the queue of this literal name; one that has just started has no threads to tell of."""
     return instance.alive and (queue in instance.threads or not instance.threads)
+
+
+def receives(instance: InstanceStatus, queue: str) -> bool:
+    """Whether a live process receives from the queue: one that is asked to pause does as long as it has threads there.
+
+    Without a pause no thread is normal: in the model `monitor` an idle queue is only looked at.
+    """
+    return works_on(instance, queue) and (instance.threads.get(queue, 0) > 0 or not instance.paused)
 
 
 def is_received(queue: KnownQueue, instances: Iterable[InstanceStatus]) -> bool:
@@ -121,8 +146,11 @@ def threads_on(queue: str, instances: Iterable[InstanceStatus]) -> int | None:
     return sum(counts) if counts else None
 
 
-def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance | CallbackQueue], QueueProblem | None]:
-    """The instances, their rows and those of callback queues, and what is wrong if they cannot be read. Raises ConnectionLost."""
+def read_instances(*, gone: bool = False) -> tuple[tuple[InstanceStatus, ...], list[Instance | CallbackQueue], QueueProblem | None]:
+    """The instances, their rows and those of callback queues, and what is wrong if they cannot be read. Raises ConnectionLost.
+
+    With `gone` also those whose rows count for nothing any more, and wait to be deleted.
+    """
     alias = managed_alias()
     try:
         with guarded_read(alias, "read the registered instances"):
@@ -133,7 +161,8 @@ def read_instances() -> tuple[tuple[InstanceStatus, ...], list[Instance | Callba
     except DatabaseError as error:
         command = "" if isinstance(error, PermissionDenied) else MIGRATE_COMMAND
         return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
-    return _with_replaced([_status(row, row.database_now) for row in rows], rows), [*rows, *held], None
+    shown = [row for row in rows if gone or not is_gone(row, row.database_now)]
+    return _with_replaced([_status(row, row.database_now) for row in shown], shown), [*rows, *held], None
 
 
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:
@@ -154,10 +183,13 @@ def clock_of_rows(rows: Iterable[Instance | CallbackQueue]) -> datetime | None:
     first: Any = next(iter(rows), None)
     if first is None:
         return None
-    now: datetime = first.database_now
+    return _aware(first.database_now).replace(microsecond=0)
+
+
+def _aware(instant: datetime) -> datetime:
     # Without USE_TZ Django gives instants in its own time zone.
-    aware = timezone.make_aware(now, timezone.get_default_timezone()) if timezone.is_naive(now) else now
-    return aware.astimezone(UTC).replace(microsecond=0)
+    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+    return aware.astimezone(UTC)
 
 
 def _status(row: Instance, now: datetime) -> InstanceStatus:
@@ -176,6 +208,9 @@ def _status(row: Instance, now: datetime) -> InstanceStatus:
         busy=_counts(row.busy),
         paused=row.paused,
         paused_since=row.paused_since,
+        paused_by=row.paused_by,
+        asked_at=_aware(row.asked_at) if row.asked_at is not None else None,
+        heartbeat_at=_aware(row.heartbeat_at),
         id=row.pk,
         asked_ago=now - row.asked_at if row.asked_at is not None and row.asked_at > row.heartbeat_at else None,
     )
@@ -216,7 +251,7 @@ def gone_callback_queues(settings: Settings, older_than: timedelta = timedelta()
     A queue is gone with the process that leased it last. Where no process of an instance name lives any more, on another machine
     than this one, the rest of its pool is gone too. Other queues of the settings, and tables that are no queues, are left out.
     """
-    instances, rows, problem = read_instances()
+    instances, rows, problem = read_instances(gone=True)
     if problem is not None:
         raise DatabaseError(f"the instances cannot be read: {problem.text}")
     book = address_book_of(settings)

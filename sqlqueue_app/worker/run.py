@@ -38,7 +38,7 @@ from sqlqueue_app.receiving.background import BackgroundJob, Worker
 from sqlqueue_app.receiving.delayed import DelayedMover, due_messages_of
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint, ReceivingQueue, endpoints_of
 from sqlqueue_app.receiving.in_flight import InFlightRegistry
-from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, forget_expired, managed_alias, register_instance
+from sqlqueue_app.receiving.instances import Heartbeat, InstanceLease, claim, forget_gone, managed_alias, register_instance
 from sqlqueue_app.receiving.receiver import OUTAGE_CAP_SECONDS, OUTAGE_FIRST_SECONDS, Receiver
 from sqlqueue_app.receiving.reply_listeners import WorkerReplyListeners
 from sqlqueue_app.receiving.waiting import EmptyQueues, PartOfStop, StopSignal, listening
@@ -130,7 +130,7 @@ def _jobs_for_all(
     handled_by = {name: each.name for each in reversed(endpoints) for name in each.handlers.message_types}
     recurring = [Schedules(settings, endpoints[0].name, handled_by=handled_by).job()] if settings.schedules else []
     old = BackgroundJob("old callback queues", 600.0, partial(drop_old_callback_queues, settings))
-    expired = BackgroundJob("expired instances", 20.0, partial(forget_expired, settings.instance_expiry_seconds))
+    expired = BackgroundJob("expired instances", 20.0, forget_gone)
     of_all = [Sampling(settings).job(), FailureIndexing(settings).job(), bulk_operations_job(settings, stop), old, expired]
     in_scope = any(each.mode is TransactionMode.TRANSACTION_SCOPE for each in endpoints)
     in_doubt = InDoubt(settings.database)

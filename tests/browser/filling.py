@@ -44,7 +44,7 @@ def fill(database: QueueDatabase) -> None:
     nightly = {"CRON": "0 2 * * *", "SEND": "Sales.CloseDay"}
     install(database, SCHEDULES={"nightly": nightly, "a schedule with a long name": {**nightly, "SEND": "Sales.Other"}})
     instance()
-    instance(name="there", host="there", callback_queue="Sales.here-2", silent=timedelta(hours=1))
+    instance(name="there", host="there", callback_queue="Sales.here-2", silent=timedelta(minutes=5))
     table(database, "Sales").send([message(headers=FAILED), row("null", b"\x00"), *(message() for _ in range(30))])
     now = datetime.now(UTC).replace(microsecond=0)
     for number in range(60):

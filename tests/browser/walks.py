@@ -118,7 +118,7 @@ def set_the_scene(database: QueueDatabase) -> Scene:
     Instance.objects.filter(name="here").update(heartbeat_at=now + timedelta(hours=1))
     ids["here"] = Instance.objects.get(name="here").pk
     ids["paused"] = instance(name="paused", pid=1, callback_queue=None, silent=-timedelta(hours=1), paused=True).pk
-    ids["dead"] = instance(name="dead", host="dead", callback_queue=None, silent=timedelta(hours=1)).pk
+    ids["dead"] = instance(name="dead", host="dead", callback_queue=None, silent=timedelta(minutes=5)).pk
     asked = {"kind": "retry", "requested_at": now, "state": OperationState.RUNNING}
     ids["operation"] = Operation.objects.create(id=uuid.uuid4(), **asked).pk
     muted = {"failing": True, "since": now, "checked_at": now, "muted_until": now + timedelta(days=1), "muted_by": "anna"}
@@ -140,40 +140,40 @@ def _schedule(name: str) -> Schedule:
 
 
 FAILURES: Final = (
-    Walk("failedmessage_retry", "failedmessage/{one}/", "Retry", "Done with 1 message.",
+    Walk("failedmessage_retry", "failedmessage/{one}/", "Retry", "1 message sent for retry.",
          lambda scene: scene.status("one") == FailureStatus.RETRY_ISSUED),
-    Walk("failedmessage_retry", "failedmessage/group/{group}/", "Retry", "Done with 2 messages.",
+    Walk("failedmessage_retry", "failedmessage/group/{group}/", "Retry", "2 messages sent for retry.",
          lambda scene: {scene.status("grouped"), scene.status("grouped_too")} == {FailureStatus.RETRY_ISSUED},
          within="#content div.sq-submit"),
-    Walk("failedmessage_retry", "failedmessage/messages/", "Retry", "Done with 2 messages.",
+    Walk("failedmessage_retry", "failedmessage/messages/", "Retry", "2 messages sent for retry.",
          lambda scene: {scene.status("ticked"), scene.status("ticked_too")} == {FailureStatus.RETRY_ISSUED},
          within="#content p.sq-submit", chosen=("ticked", "ticked_too")),
-    Walk("failedmessage_retry", "failedmessage/group/{sample}/", "Retry a sample", "Done with 1 message.",
+    Walk("failedmessage_retry", "failedmessage/group/{sample}/", "Retry a sample", "1 message sent for retry.",
          lambda scene: {scene.status("sampled"), scene.status("left")} == {FailureStatus.RETRY_ISSUED, FailureStatus.UNRESOLVED},
          asks={"sample": "1"}),
-    Walk("failedmessage_note", "failedmessage/group/{sample}/", "Add a note", "The note is written.",
+    Walk("failedmessage_note", "failedmessage/group/{sample}/", "Add a note", "The note is saved.",
          lambda scene: FailureGroup.objects.get(pk=scene.ids["sample"]).note == "look at this", fields={"note": "look at this"}),
     Walk("failedmessage_edit", "failedmessage/{edited}/", "Edit and retry", "The edited message was sent",
          lambda scene: scene.status("edited") == FailureStatus.RESOLVED, fields={"body": '{"changed": true}'}, steps=2),
-    Walk("failedmessage_archive", "failedmessage/{archived}/", "Archive", "Done with 1 message.",
+    Walk("failedmessage_archive", "failedmessage/{archived}/", "Archive", "1 message archived.",
          lambda scene: scene.status("archived") == FailureStatus.ARCHIVED),
-    Walk("failedmessage_archive", "failedmessage/messages/", "Archive", "Done with 2 messages.",
+    Walk("failedmessage_archive", "failedmessage/messages/", "Archive", "2 messages archived.",
          lambda scene: {scene.status("chosen"), scene.status("chosen_too")} == {FailureStatus.ARCHIVED},
          within="#content p.sq-submit", chosen=("chosen", "chosen_too")),
-    Walk("failedmessage_unarchive", "failedmessage/archived/", "Unarchive", "Done with 1 message.",
+    Walk("failedmessage_unarchive", "failedmessage/archived/", "Unarchive", "1 message unarchived.",
          lambda scene: scene.status("back") == FailureStatus.UNRESOLVED, within="#content p.sq-submit", chosen=("back",)),
-    Walk("failedmessage_complete", "failedmessage/pending/", "Mark as resolved", "Done with 1 message.",
+    Walk("failedmessage_complete", "failedmessage/pending/", "Mark as resolved", "1 message marked as resolved.",
          lambda scene: scene.status("pending") == FailureStatus.RESOLVED, within="#content p.sq-submit", chosen=("pending",)),
-    Walk("failedmessage_delete", "failedmessage/{deleted}/", "Delete", "Done with 1 message.",
+    Walk("failedmessage_delete", "failedmessage/{deleted}/", "Delete", "1 message deleted.",
          lambda scene: scene.status("deleted") == FailureStatus.DELETED),
 )  # fmt: skip
 REDIRECTS: Final = (
-    Walk("failedmessage_redirect", "redirect/", "Apply to pending retries", "Done with 1 message.",
+    Walk("failedmessage_redirect", "redirect/", "Apply to pending retries", "1 pending retry redirected.",
          lambda scene: "Sales.Priority" in FailedMessage.objects.get(pk=scene.ids["sent"]).retried_to),
     Walk("redirect_edit", "redirect/", "Change", "go to Sales.here",
          lambda scene: "Sales.here" in Redirect.objects.get().to_address, fields={"to": "Sales.here"}),
     Walk("redirect_remove", "redirect/", "Remove", "The redirect is removed.", lambda scene: not Redirect.objects.exists()),
-    Walk("redirect_make", "redirect/", "Make a redirect", "Retries to Gone",
+    Walk("redirect_make", "redirect/", "Create a redirect", "Retries to Gone",
          lambda scene: "Sales.Priority" in Redirect.objects.get().to_address, fields={"from": "Gone", "to": "Sales.Priority"}),
 )  # fmt: skip
 DELAYED: Final = (
@@ -193,7 +193,7 @@ QUEUES: Final = (
          lambda scene: count(scene.database, "Sales", "RowVersion = 2") == 0, fields={"to": "Sales.Priority"}),
     Walk("queue_purge_expired", "queue/Sales.Priority/", "Purge the expired messages", "2 expired messages were deleted.",
          lambda scene: count(scene.database, "Sales.Priority", "Expires IS NOT NULL") == 0),
-    Walk("queue_move_all", "queue/Sales.Priority/", "Move all messages", "Done with",
+    Walk("queue_move_all", "queue/Sales.Priority/", "Move all messages", "moved.",
          lambda scene: count(scene.database, "Sales.Priority") == 0, fields={"to": "Sales"}),
     Walk("queue_purge", "queue/Sales/", "Purge the queue", "messages were deleted.",
          lambda scene: count(scene.database, "Sales") == 0),
@@ -201,25 +201,25 @@ QUEUES: Final = (
          lambda scene: not table(scene.database, "Sales.here-2").exists()),
 )  # fmt: skip
 ENDPOINTS: Final = (
-    Walk("endpoint_pause_instance", "endpoint/Sales/", "Pause", "1 process was asked.",
+    Walk("endpoint_pause_instance", "endpoint/Sales/", "Pause", "Pause requested for 1 process.",
          lambda scene: scene.row("here").paused, within="tr[data-instance='{here}']"),
-    Walk("endpoint_resume_instance", "endpoint/Sales/", "Resume", "1 process was asked.",
+    Walk("endpoint_resume_instance", "endpoint/Sales/", "Resume", "Resume requested for 1 process.",
          lambda scene: not scene.row("paused").paused, within="tr[data-instance='{paused}']"),
-    Walk("endpoint_concurrency", "endpoint/Sales/", "Concurrency", "1 process was asked.",
+    Walk("endpoint_concurrency", "endpoint/Sales/", "Concurrency", "requested for 1 process.",
          lambda scene: scene.row("here").concurrency == 2, within="tr[data-instance='{here}']", fields={"concurrency": "2"}),
     Walk("endpoint_remove_instance", "endpoint/Sales/", "Remove", "The row of the process was removed.",
          lambda scene: not Instance.objects.filter(pk=scene.ids["dead"]).exists(), within="tr[data-instance='{dead}']"),
-    Walk("endpoint_pause", "endpoint/Sales/", "Pause", "2 processes were asked.",
+    Walk("endpoint_pause", "endpoint/Sales/", "Pause", "Pause requested for 2 processes.",
          lambda scene: scene.row("here").paused and scene.row("paused").paused),
-    Walk("endpoint_resume", "endpoint/Sales/", "Resume", "2 processes were asked.",
+    Walk("endpoint_resume", "endpoint/Sales/", "Resume", "Resume requested for 2 processes.",
          lambda scene: not scene.row("here").paused and not scene.row("paused").paused),
-    Walk("endpoint_minimum", "endpoint/Sales/", "Set the minimum of processes", "are expected: 5.",
+    Walk("endpoint_minimum", "endpoint/Sales/", "Set the minimum of processes", "at least 5 live processes.",
          lambda scene: read_minimums()["Sales"] == 5, fields={"minimum": "5"}),
 )  # fmt: skip
 RUNNING: Final = (
-    Walk("schedule_cancel_run", "schedule/", "Take back the run", "The run of nightly is not asked for any more.",
+    Walk("schedule_cancel_run", "schedule/", "Cancel the run", "The run of nightly is cancelled.",
          lambda scene: _schedule("nightly").run_requested_at is None, within="tr:has-text('nightly')"),
-    Walk("schedule_run", "schedule/", "Run now", "A run of a schedule with a long name was asked for",
+    Walk("schedule_run", "schedule/", "Run now", "A run of a schedule with a long name is requested",
          lambda scene: _schedule("a schedule with a long name").run_requested_at, within="tr:has-text('a long name')"),
     Walk("schedule_disable", "schedule/", "Disable", "a schedule with a long name is disabled.",
          lambda scene: not _schedule("a schedule with a long name").enabled, within="tr:has-text('a long name')"),
@@ -227,7 +227,7 @@ RUNNING: Final = (
          lambda scene: _schedule("theirs").enabled, within="tr:has-text('theirs')"),
     Walk("subscription_unsubscribe", "subscription/", "Unsubscribe", "does not get Sales.OrderPlaced any more.",
          lambda scene: _subscribers(scene) == {"Sales"}, within="#content li:has-text('An.Endpoint')"),
-    Walk("operation_cancel", "operation/{operation}/", "Cancel the operation", "The operation will end before its next batch.",
+    Walk("operation_cancel", "operation/{operation}/", "Cancel the operation", "The operation will stop before its next batch.",
          lambda scene: Operation.objects.get(pk=scene.ids["operation"]).cancel_requested),
     Walk("checkresult_run", "checkresult/", "Run now", "A worker runs it within 20 seconds.",
          lambda scene: not Claim.objects.filter(name=claim_of_custom("payment gateway")).exists(),
@@ -239,9 +239,9 @@ RUNNING: Final = (
          lambda scene: CheckResult.objects.get(pk=scene.ids["muted"]).muted_until is None, within="tr:has-text('muted check')"),
 )  # fmt: skip
 NOTIFICATIONS: Final = (
-    Walk("notificationrule_again", "notificationrule/deliveries/", "Send again", "A worker tries again to send it.",
+    Walk("notificationrule_again", "notificationrule/deliveries/", "Send again", "A worker sends it again.",
          lambda scene: NotificationDelivery.objects.get(pk=scene.ids["given_up"]).state == "waiting",
-         within="tr[data-key='{given_up}']"),
+         within="tr[data-key='notificationdelivery {given_up}']"),
     Walk("notificationrule_edit", "notificationrule/{rule}/", "Change", "The rule is changed.",
          lambda scene: scene.rule().threshold == 7, fields={"threshold": "7"}),
     Walk("notificationrule_secret", "notificationrule/{rule}/", "Replace the secret", "signed with the new secret from now on.",
@@ -255,7 +255,7 @@ NOTIFICATIONS: Final = (
          lambda scene: scene.rule("off").enabled),
     Walk("notificationrule_delete", "notificationrule/{off}/", "Delete", "The rule is deleted.",
          lambda scene: not NotificationRule.objects.filter(pk=scene.ids["off"]).exists()),
-    Walk("notificationrule_make", "notificationrule/", "Make a rule", "The rule is made.",
+    Walk("notificationrule_make", "notificationrule/", "Create a rule", "The rule is created.",
          lambda scene: NotificationRule.objects.get(name="old").threshold == 90,
          fields={"name": "old", "kind": "queue_older", "threshold": "90", "target": "ops@example.com"}),
 )  # fmt: skip

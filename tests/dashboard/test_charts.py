@@ -1,18 +1,45 @@
-"""Lines of charts: what is drawn of few values."""
+"""Charts: what is drawn of few values, units, axes in any zone, the end of the data, the values under the cursor."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlqueue_app.dashboard.charts import Points, Series, line_chart
+import pytest
+from django.utils import timezone, translation
+
+from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart, spark_times, sparkline
+from sqlqueue_app.dashboard.formats import Scale, column, counts, per_second, percents, precise_duration, sizes, times
 
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 STEP = timedelta(minutes=6)
 
 
+def chart(
+    points: Points,
+    *,
+    length: timedelta = HOUR,
+    step: timedelta = STEP,
+    scale: Callable[[Sequence[float]], Scale] = counts,
+    **more: Any,
+) -> Chart:
+    return line_chart("Title", [Series("a", points)], begin=BEGIN, end=BEGIN + length, step=step, scale=scale, **more)
+
+
 def path(points: Points) -> str:
-    (line,) = line_chart("Title", [Series("a", points)], begin=BEGIN, end=BEGIN + timedelta(hours=1), step=STEP, text_of=str).lines
+    (line,) = chart(points).lines
     return line.path
+
+
+def axis(drawn: Chart) -> list[tuple[float, str]]:
+    """Where the times of the horizontal axis are, in parts of the whole."""
+    return [(round(float(label.x) / drawn.width, 2), label.text) for label in drawn.labels[3:]]
+
+
+def every(step: timedelta, count: int, value: float | None = 1.0, begin: datetime = BEGIN) -> list[tuple[datetime, float | None]]:
+    return [(begin + number * step, value) for number in range(count)]
 
 
 def test_values_that_follow_each_other_are_joined() -> None:
@@ -24,3 +51,159 @@ def test_a_value_alone_can_be_seen() -> None:
     assert path([(BEGIN, 0.0), (BEGIN + STEP, None), (BEGIN + 2 * STEP, 5.0)]) == "M-3.0 110.0h6M81.0 55.0h6"
     assert path([(BEGIN, 0.0), (BEGIN + 5 * STEP, 5.0)]) == "M-3.0 110.0h6M207.0 55.0h6"
     assert path([(BEGIN, None)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("most", "scale", "unit", "labels"),
+    [
+        (59, counts, "messages", ["0", "30", "60"]),
+        (1_234_567, counts, "messages", ["0", "1,000,000", "2,000,000"]),
+        (0.7, per_second, "per second", ["0", "0.50", "1"]),
+        (0.013, times, "ms", ["0", "10", "20"]),
+        (5.124, times, "s", ["0", "3", "6"]),
+        (19.0, times, "s", ["0", "10", "20"]),
+        (5_124.0, times, "min", ["0", "50", "100"]),
+        (20_000, times, "h", ["0", "3", "6"]),
+        (33, percents, "%", ["0", "20", "40"]),
+    ],
+)
+def test_an_axis_has_one_unit_and_readable_numbers(
+    most: float, scale: Callable[[Sequence[float]], Scale], unit: str, labels: list[str]
+) -> None:
+    drawn = chart([*every(STEP, 9, 0.0), (BEGIN + 9 * STEP, most)], scale=scale, least_top=1.0 if scale is not times else 0.01)
+    assert drawn.unit == unit
+    assert [label.text for label in drawn.labels[:3]] == labels
+
+
+def test_values_below_zero_have_an_axis_of_their_own() -> None:
+    drawn = chart([(BEGIN, -1.5), (BEGIN + STEP, 3.0)], scale=times, least_top=0.01)
+    assert [label.text for label in drawn.labels[:3]] == ["\N{MINUS SIGN}2", "0", "4"]
+    assert drawn.lines[0].values == "\N{MINUS SIGN}1.5 s|3.0 s"
+
+
+def test_labels_have_room() -> None:
+    """Twelve units are the size of the letters, of which none is wider than eight."""
+    drawn = chart([(BEGIN, 12_345_678_901.0)])
+    left, top, width, height = map(int, drawn.view_box.split())
+    assert -left >= 6 + 8 * len("20,000,000,000") - 8
+    assert width + left >= drawn.width
+    assert (top, height + top) <= (-8, drawn.height + 18)
+
+
+@pytest.mark.parametrize(
+    ("begin", "length", "step", "texts"),
+    [
+        (timedelta(hours=21, minutes=3), 5 * MINUTE, timedelta(seconds=10), [f"21:0{n}" for n in range(3, 9)]),
+        (timedelta(hours=21, minutes=3), HOUR, timedelta(seconds=10), ["21:10", "21:20", "21:30", "21:40", "21:50", "22:00"]),
+        (timedelta(hours=12, seconds=30), DAY, timedelta(minutes=1), ["18:00", "00:00", "06:00", "12:00"]),
+        (timedelta(hours=12), 7 * DAY, HOUR, ["23 Nov", "24 Nov", "25 Nov", "26 Nov", "27 Nov", "28 Nov", "29 Nov"]),
+        (timedelta(), 30 * DAY, timedelta(minutes=10), ["22 Nov", "27 Nov", "2 Dec", "7 Dec", "12 Dec", "17 Dec", "22 Dec"]),
+    ],
+)  # fmt: skip
+def test_times_of_an_axis_are_round_and_each_is_there_once(
+    begin: timedelta, length: timedelta, step: timedelta, texts: list[str]
+) -> None:
+    drawn = line_chart("", [Series("a", [])], begin=BEGIN + begin, end=BEGIN + begin + length, step=step, scale=counts)
+    assert [text for _x, text in axis(drawn)] == texts
+
+
+def test_a_day_is_labelled_once_and_below_its_point() -> None:
+    """As usage by day is drawn in the evening: yesterday, and today so far."""
+    drawn = chart(every(DAY, 2), length=DAY + 21 * HOUR, step=DAY)
+    assert axis(drawn) == [(0.0, "22 Nov"), (round(24 / 45, 2), "23 Nov")]
+    assert drawn.lines[0].path.split("L")[1].split()[0] == f"{420 * 24 / 45:.1f}"
+    assert drawn.times == "2026-11-22|2026-11-23"
+    assert [label for _x, label in axis(chart(every(DAY, 1), length=9 * HOUR, step=DAY))] == ["22 Nov"]
+
+
+def test_times_are_in_the_zone_of_the_page_and_days_in_utc() -> None:
+    with timezone.override("Asia/Kolkata"):
+        drawn = chart(every(STEP, 10))
+        assert axis(drawn)[:2] == [(0.0, "05:30"), (0.17, "05:40")]
+        assert drawn.times.startswith("05:30|05:36|")
+        assert drawn.rows[-1][0] == "05:30"
+        assert spark_times(BEGIN, STEP, 2) == "05:30|05:36"
+        assert chart(every(DAY, 2), length=2 * DAY, step=DAY).times == "2026-11-22|2026-11-23"
+    with timezone.override("America/New_York"):
+        summer = datetime(2026, 11, 1, 4, tzinfo=UTC)
+        drawn = line_chart("", [Series("a", [])], begin=summer, end=summer + DAY, step=STEP, scale=counts)
+        assert axis(drawn) == [
+            (0.0, "00:00"),
+            (round(7 / 24, 2), "06:00"),
+            (round(13 / 24, 2), "12:00"),
+            (round(19 / 24, 2), "18:00"),
+        ]
+
+
+def test_where_the_data_ends_is_seen_and_old_values_are_not_current() -> None:
+    step = timedelta(seconds=10)
+    drawn = chart(every(step, 120, 59.0), step=step)
+    assert drawn.ended == "No samples since 00:19"
+    assert drawn.ended_x == f"{420 * 1190 / 3600:.1f}"
+    assert drawn.lines[0].last == ""
+    assert drawn.summary == ("a: last 59, between 59 and 59, 59 on average.",)
+
+    going_on = chart(every(step, 358, 59.0), step=step)
+    assert (going_on.ended, going_on.ended_x, going_on.lines[0].last) == ("", "", "59")
+    assert going_on.summary == ("a: now 59, between 59 and 59, 59 on average.",)
+    assert chart(every(STEP, 3), source="figures").ended == "No figures since 00:12"
+    assert chart(every(HOUR, 3), step=HOUR, length=5 * DAY).ended == "No samples since 22 Nov 02:00"
+
+
+def test_samples_that_are_rolled_up_late_are_not_missed() -> None:
+    minute = timedelta(minutes=1)
+    newest = HOUR - timedelta(seconds=240)
+    assert chart([(BEGIN, 1.0), (BEGIN + newest, 1.0)], step=minute).ended == ""
+    assert chart([(BEGIN, 1.0), (BEGIN + newest - minute, 1.0)], step=minute).ended == "No samples since 00:55"
+
+
+def test_a_line_without_a_current_value_shows_none() -> None:
+    drawn = line_chart(
+        "", [Series("a", every(STEP, 10)), Series("b", [(BEGIN, 3.0), *every(STEP, 9, None, BEGIN + STEP)])],
+        begin=BEGIN, end=BEGIN + HOUR, step=STEP, scale=times,
+    )  # fmt: skip
+    assert [line.last for line in drawn.lines] == ["1.0 s", "–"]
+    assert drawn.summary[1].startswith("b: last 3.0 s")
+
+
+def test_the_cursor_finds_a_value_at_each_time_and_no_peak_is_left_out() -> None:
+    points = every(timedelta(seconds=10), 360, 2.0)
+    points[100] = (points[100][0], 5_000.0)
+    lines = [Series("a", points), Series("b", points[:180])]
+    drawn = line_chart("", lines, begin=BEGIN, end=BEGIN + HOUR, step=timedelta(seconds=10), scale=counts)
+    xs, at = drawn.xs.split("|"), drawn.times.split("|")
+    values, others = (line.values.split("|") for line in drawn.lines)
+    assert len(xs) == len(at) == len(values) == len(others) == 180
+    place = values.index("5,000")
+    assert (xs[place], at[place]) == (f"{420 * 1000 / 3600:.1f}", "00:16:40")
+    assert (others[0], others[-1]) == ("2", "–")
+    assert len(drawn.rows) == 60
+    assert ("00:16:40", ("5,000", "5,000")) in drawn.rows
+
+
+def test_a_sparkline_has_a_value_for_each_step() -> None:
+    drawn = sparkline(
+        Series("Waiting", [(BEGIN, 0.0), (BEGIN + 2 * STEP, 10.0), (BEGIN + 3 * STEP, 5.0)]), BEGIN, STEP, 4, counts([])
+    )
+    assert drawn.path == "M-3.0 22.0h6M80.0 2.0L120.0 12.0"
+    assert drawn.values == "0|–|10|5"
+    assert drawn.summary == "Waiting: last 5, between 0 and 10, 5 on average."
+    assert sparkline(Series("a", []), BEGIN, STEP, 2, counts([])).path == ""
+
+
+def test_a_column_has_one_unit() -> None:
+    assert column([5.124, 19.0, 0.003, None], times) == ["5.1 s", "19.0 s", "0.003 s", "–"]
+    assert column([0.25, 0.003], times) == ["250 ms", "3.0 ms"]
+    assert column([90, 7_000.0, 0.2], times) == ["1.5 min", "117 min", "0.003 min"]
+    assert column([], times) == []
+    assert column([100, 4_096], sizes) == ["0.10 KiB", "4.0 KiB"]
+    assert column([100, 1], sizes) == ["100 B", "1 B"]
+    assert column([0.00001, 3.0], per_second) == ["< 0.001/s", "3.0/s"]
+    with translation.override("de"):
+        assert column([5.124, 0.3], times) == ["5,1 s", "0,30 s"]
+
+
+def test_a_duration_alone_has_the_unit_that_fits() -> None:
+    lengths = (timedelta(milliseconds=0.4), timedelta(milliseconds=250), timedelta(seconds=5.124), timedelta(seconds=19))
+    assert [precise_duration(each) for each in lengths] == ["0.40 ms", "250 ms", "5.1 s", "19 s"]
+    assert precise_duration(-timedelta(seconds=1.5)) == "\N{MINUS SIGN}1.5 s"

@@ -32,7 +32,7 @@ def test_nothing_needs_anybody_where_all_is_well(queue_database: QueueDatabase) 
     install(queue_database)
     instance()
     found = page()
-    assert "Nothing: all queues are there, and what waits has somebody who receives it." in found.text()
+    assert "Nothing needs attention." in found.text()
     assert found.inline == []
 
 
@@ -46,18 +46,18 @@ def test_what_needs_a_person_comes_first_and_the_worst_before_the_rest(queue_dat
     with queue_database.connection.cursor() as cursor:
         cursor.execute(f"DROP TABLE {table(queue_database, 'Sales.Priority').qualified}")
 
-    text = page().text().partition("What needs you first")[2].partition(" Now ")[0]
+    text = page().text().partition("Needs attention")[2].partition(" Now ")[0]
 
     order = [
-        "Sales.Priority:",
-        "Queue Sales: No live worker; messages: 3, the first is 2 h",
-        "The process of Sales on there is dead: nothing was heard of it for 5 min",
-        "Queue error: Failed messages; messages: 1",
-        "1 delayed messages of Sales are overdue: no worker moves them.",
+        "Process Sales on there (4711) : No heartbeat for ",
+        "ended without signing off. Messages waiting that no process receives: 3. since 20",
+        "Queue Sales.Priority : table ",
+        "Queue error : Failed messages that wait for a decision: 1.",
     ]
     places = [text.find(phrase) for phrase in order]
     assert -1 not in places, text
     assert places == sorted(places)
+    assert "overdue" not in text, "the dead process explains it"
 
 
 def test_each_number_says_what_it_counts(queue_database: QueueDatabase) -> None:
@@ -114,7 +114,7 @@ def test_failures_are_counted_without_a_worker(queue_database: QueueDatabase, mo
     table(queue_database, "error").send([failed(f"m-{number}") for number in range(3)])
 
     assert "Failed messages 3 unresolved" in page().text()
-    monkeypatch.setattr("sqlqueue_app.failures.queries.COUNTED_AT_MOST", 2)
+    monkeypatch.setattr("sqlqueue_app.monitoring.snapshot.FAILURES_COUNTED", 2)
     assert "Failed messages ≥ 2 unresolved" in page().text()
 
 

@@ -90,7 +90,7 @@ def test_what_stayed_is_on_the_page_of_the_operation(shop: QueueDatabase) -> Non
     operation = Operation.objects.get()
     assert answer["Location"] == f"/admin/sqlqueue_app/operation/{operation.pk}/"
     text = Markup(client.get(answer["Location"]).content.decode()).text()
-    assert "Done with 1 message. 1 stayed as it was." in text
+    assert "1 message sent for retry. 1 was skipped." in text
     assert "Nowhere" in text
 
 

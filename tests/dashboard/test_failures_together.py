@@ -220,7 +220,7 @@ def test_a_new_redirect_is_offered_to_retries_that_wait(turned: QueueDatabase) -
     assert "Will be moved, if they wait still 2" in asked.text()
     assert table(turned, "Old").depth().waiting == 1, "nothing is done before it is confirmed"
     answer = admin.post(made.headers["Location"], {"confirmed": "1"}, follow=True)
-    assert "Done with 1 message. 1 stayed as it was." in Markup(answer.content.decode()).text()
+    assert "1 pending retry redirected. 1 was skipped." in Markup(answer.content.decode()).text()
     (moved,) = table(turned, "Sales").peek(1)
     assert (moved.headers, moved.body, table(turned, "Old").depth().waiting) == (waiting.headers, waiting.body, 0)
     told = {each.pk: (each.retried_to, each.status) for each in FailedMessage.objects.all()}

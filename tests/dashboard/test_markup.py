@@ -34,7 +34,7 @@ PAGES = [
 def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     install(sqlite_database)
     instance()
-    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(hours=1))
+    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(minutes=5))
     failed = message(headers={"NServiceBus.FailedQ": "Sales"})
     table(sqlite_database, "Sales").send([failed, row("null", b"\x00"), *(message() for _ in range(30))])
     return sqlite_database

@@ -103,7 +103,7 @@ def test_operations_come_in_pages(shop: QueueDatabase) -> None:
         url = OPERATIONS + str(found[0]["href"]) if found else ""
 
     assert len(seen) == 120
-    assert set(seen) == {str(each.pk) for each in rows}
+    assert set(seen) == {f"operation {each.pk}" for each in rows}
     assert len(client.get(f"{OPERATIONS}?state=failed").content) < len(client.get(OPERATIONS).content)
 
 

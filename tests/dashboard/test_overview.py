@@ -66,7 +66,7 @@ def test_every_state_is_a_word(sqlite_database: QueueDatabase) -> None:
 
     text = Markup(overview()).text()
 
-    for word in ("No live worker", "Failed messages", "Nobody receives", "Missing", "Dead", "tables with errors: 1"):
+    for word in ("No live worker", "Failed messages", "No receiver", "Missing", "Dead", "tables with errors: 1"):
         assert word in text
     assert "python manage.py sqlqueue_install" in text
     assert 'CREATE TABLE "Sales.Priority"' in text
@@ -86,7 +86,7 @@ def test_the_page_says_that_the_error_queue_belongs_to_servicecontrol(sqlite_dat
 
 def test_a_live_instance_is_shown_with_its_callback_queue(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
-    instance()
+    instance(threads={"Sales": 3, "Sales.Priority": 1, "Sales.here": 1})
     table(sqlite_database, "Sales").send([message()])
 
     markup = Markup(overview())

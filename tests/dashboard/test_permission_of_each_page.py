@@ -66,7 +66,7 @@ def filled(sqlite_database: QueueDatabase) -> dict[str, object]:
     table(sqlite_database, "Sales").send([message()])
     (failure,) = fail(sqlite_database, [failed_row(more={"NServiceBus.ContentType": "application/json"})])
     subscribe(sqlite_database, "Sales", "Sales.OrderPlaced")
-    row = instance(silent=timedelta(hours=1))
+    row = instance(silent=timedelta(minutes=5))
     now = datetime.now(UTC)
     redirect = Redirect.objects.create(id=uuid.uuid4(), from_address="Gone", to_address="Sales", created_at=now)
     operation = Operation.objects.create(id=uuid.uuid4(), kind="retry", requested_at=now, state=OperationState.RUNNING)

@@ -48,7 +48,7 @@ def test_a_purge_asks_for_the_name_and_says_how_many(filled: QueueDatabase) -> N
 
 def test_expired_messages_alone_are_purged(filled: QueueDatabase) -> None:
     answer = client_of("admin").post(f"{SALES}purge-expired/", CONFIRMED, follow=True)
-    assert "1 expired messages were deleted." in Markup(answer.content.decode()).text()
+    assert "1 expired message was deleted." in Markup(answer.content.decode()).text()
     assert count(filled, "Sales") == 2
     assert recorded() == [("admin", "purge_expired", "Sales", "done", 1)]
 
@@ -73,7 +73,7 @@ def test_what_somebody_may_not_do_is_shown_with_the_reason(filled: QueueDatabase
 
 
 def test_the_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) -> None:
-    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(hours=1))
+    instance(name="there", host="there", callback_queue="Sales.there", silent=timedelta(minutes=5))
     install(filled, ENDPOINTS={"Sales": {"CALLBACKS": True, "INSTANCE": "there", "CALLBACK_QUEUES": 1}})
     install(filled)
     page = f"{OVERVIEW}Sales.there/remove/"
@@ -119,7 +119,7 @@ def test_all_messages_are_moved_by_an_operation(filled: QueueDatabase) -> None:
 
     done = client.post(f"{SALES}move/", {**CONFIRMED, "to": "Sales.Priority"}, follow=True)
 
-    assert "Done with 3 messages." in Markup(done.content.decode()).text()
+    assert "3 messages moved." in Markup(done.content.decode()).text()
     assert (count(filled, "Sales"), count(filled, "Sales.Priority")) == (0, 3)
     assert recorded() == [("admin", "move_queue", "Sales → Sales.Priority", "done", 3)]
     operation = Operation.objects.get()
@@ -129,12 +129,13 @@ def test_all_messages_are_moved_by_an_operation(filled: QueueDatabase) -> None:
 @pytest.mark.parametrize(
     ("to", "status", "text"),
     [
-        ("", 400, "Name the queue that the messages are moved to."),
+        ("", 400, "This field is required."),
         ("Nowhere", 409, "there is no queue 'Nowhere'"),
         ("Sales", 409, "“Sales” is the queue that the messages are in: name another one."),
         ("a" * 300, 409, ""),
         ("[", 409, ""),
-        ("\u202e\x00'\"", 409, ""),
+        ("\u202e'\"", 409, ""),
+        ("\x00", 400, "Null characters are not allowed."),
     ],
 )
 def test_a_queue_to_move_to_that_is_none_is_said(filled: QueueDatabase, to: str, status: int, text: str) -> None:
@@ -147,6 +148,6 @@ def test_a_queue_to_move_to_that_is_none_is_said(filled: QueueDatabase, to: str,
 def test_a_long_queue_is_purged_by_an_operation(filled: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueTable, "depth", lambda *_arguments: Depth(3, 1, 1, exact=False))
     answer = client_of("admin").post(f"{SALES}purge/", {**CONFIRMED, "typed": "Sales"}, follow=True)
-    assert "Done with 3 messages." in Markup(answer.content.decode()).text()
+    assert "3 messages deleted." in Markup(answer.content.decode()).text()
     assert count(filled, "Sales") == 0
     assert Operation.objects.get().kind == "purge_queue"

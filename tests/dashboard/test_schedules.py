@@ -86,7 +86,7 @@ def test_one_is_run_by_hand(queue_database: QueueDatabase) -> None:
     status, text = post(f"{NIGHTLY}run/")
     assert status == 200
     assert "a worker sends it within 10 seconds" in text
-    assert "A run was asked for 0 s ago" in text or "A run was asked for 1 s ago" in text
+    assert "A run was requested 0 s ago" in text or "A run was requested 1 s ago" in text
     assert f"{NIGHTLY}cancel-run/" in page(kind="admin").links
     assert post(f"{NIGHTLY}run/")[0] == 409, "it is asked for"
     assert worker.send_due() == 1

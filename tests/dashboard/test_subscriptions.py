@@ -44,7 +44,7 @@ def recorded() -> list[tuple[str, str, str, str]]:
 def test_each_event_has_its_subscribers_and_what_is_odd(queue_database: QueueDatabase) -> None:
     install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Billing": {"CALLBACKS": False}})
     instance(callback_queue=None)
-    instance(endpoint="Billing", callback_queue=None, silent=timedelta(hours=1))
+    instance(endpoint="Billing", callback_queue=None, silent=timedelta(minutes=5))
     subscribe(queue_database, "Sales", "SubscriptionPage.Handled")
     subscribe(queue_database, "Billing", "SubscriptionPage.Handled")
     subscribe(queue_database, "Gone", "SubscriptionPage.Handled", "Gone@nowhere")

@@ -84,7 +84,7 @@ def test_the_compiled_catalog_is_that_of_the_text(language: str) -> None:
 @pytest.mark.parametrize(("language", "word"), [("de", "Warteschlangen"), ("fr", "Files d’attente"), ("es", "Colas")])
 def test_the_pages_speak_the_language(sqlite_database: QueueDatabase, language: str, word: str) -> None:
     install(sqlite_database)
-    instance(silent=timedelta(hours=1))
+    instance(silent=timedelta(minutes=5))
     sqlite_database.settings.MIDDLEWARE = [*sqlite_database.settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
     client = client_of("superuser")
     with translation.override("en"):

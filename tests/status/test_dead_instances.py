@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from sqlqueue_app.models import Instance
 from sqlqueue_app.receiving import instances
-from sqlqueue_app.receiving.instances import forget_expired
+from sqlqueue_app.receiving.instances import forget_gone
 from sqlqueue_app.status.instances import read_instances
 from tests.support.bench import Bench, Running
 from tests.support.waiting import poll_until
@@ -70,10 +70,11 @@ def test_the_rows_of_processes_that_are_gone_for_long_are_deleted(bench: Bench, 
     process(bench, 1, started=10_000, heard=601)
     process(bench, 2, started=10_000, heard=599)
     process(bench, 3, started=10_000, heard=1)
-    assert forget_expired(600) == 1
+    assert [each.pid for each in read_instances()[0]] == [2, 3], "without a worker the row stays, and counts for nothing"
+    assert forget_gone() == 1
     assert pids(bench) == {2, 3}
-    assert "process 1 of Sales on here has not been heard of for 600 s and is forgotten" in caplog.text
-    assert forget_expired(600) == 0
+    assert "process 1 of Sales on here has ended without signing off and is forgotten" in caplog.text
+    assert forget_gone() == 0
 
 
 def test_any_worker_deletes_them_after_the_time_of_the_settings(bench: Bench) -> None:

@@ -43,7 +43,7 @@ def test_means_are_weighted_by_message(queue_database: QueueDatabase) -> None:
     sample(queue_database, NOON - 30 * SECOND, handled=1, processing_seconds=10, critical_seconds=7, critical_max=7, **common)
     sample(queue_database, NOON - 20 * SECOND, handled=9, processing_seconds=0, critical_seconds=-1, critical_max=-1, **common)
     sample(queue_database, NOON - 20 * SECOND, handled=2, instance="two", message_type="B", processing_max=3)
-    by_type, by_instance = measures_by_type_and_instance(queue_database.alias, "Sales", 5 * MINUTE, NOON)
+    by_type, by_instance = measures_by_type_and_instance(queue_database.alias, "Sales", 5 * MINUTE, NOON, {})
     assert list(by_type) == ["A", "B"]
     assert (by_type["A"].processing_mean, by_type["A"].critical_mean, by_type["A"].critical_max) == (1.0, 3.0, 7.0)
     assert (by_type["B"].critical_mean, by_type["B"].critical_max, by_type["B"].processing_max) == (None, None, 3.0)
@@ -55,9 +55,24 @@ def test_times_of_instances_and_types_are_added_up(queue_database: QueueDatabase
     for message_type in ("A", "B"):
         sample(queue_database, NOON - 20 * SECOND, handled=3, message_type=message_type)
         sample(queue_database, NOON - 20 * SECOND, handled=1, message_type=message_type, instance="two")
-    by_type, by_instance = measures_by_type_and_instance(queue_database.alias, "Sales", MINUTE, NOON)
+    by_type, by_instance = measures_by_type_and_instance(queue_database.alias, "Sales", MINUTE, NOON, {})
     assert [each.handled for each in by_type.values()] == [4, 4]
     assert [each.handled for each in by_instance.values()] == [6, 2]
+
+
+def test_the_measures_of_a_process_that_is_younger_than_the_period_are_as_long_as_its_life(queue_database: QueueDatabase) -> None:
+    for name in ("young", "again", "gone", "old"):
+        sample(queue_database, NOON - 20 * SECOND, handled=6, instance=name)
+    sample(queue_database, NOON - 3 * MINUTE, handled=6, instance="again")
+    started = {"young": NOON - 2 * MINUTE, "again": NOON - MINUTE, "idle": NOON - 4 * MINUTE}
+    by_type, by_instance = measures_by_type_and_instance(queue_database.alias, "Sales", 5 * MINUTE, NOON, started)
+    lengths = {name: each.length for name, each in by_instance.items()}
+    assert lengths == {"young": 120.0, "again": 180.0, "gone": 20.0, "old": 20.0}
+    assert by_instance["young"].throughput == 6 / 120
+    assert [each.length for each in by_type.values()] == [240.0]
+    long_ago = {**started, "old": NOON - HOUR}
+    by_type, by_instance = measures_by_type_and_instance(queue_database.alias, "Sales", 5 * MINUTE, NOON, long_ago)
+    assert (by_instance["old"].length, by_type["A"].length) == (300.0, 300.0)
 
 
 def test_a_time_without_messages_is_there_and_one_that_is_not_over_is_not(queue_database: QueueDatabase) -> None:

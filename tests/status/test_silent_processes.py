@@ -64,7 +64,7 @@ def test_a_process_whose_handler_keeps_its_heartbeats_out_is_asked_itself(sqlite
         assert states() == ["alive"]
 
         clock.jump(timedelta(seconds=600))
-        assert states() == ["dead"], "INSTANCE_EXPIRY is over"
+        assert states() == [], "INSTANCE_EXPIRY is over"
         clock.jump(timedelta(seconds=-600))
 
         process.kill()
@@ -94,7 +94,7 @@ def dead_after(row: Instance, seconds: float) -> bool:
 def test_only_on_sqlite_a_silent_process_is_asked(bench: Bench) -> None:
     row = registered(bench)
     asked = bench.database.vendor == "sqlite" and Path("/proc/self/stat").exists()
-    assert (row.process_identity is not None) is asked
+    assert (row.process_identity is not None) is Path("/proc/self/stat").exists()
     assert [dead_after(row, seconds) for seconds in (40, 41, 600, 601)] == [False, not asked, not asked, True]
 
 

@@ -4,7 +4,9 @@
 
 const LONGEST_WAIT_SECONDS = 60;
 // What belongs to the person in front of the page, not to the server.
-const OWN_ATTRIBUTES = { DETAILS: ["open"], INPUT: ["value", "checked"], TEXTAREA: ["value"], OPTION: ["selected"] };
+const OWN_ATTRIBUTES = { DETAILS: ["open"], INPUT: ["value", "checked"], TEXTAREA: ["value"], OPTION: ["selected"],
+    // of charts.js
+    svg: ["role", "tabindex", "aria-hidden", "aria-label", "aria-valuemin", "aria-valuemax", "aria-valuenow", "aria-valuetext"] };
 
 const content = document.querySelector("[data-live]");
 if (content) {
@@ -40,6 +42,7 @@ async function refresh(content, state, line) {
             const fresh = page.getElementById(content.id);
             if (fresh && !isSelecting(content)) {
                 morph(content, fresh);
+                document.dispatchEvent(new Event("sq-refreshed"));
                 state.etag = answer.headers.get("ETag");
                 state.every = Number(content.dataset.live) || 0;
             } else {

@@ -26,7 +26,7 @@ def issues(database: QueueDatabase, bench: Bench) -> list[Issue]:
 
 def overview() -> str:
     text = Markup(client_of("viewer").get("/admin/sqlqueue_app/dashboard/").content.decode()).text()
-    return text.partition("What needs you first")[2].partition(" Now ")[0]
+    return text.partition("Needs attention")[2].partition(" Now ")[0]
 
 
 def test_a_condition_that_a_worker_has_found_too_is_one_issue(bench: Bench) -> None:
@@ -38,14 +38,14 @@ def test_a_condition_that_a_worker_has_found_too_is_one_issue(bench: Bench) -> N
 
     (issue,) = issues(bench.database, bench)
 
-    assert (issue.name, issue.outcome.queue) == ("sqlqueue.receivers", "Sales")
+    assert (issue.name, issue.outcome.endpoint) == ("sqlqueue.receivers", "Sales")
     assert (issue.is_live, issue.since) == (True, bench.now - MINUTE)
     assert [each.check for each in read_health().findings] == ["no_live_instance"]
     assert overview().count("Sales") == 1
 
 
 def test_what_is_muted_is_no_issue_anywhere(bench: Bench) -> None:
-    instance(silent=timedelta(hours=1))
+    instance(endpoint="Billing", callback_queue=None, threads={"Billing": 1}, silent=timedelta(minutes=5))
     table(bench.database, "Sales").send([message()])
     bench.samples("Sales", waiting=1)
     bench.first.run_due()
@@ -55,7 +55,7 @@ def test_what_is_muted_is_no_issue_anywhere(bench: Bench) -> None:
 
     assert issues(bench.database, bench) == []
     assert read_health().findings == ()
-    assert "Nothing: all queues are there" in overview()
+    assert "Nothing needs attention." in overview()
 
 
 def test_what_the_status_does_not_show_counts_as_a_worker_found_it(bench: Bench) -> None:
@@ -79,4 +79,4 @@ def test_who_only_waits_for_replies_is_no_live_instance_of_a_minimum(bench: Benc
 
     assert bench.failing("minimums") == {"Sales": "Live instances of Sales: 0, expected at least 1."}
     assert [each.check for each in read_health().findings] == ["instances"]
-    assert "Sales is below its minimum: 0 of 1 expected processes are alive." in overview()
+    assert "Endpoint Sales : Below its minimum: 0 of 1 expected processes are alive." in overview()

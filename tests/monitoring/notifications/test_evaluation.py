@@ -193,7 +193,7 @@ def test_instances_below_the_minimum_of_each_endpoint(evaluator: Evaluator, cloc
     EndpointExpectation.objects.create(endpoint="Sales", minimum=2, changed_at=START)
     EndpointExpectation.objects.create(endpoint="Billing", minimum=0, changed_at=START)
     first = instance()
-    instance(name="dead", callback_queue=None, silent=timedelta(hours=1))
+    instance(name="dead", callback_queue=None, silent=timedelta(minutes=5))
 
     def look(times: int) -> None:
         for _ in range(times):

@@ -1,0 +1,366 @@
+"""Lists: tables of columns and rows, filters in query strings, pages by key, and files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, ClassVar, Final, Generic, TypeVar
+from uuid import UUID
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.http import HttpRequest, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.urls import URLPattern
+from django.utils import timezone
+from django.utils.functional import Promise
+from django.utils.html import conditional_escape, format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.dashboard.access import Button, Permission, require
+from sqlqueue_app.dashboard.formats import State, duration, number, stamp_html
+from sqlqueue_app.dashboard.live import LIVE_SECONDS
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin
+from sqlqueue_app.receiving.instances import managed_alias
+
+_Row = TypeVar("_Row")
+_Model = TypeVar("_Model", bound=Model)
+
+# --- Tables -----------------------------------------------------------------------------------------------------------
+
+NUMBER: Final = "sq-number"
+WIDE: Final = "sq-wide"
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn(Generic[_Row]):
+    """A column: its heading, the value of a row as `cell_html` takes it, and CSS classes. The first column heads the row."""
+
+    label: str
+    value: Callable[[_Row], object]
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HtmlTable:
+    """A table as the template ``includes/table.html`` shows it; each row is its key and its cells."""
+
+    caption: str
+    heads: list[TableColumn[Any]]
+    rows: list[tuple[str, list[tuple[TableColumn[Any], SafeString]]]]
+
+
+def table(
+    caption: object, columns: Sequence[TableColumn[_Row]], rows: Iterable[_Row], key: Callable[[_Row], object] = lambda _row: ""
+) -> HtmlTable:
+    """The table of these rows. `key` names a row for as long as it exists, so that a refreshed page keeps its place."""
+    cells = [(str(key(row)), [(column, cell_html(column.value(row))) for column in columns]) for row in rows]
+    return HtmlTable(str(caption), list(columns), cells)
+
+
+def cell_html(value: object) -> SafeString:
+    """A value in a cell: formatted by its type, a dash for None and empty text; HTML that is safe stays as it is."""
+    if isinstance(value, SafeString):
+        return value
+    if isinstance(value, State):
+        return SafeString(render_to_string("admin/sqlqueue_app/includes/state.html", {"state": value}).strip())
+    if isinstance(value, datetime):
+        return stamp_html(value)
+    if isinstance(value, timedelta):
+        value = duration(value)
+    elif isinstance(value, int):
+        return format_html('<data value="{}">{}</data>', str(value), number(value))
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], Button):
+        return SafeString(render_to_string("admin/sqlqueue_app/includes/buttons.html", {"buttons": value, "in_table": True}))
+    if not value:
+        return format_html('<span aria-hidden="true">–</span><span class="sq-hidden">{}</span>', _("none"))
+    return text_html(str(value))
+
+
+def text_html(text: str) -> SafeString:
+    """A text of any length and direction."""
+    return format_html('<bdi class="sq-long">{}</bdi>', text)
+
+
+def link_html(url: str, text: str) -> SafeString:
+    """A link; the text alone without a URL."""
+    return format_html('<a href="{}">{}</a>', url, text_html(text)) if url else text_html(text)
+
+
+def with_notes(first: object, *notes: object) -> SafeString:
+    """A cell with notes in smaller type below; empty ones are left out."""
+    shown = [(conditional_escape(note) if isinstance(note, SafeString) else text_html(str(note)),) for note in notes if note]
+    return format_html("{}{}", cell_html(first), format_html_join("", ' <span class="sq-quiet sq-note">{}</span>', shown))
+
+
+# --- Filters ----------------------------------------------------------------------------------------------------------
+
+
+class ListFilter(forms.Form):
+    """The filter of a list. Each field is a parameter of the query string, and compared with the column that `lookups` names.
+
+    A value that is not valid gets an error at its field and filters nothing.
+    """
+
+    lookups: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, request: HttpRequest) -> None:
+        asked = {name: request.GET[name] for name in self.base_fields if name in request.GET}
+        super().__init__(asked, auto_id="sq-%s", label_suffix="", use_required_attribute=False)
+        for field in self.fields.values():
+            field.required = False
+
+    def apply(self, found: QuerySet[_Model]) -> QuerySet[_Model]:
+        """The rows that match."""
+        self.is_valid()
+        chosen = {self.lookups.get(name, name): value for name, value in self.cleaned_data.items() if value}
+        return found.filter(**chosen)
+
+
+def choices(pairs: Iterable[tuple[str, object]], everything: object = gettext_lazy("any")) -> list[tuple[str, object]]:
+    """The choices of a filter, the first of which filters nothing."""
+    return [("", everything), *pairs]
+
+
+class DaysFilter(ListFilter):
+    """A filter that also takes the first and the last day, both inclusive, in the current time zone."""
+
+    instant: ClassVar[str] = "at"
+
+    since = forms.DateField(label=gettext_lazy("From"), widget=forms.DateInput({"type": "date"}))
+    until = forms.DateField(label=gettext_lazy("To"), widget=forms.DateInput({"type": "date"}))
+
+    def clean(self) -> dict[str, Any]:
+        """The values; an error at `until` if it is before `since`."""
+        since, until = self.cleaned_data.get("since"), self.cleaned_data.get("until")
+        if since and until and until < since:
+            self.add_error("until", ValidationError(_("The last day is before the first day: exchange them.")))
+        return self.cleaned_data
+
+    def apply(self, found: QuerySet[_Model]) -> QuerySet[_Model]:
+        """The rows that match, on these days."""
+        self.is_valid()
+        days = within(self.instant, self.cleaned_data.pop("since", None), self.cleaned_data.pop("until", None))
+        return super().apply(found).filter(days)
+
+
+def within(column: str, since: date | None, until: date | None) -> Q:
+    """The condition that an instant is on one of these days, both inclusive; None is unbounded."""
+    found = Q()
+    if since is not None:
+        found &= Q(**{f"{column}__gte": _begin(since)})
+    if until is not None and until < date.max:
+        found &= Q(**{f"{column}__lt": _begin(until + timedelta(days=1))})
+    return found
+
+
+def _begin(day: date) -> datetime:
+    begin = datetime.combine(day, time())
+    try:
+        return timezone.make_aware(begin)
+    except OverflowError:  # at the ends of time
+        return begin.replace(tzinfo=timezone.get_default_timezone())
+
+
+# --- Pages by key -----------------------------------------------------------------------------------------------------
+
+_LARGEST_KEY: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetPage(Generic[_Model]):
+    """The rows of one page, and the query strings of the first and next page, None if there is none."""
+
+    rows: list[_Model]
+    first_query: str | None
+    next_query: str | None
+
+
+def keyset_page(request: HttpRequest, found: QuerySet[_Model], instant: str, *, size: int) -> KeysetPage[_Model]:
+    """At most `size` rows behind the row whose key is in `before`, newest first; the first page without a valid key.
+
+    Ordered by `instant` and key. Two statements, one for the first page.
+    """
+    found = found.order_by(f"-{instant}", "-pk")
+    last = _row(found, request.GET.get("before", ""))
+    if last is not None:
+        at = getattr(last, instant)
+        found = found.filter(Q(**{f"{instant}__lt": at}) | Q(**{instant: at}, pk__lt=last.pk))
+    rows = list(found[: size + 1])
+    query = request.GET.copy()
+    query.pop("before", None)
+    following = query.copy()
+    if len(rows) > size:
+        following["before"] = str(rows[size - 1].pk)
+    return KeysetPage(rows[:size], None if last is None else query.urlencode(), following.urlencode() if len(rows) > size else None)
+
+
+def _row(found: QuerySet[_Model], text: str) -> _Model | None:
+    """The row with this key, whatever the filter."""
+    if not text:
+        return None
+    try:
+        key = found.model._meta.pk.to_python(text)
+    except ValidationError:
+        return None
+    if isinstance(key, int) and not 0 <= key <= _LARGEST_KEY:
+        return None
+    return found.model._default_manager.using(found.db).filter(pk=key).first()
+
+
+# --- The list of a model ----------------------------------------------------------------------------------------------
+
+
+class ListAdmin(PageAdmin, Generic[_Model]):
+    """The list of a managed model, newest first. A subclass says what its columns are, and what a file of them holds."""
+
+    caption: str | Promise
+    # What the page says instead of an empty table.
+    nothing: str | Promise
+    # The column that orders the list.
+    instant: str = "at"
+    list_per_page = 50
+    filter_form: type[ListFilter] = ListFilter
+    # Of a file: its name, its columns, and the fields that `exported` reads for them, where they have other names.
+    file_name: str
+    file_columns: tuple[str, ...]
+    file_fields: tuple[str, ...] = ()
+    list_template = "list"
+    live_seconds: int | None = LIVE_SECONDS
+
+    def pages(self) -> list[URLPattern]:
+        """The list."""
+        return [self.readonly_view("", self.changelist_view)]
+
+    def columns(self, request: HttpRequest) -> list[TableColumn[_Model]]:
+        """The columns as this user may see them."""
+        raise NotImplementedError
+
+    def rows(self) -> QuerySet[_Model]:
+        """All rows, in any order."""
+        found: Any = self.model._default_manager.using(managed_alias())
+        return found  # type: ignore[no-any-return]
+
+    def exported(self, request: HttpRequest, found: QuerySet[_Model]) -> Iterable[Sequence[Any]]:
+        """The rows of a file."""
+        return found.values_list(*(self.file_fields or self.file_columns)).iterator(chunk_size=1_000)
+
+    def table(self, request: HttpRequest, rows: Iterable[_Model], caption: object = "") -> HtmlTable:
+        """A table of these rows."""
+        return table(caption or self.caption, self.columns(request), rows, lambda row: f"{row._meta.model_name} {row.pk}")
+
+    def more(self, request: HttpRequest, rows: Sequence[_Model]) -> dict[str, Any]:
+        """Further variables of the template, such as `note` below the table."""
+        return {}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """A page of the list, or all that the filter finds as a file."""
+        return self.list_page(request, **(extra_context or {}))
+
+    def list_page(self, request: HttpRequest, *, crumbs: tuple[Crumb, ...] = (), **context: Any) -> HttpResponseBase:
+        """The page that `changelist_view` shows."""
+        chosen = self.filter_form(request)
+        found = chosen.apply(self.rows())
+        if wanted_format(request):
+            rows = self.exported(request, found.order_by(f"-{self.instant}", "-pk"))
+            return export(request, self.file_name, self.file_columns, rows)
+        keyset = keyset_page(request, found, self.instant, size=self.list_per_page)
+        return self.page(
+            request,
+            self.list_template,
+            crumbs=crumbs,
+            # What is shown of a later page does not change.
+            live_seconds=self.live_seconds if keyset.first_query is None else None,
+            table=self.table(request, keyset.rows) if keyset.rows else None,
+            nothing=self.nothing,
+            filter=chosen if chosen.fields else None,
+            first_query=keyset.first_query,
+            next_query=keyset.next_query,
+            **{**self.more(request, keyset.rows), **context},
+        )
+
+
+# --- Files --------------------------------------------------------------------------------------------------------------
+
+FORMATS: Final = ("csv", "json")
+# What a spreadsheet would take for a formula (OWASP, CSV injection).
+_FORMULA: Final = re.compile(r"[=+\-@\t\r]")
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?\Z")
+_NAME: Final = re.compile(r"[^0-9A-Za-z._-]+")
+
+
+def wanted_format(request: HttpRequest) -> str:
+    """``csv`` or ``json`` from the parameter ``format``; empty for a page."""
+    wanted = request.GET.get("format", "")
+    return wanted if wanted in FORMATS else ""
+
+
+def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponseBase:
+    """Stream the rows as a file of the requested format: a JSON array of objects, or CSV in UTF-8 with a header line.
+
+    Instants are ISO 8601 in UTC. In CSV, a text that a spreadsheet would take for a formula is prefixed by an apostrophe. Raises
+    PermissionDenied without the permission to export.
+    """
+    require(request, Permission.EXPORT)
+    if wanted_format(request) == "json":
+        response = StreamingHttpResponse(_json(columns, rows), content_type="application/json")
+    else:
+        response = StreamingHttpResponse(_csv(columns, rows), content_type="text/csv; charset=utf-8")
+    file_name = f"{_NAME.sub('_', name).strip('_') or 'list'}.{wanted_format(request) or 'csv'}"
+    response["Content-Disposition"] = f'attachment; filename="{file_name}"'
+    response["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+class _Echo:
+    """A file for csv that returns each line."""
+
+    def write(self, text: str) -> str:
+        """Return the line, which `writerow` passes on."""
+        return text
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    # The byte order mark tells spreadsheets that this is UTF-8.
+    writer = csv.writer(_Echo())
+    yield "\ufeff" + str(writer.writerow(columns))
+    for row in rows:
+        yield str(writer.writerow([_cell(value) for value in row]))
+
+
+def _cell(value: Any) -> Any:
+    plain = _plain(value)
+    if plain is None:
+        return ""
+    if isinstance(plain, list | dict):
+        return json.dumps(plain, ensure_ascii=False)
+    if isinstance(plain, str):
+        # NUL ends the file for some readers.
+        text = plain.replace("\0", "\N{SYMBOL FOR NULL}")
+        return f"'{text}" if _FORMULA.match(text) and not _NUMBER.match(text) else text
+    return plain
+
+
+def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    begin = "[\n"
+    for row in rows:
+        # Escaped beyond ASCII: also halves of surrogate pairs, which UTF-8 cannot hold.
+        yield begin + json.dumps(dict(zip(columns, map(_plain, row), strict=True)))
+        begin = ",\n"
+    yield "[]\n" if begin == "[\n" else "\n]\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, UUID):
+        return str(value)
+    return value

@@ -1,0 +1,45 @@
+"""Template filters of the dashboard: numbers, sizes, durations and instants in the language and time zone of the request."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django import template
+from django.utils.safestring import SafeString
+
+from sqlqueue_app.dashboard import formats
+
+register = template.Library()
+
+
+@register.filter
+def number(value: int | None) -> str:
+    """A number with thousands separators; a dash for None."""
+    return "–" if value is None else formats.number(value)
+
+
+@register.filter(name="bytes")
+def size(value: int | None) -> str:
+    """A number of bytes with a suitable unit."""
+    return formats.size_of(value)
+
+
+@register.filter
+def duration(value: timedelta | float | None) -> str:
+    """A duration, or a number of seconds, in its two largest units; a dash for None."""
+    if value is None:
+        return "–"
+    return formats.duration(value if isinstance(value, timedelta) else timedelta(seconds=value))
+
+
+@register.filter
+def timestamp(instant: datetime | None) -> SafeString | str:
+    """An instant as a ``time`` element in the current time zone, with UTC as its title; a dash for None."""
+    return "–" if instant is None else formats.stamp_html(instant)
+
+
+@register.filter
+def bounded_count(counted: tuple[int, bool]) -> str:
+    """A count and whether it is exact; a lower bound is marked."""
+    value, exact = counted
+    return formats.bounded_number(value, exact=exact).text

@@ -1,0 +1,92 @@
+"""The navigation: five groups in the order of their use, in the tabs and in the menu, for what a user may see, with badges."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+from sqlqueue_app.models import CheckResult, FailedMessage, FailureStatus
+from tests.support.databases import QueueDatabase
+from tests.support.failing import fail, failed_row
+from tests.support.filling import install
+from tests.support.pages import Markup, client_of
+
+ADMIN = "/admin/sqlqueue_app/"
+GROUPS = ["Now", "Failures", "Messages", "Insight", "Settings & log"]
+FIRST_PAGES = {
+    f"{ADMIN}dashboard/": "Now",
+    f"{ADMIN}instance/": "Now",
+    f"{ADMIN}failedmessage/pending/": "Failures",
+    f"{ADMIN}redirect/": "Failures",
+    f"{ADMIN}schedule/": "Messages",
+    f"{ADMIN}analytics/map/": "Insight",
+    f"{ADMIN}operatoraction/": "Settings & log",
+}
+
+
+def navigation(html: str) -> str:
+    (found,) = re.findall(r'<nav class="sq-tabs".*?</nav>', html, re.DOTALL)
+    return str(found)
+
+
+def groups(html: str) -> list[str]:
+    found = re.findall(r"<summary>(.*?)</summary>", navigation(html), re.DOTALL)
+    return [re.sub(r"<span.*", "", each).strip().replace("&amp;", "&") for each in found]
+
+
+@pytest.mark.parametrize(("page", "group"), FIRST_PAGES.items())
+def test_five_groups_with_the_present_page(sqlite_database: QueueDatabase, page: str, group: str) -> None:
+    install(sqlite_database)
+    html = client_of("superuser").get(page).content.decode()
+    assert groups(html) == GROUPS
+    (here,) = re.findall(r'<details name="sq-tabs" class="sq-here">\s*<summary>(.*?)</summary>', navigation(html), re.DOTALL)
+    assert here.startswith(group.replace("&", "&amp;"))
+    assert Markup(navigation(html)).find("a", **{"aria-current": "true"})[0]["href"] == page
+
+
+def test_every_page_of_the_navigation_is_there(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    client = client_of("viewer")
+    links = Markup(navigation(client.get(f"{ADMIN}dashboard/").content.decode())).links
+    assert len(links) == len(set(links)) > 15
+    assert [link for link in links if client.get(link).status_code != 200] == []
+
+
+def test_badges_count_failing_checks_and_unresolved_failures(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    client, page = client_of("viewer"), f"{ADMIN}redirect/"
+    assert "sq-badge" not in client.get(page).content.decode()
+    fail(queue_database, [failed_row(), failed_row()])
+    client.get(f"{ADMIN}failedmessage/")
+    now = datetime.now(UTC)
+    CheckResult.objects.create(name="payment gateway", failing=True, since=now, checked_at=now)
+    text = Markup(navigation(client.get(page).content.decode())).text()
+    assert "1 failing check" in text
+    assert "2 unresolved failures" in text
+    FailedMessage.objects.update(status=FailureStatus.ARCHIVED)
+    CheckResult.objects.update(muted_until=now.replace(year=now.year + 1))
+    assert "sq-badge" not in client.get(page).content.decode()
+
+
+def test_the_menu_has_the_same_groups(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    index = client_of("superuser").get("/admin/").content.decode()
+    found = re.findall(r">\s*SQL queues: ([^<]+?)\s*<", index, re.IGNORECASE)
+    assert list(dict.fromkeys(each.replace("&amp;", "&") for each in found)) == GROUPS
+    assert client_of("superuser").get(ADMIN).status_code == 200
+    assert "SQL queues: " not in client_of("staff").get("/admin/").content.decode()
+
+
+def test_only_what_a_user_may_see_is_shown(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    user = User.objects.create_user("watcher", is_staff=True)
+    user.user_permissions.add(Permission.objects.get(codename="view_instance"))
+    client = Client()
+    client.force_login(user)
+    html = client.get(f"{ADMIN}instance/").content.decode()
+    assert groups(html) == ["Now"]
+    assert Markup(navigation(html)).links == [f"{ADMIN}instance/"]

@@ -52,6 +52,7 @@ if "SQLQUEUE_BENCH_SECOND" in os.environ:
 _ENDPOINT: dict[str, Any] = json.loads(os.environ["SQLQUEUE_BENCH_ENDPOINT"])
 
 SQLQUEUE: dict[str, Any] = {
+    **({"PIPELINE": {"LAKE": os.environ["SQLQUEUE_BENCH_LAKE"]}} if "SQLQUEUE_BENCH_LAKE" in os.environ else {}),
     "ROUTES": {"Bench.*": _ENDPOINT["name"]},
     "SEND_AS": _ENDPOINT["name"],
     "ENDPOINTS": {

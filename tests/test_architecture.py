@@ -324,6 +324,7 @@ ON_SEVERAL_STOREYS = {
     "queues.py",
     "run.py",
     "schedules.py",
+    "search.py",
     "subscriptions.py",
 }
 # Django finds these by their names.

@@ -11,7 +11,7 @@ import enum
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -32,12 +32,12 @@ from sqlqueue_app.messages.types import resolve_enclosed
 from sqlqueue_app.models import CallbackQueue, CopyFate, FailedMessage, FailureStatus, Instance, LakeCopy
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.delayed import known_delayed_tables
+from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.listing import EVERY, TableScan, find_rows
-from sqlqueue_app.tables.queue import queue_table
+from sqlqueue_app.tables.queue import LAST_ROW_VERSION, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows
 
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
@@ -74,12 +74,13 @@ class ConversationMessage:
 
     `related_to`: the id of the message whose handling sent this one, empty if first or unknown. `sending`, `receiving`: endpoints,
     empty if unknown. `queue` and `row_version`: its row; `failure`: its id in the index of failures; either may be missing.
-    `started`, `ended`: processing or failure. `delayed`: its key in the table of delayed messages that `queue` names.
+    `started`, `ended`: processing or failure. `delayed`: its key in the table of delayed messages that `queue` names, `due` then.
     `lake`, `day`: the table and day of the lake where it was found; `queue` is then the queue it was taken or copied from.
     """
 
     key: str
     message_id: str
+    conversation: str = ""
     related_to: str = ""
     message_type: str = ""
     kind: Kind = Kind.COMMAND
@@ -87,6 +88,7 @@ class ConversationMessage:
     sending: str = ""
     receiving: str = ""
     sent: datetime | None = None
+    due: datetime | None = None
     started: datetime | None = None
     ended: datetime | None = None
     processing: timedelta | None = None
@@ -119,6 +121,7 @@ def message_from_headers(
     return ConversationMessage(
         key=key,
         message_id=headers.get(names.MESSAGE_ID) or native_id,
+        conversation=headers.get(names.CONVERSATION_ID) or "",
         related_to=headers.get(names.RELATED_TO) or "",
         message_type=types[0] if types else "",
         kind=kind_of(headers),
@@ -141,25 +144,30 @@ def kind_of(headers: Mapping[str, str | None]) -> Kind:
 
 
 # Rows scanned in all tables together, and per table: a few tenths of a second in the worst case.
-SCAN_ROWS_TOTAL: Final = 25_000
-SCAN_ROWS_PER_TABLE: Final = 2_000
+SCAN_ROWS_TOTAL: Final = 50_000
+SCAN_ROWS_PER_TABLE: Final = 5_000
 MIN_SCAN_ROWS: Final = 100
-# Audit queues keep growing, so the newest rows are scanned.
 SCAN_ROWS_PER_AUDIT_QUEUE: Final = 5_000
+# Rows per statement; between statements the time limit is checked.
+SCAN_ROWS_AT_ONCE: Final = 20_000
 MOST_MESSAGES: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ScanExtent:
-    """How many rows of each queue were scanned; `longer` names tables with more. `lake` is None without a lake."""
+    """How many rows of each queue were scanned, the newest, and of how many `queues`; of `delayed` tables those due first.
 
-    rows: int
-    audited: int
-    longer: tuple[str, ...]
+    `longer`: by name the row version where a queue with more rows goes on, 0 for a table of delayed messages. `late`: tables that
+    were not read before the time was up. `lake` is None without a lake.
+    """
+
+    rows: int = 0
+    audited: int = 0
+    longer: Mapping[str, int] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
+    queues: int = 0
+    delayed: int = 0
     lake: LakeScanExtent | None = None
-
-
-_NOTHING_SCANNED: Final = ScanExtent(0, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,30 +188,16 @@ def read_conversation(settings: Settings, conversation: str) -> ConversationResu
         found = headers.get(names.CONVERSATION_ID)
         return found is not None and conversation in (found, fitting("conversation_id", found))
 
-    wanted = _RowSearch(conversation, fits)
-    failures = _failures(Q(conversation_id=fitting("conversation_id", conversation)))
-    rows, extent, problems = _scan(settings, wanted)
+    failures = failures_where(Q(conversation_id=fitting("conversation_id", conversation)))
+    rows, extent, problems = scan_rows(settings, RowSearch((needle_of(conversation),), fits=fits))
     lake = read_lake(settings, conversation, most=MOST_MESSAGES)
     again = {
         unique: each for unique, each in failures.items() if unique not in lake.again or each.status == FailureStatus.UNRESOLVED
     }
-    messages = [*_of_index(settings, again, rows), *_of_rows(settings, failures, rows)]
+    messages = [*_of_index(settings, again, rows), *messages_of_rows(settings, failures, rows)]
     messages += _only_in_lake(lake, failures, messages)
     is_cut = len(messages) > MOST_MESSAGES or len(failures) >= MOST_MESSAGES
     return ConversationResult(tuple(messages[:MOST_MESSAGES]), replace(extent, lake=lake.extent), is_cut, problems)
-
-
-def conversation_of(settings: Settings, text: str) -> tuple[str | None, ScanExtent]:
-    """Resolve a conversation id, a message id or the unique id of a failed message; None if nothing is found."""
-    indexed = Q(conversation_id=fitting("conversation_id", text)) | Q(message_id=fitting("message_id", text))
-    if (unique := guid_of(text)) is not None:
-        indexed |= Q(pk=unique)
-    for failure in FailedMessage.objects.using(managed_alias()).filter(indexed).exclude(conversation_id="")[:1]:
-        return failure.conversation_id, _NOTHING_SCANNED
-    by_id = (names.CONVERSATION_ID, names.MESSAGE_ID)
-    rows, extent, _problems = _scan(settings, _RowSearch(text, lambda headers: text in [headers.get(each) for each in by_id]))
-    of_row = next((found for row in rows if (found := row.headers.get(names.CONVERSATION_ID))), None)
-    return of_row or conversation_in_lake(settings, text), extent
 
 
 # The newest failed messages are examined; at most so many conversations are returned.
@@ -352,7 +346,7 @@ _OUTCOME_OF_STATUS: Final = {
 }
 
 
-def _failures(condition: Q) -> dict[UUID, FailedMessage]:
+def failures_where(condition: Q) -> dict[UUID, FailedMessage]:
     """The matching failures by id, newest first; none without the tables of `migrate`, which the overview reports."""
     alias = managed_alias()
     with optional_read(alias, "read the failures of a conversation"):
@@ -361,21 +355,23 @@ def _failures(condition: Q) -> dict[UUID, FailedMessage]:
     return {}
 
 
-def _of_index(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[_ScannedRow]) -> list[ConversationMessage]:
+def _of_index(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[ScannedRow]) -> list[ConversationMessage]:
     """The failures, except those whose retried message was found elsewhere."""
     again = {guid_of(row.headers.get(names.RETRY_UNIQUE_MESSAGE_ID)) for row in rows if row.queue.kind is not QueueKind.ERROR}
     left = {unique: each for unique, each in failures.items() if unique not in again or each.status == FailureStatus.UNRESOLVED}
     headers = _headers_of(settings, left.values(), rows)
-    return [_of_failure(each, headers.get((each.queue, each.row_version or 0), {})) for each in left.values()]
+    return [message_of_failure(each, headers.get((each.queue, each.row_version or 0), {})) for each in left.values()]
 
 
-def _of_failure(failure: FailedMessage, headers: Headers) -> ConversationMessage:
+def message_of_failure(failure: FailedMessage, headers: Headers) -> ConversationMessage:
+    """The message of a failure; its headers may be unknown."""
     key = f"failed {failure.pk}"
     outcome = _OUTCOME_OF_STATUS[FailureStatus(failure.status)]
     found = message_from_headers(headers, key, native_id=failure.message_id, receiving=failure.endpoint, outcome=outcome)
     return replace(
         found,
         message_id=failure.message_id if not headers else found.message_id,
+        conversation=found.conversation or failure.conversation_id,
         message_type=found.message_type or failure.message_type,
         sent=found.sent or failure.sent_at,
         ended=found.ended or failure.failed_at,
@@ -386,7 +382,7 @@ def _of_failure(failure: FailedMessage, headers: Headers) -> ConversationMessage
 
 
 def _headers_of(
-    settings: Settings, failures: Iterable[FailedMessage], rows: Sequence[_ScannedRow]
+    settings: Settings, failures: Iterable[FailedMessage], rows: Sequence[ScannedRow]
 ) -> dict[tuple[str, int], Headers]:
     """The headers of failures still in an error queue; one statement per queue for those not scanned."""
     found = {(row.queue.name, row.row_version): row.headers for row in rows if row.queue.kind is QueueKind.ERROR}
@@ -410,51 +406,82 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class _ScannedRow:
+class ScannedRow:
+    """A row that was found, with its headers; empty where they cannot be read. `due`: when a delayed message is."""
+
     queue: KnownQueue
     is_delayed: bool
     row_version: int
     native_id: str
     headers: Headers
+    due: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
-class _RowSearch:
-    """A search for rows: the database finds rows containing the needle, `fits` checks their headers."""
+class RowSearch:
+    """A search for rows: the database finds those that hold one of the texts, `fits` checks their headers.
 
-    text: str
-    fits: Callable[[Headers], bool]
+    `bodies`: also search bodies. `most`: of each table. `queue`: search this one alone, from the row version `before` back.
+    `in_time`: whether there is time for another statement.
+    """
 
-    @property
-    def needle(self) -> str:
-        """The longest part of the text that any JSON writer leaves unescaped."""
-        return max(_PLAIN.findall(self.text), key=len, default=EVERY)[:100]
+    texts: tuple[str, ...]
+    fits: Callable[[Headers], bool] = lambda _headers: True
+    bodies: bool = False
+    most: int = SCAN_ROWS_PER_AUDIT_QUEUE
+    queue: str = ""
+    before: int = LAST_ROW_VERSION
+    in_time: Callable[[], bool] = lambda: True
+
+    def places(self, queues: Sequence[tuple[KnownQueue, bool]], rows: int) -> list[TableScan]:
+        """How each table is scanned: queues from their end, delayed messages from the one that is due first."""
+        most = {QueueKind.AUDIT: SCAN_ROWS_PER_AUDIT_QUEUE}
+        return [
+            TableScan(queue.address, rows if self.queue else most.get(queue.kind, rows), delayed, not delayed, self.before)
+            for queue, delayed in queues
+        ]
 
 
-def _scan(settings: Settings, wanted: _RowSearch) -> tuple[list[_ScannedRow], ScanExtent, tuple[str, ...]]:
-    """The matching rows of all tables, within the scan limits."""
+def needle_of(text: str) -> str:
+    """The longest part of the text that any JSON writer leaves unescaped."""
+    return max(_PLAIN.findall(text), key=len, default=EVERY)[:100]
+
+
+def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], ScanExtent, tuple[str, ...]]:
+    """The matching rows of all tables, how far they were scanned, and problems. Raises ConnectionLost."""
     try:
         queues = _tables(settings, read_instances()[1])
     except AddressError as error:
-        return [], _NOTHING_SCANNED, (str(error),)
-    rows = max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // max(1, len(queues))))
-    from_end = (QueueKind.AUDIT, QueueKind.ERROR)
-    places = [
-        TableScan(
-            queue.address, SCAN_ROWS_PER_AUDIT_QUEUE if queue.kind is QueueKind.AUDIT else rows, delayed, queue.kind in from_end
+        return [], ScanExtent(), (str(error),)
+    if wanted.queue:
+        queues = [each for each in queues if each[0].name == wanted.queue and not each[1]]
+    count = max(1, len(queues))
+    rows = SCAN_ROWS_TOTAL if wanted.queue else max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // count))
+    places = wanted.places(queues, rows)
+    delayed = sum(is_delayed for _queue, is_delayed in queues)
+    extent = ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, queues=len(queues) - delayed, delayed=delayed)
+    found: list[ScannedRow] = []
+    longer: dict[str, int] = {}
+    at_once = max(1, SCAN_ROWS_AT_ONCE // rows)
+    for start in range(0, len(places), at_once):
+        here = queues[start : start + at_once]
+        if not wanted.in_time():
+            return found, replace(extent, longer=longer, late=tuple(queue.name for queue, _delayed in queues[start:])), ()
+        try:
+            with guarded_read(settings.database, f"look for messages in {len(here)} tables"):
+                part = places[start : start + at_once]
+                result = find_rows(settings.database, part, *wanted.texts, most=wanted.most, bodies=wanted.bodies)
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:
+            return found, replace(extent, longer=longer), (str(error),)
+        longer |= {here[number][0].name: rest for number, rest in sorted(result.longer.items())}
+        scanned = (
+            ScannedRow(*here[row.scan], row.row_version, str(row.id or ""), _read(row.headers), instant_of(row.due))
+            for row in result.rows
         )
-        for queue, delayed in queues
-    ]
-    try:
-        with guarded_read(settings.database, f"look for a conversation in {len(places)} tables"):
-            finding = find_rows(settings.database, places, wanted.needle, most=SCAN_ROWS_PER_AUDIT_QUEUE)
-    except ConnectionLost:
-        raise
-    except DatabaseError as error:
-        return [], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, ()), (str(error),)
-    longer = tuple(sorted(queues[number][0].name for number in finding.longer))
-    found = [_ScannedRow(*queues[row.scan], row.row_version, str(row.id or ""), _read(row.headers)) for row in finding.rows]
-    return [row for row in found if wanted.fits(row.headers)], ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, longer), ()
+        found += [row for row in scanned if wanted.fits(row.headers)]
+    return found, replace(extent, longer=longer), ()
 
 
 def _tables(settings: Settings, holders: Sequence[Instance | CallbackQueue]) -> list[tuple[KnownQueue, bool]]:
@@ -481,7 +508,9 @@ def _read(text: str | None) -> Headers:
         return {}
 
 
-def _of_rows(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[_ScannedRow]) -> list[ConversationMessage]:
+def messages_of_rows(
+    settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequence[ScannedRow]
+) -> list[ConversationMessage]:
     """The messages of rows, except failures known to the index; of several rows of a failure the last."""
     found: dict[str, ConversationMessage] = {}
     for row in rows:
@@ -496,13 +525,13 @@ def _of_rows(settings: Settings, failures: dict[UUID, FailedMessage], rows: Sequ
         message = message_from_headers(row.headers, key, native_id=native, receiving=_receiving(settings, row), outcome=outcome)
         failure = unique if unique in failures else None
         if row.is_delayed:
-            found[key] = replace(message, queue=row.queue.name, delayed=str(row.row_version or row.native_id))
+            found[key] = replace(message, queue=row.queue.name, delayed=str(row.row_version or row.native_id), due=row.due)
         else:
             found[key] = replace(message, queue=row.queue.name, row_version=row.row_version, failure=failure)
     return list(found.values())
 
 
-def _outcome(row: _ScannedRow) -> MessageOutcome:
+def _outcome(row: ScannedRow) -> MessageOutcome:
     if row.is_delayed:
         return MessageOutcome.DELAYED
     # Only the headers show what a queue of another system is for.
@@ -513,7 +542,7 @@ def _outcome(row: _ScannedRow) -> MessageOutcome:
     return MessageOutcome.HANDLED if is_audit else MessageOutcome.WAITING
 
 
-def _receiving(settings: Settings, row: _ScannedRow) -> str:
+def _receiving(settings: Settings, row: ScannedRow) -> str:
     """The endpoint that handled the message or will handle it."""
     if row.is_delayed:
         to = row.headers.get(names.FORWARD_DESTINATION)
@@ -575,13 +604,20 @@ def read_lake(settings: Settings, conversation: str, *, most: int) -> LakeMessag
     except (LakeError, LakeEngineMissing) as error:
         return LakeMessages(extent=LakeScanExtent(problem=str(error)))
     problem = "; ".join(found.problems[:3]) or ("the time was over" if found.is_partial else "")
-    handled = tuple(_lake_message(each, MessageOutcome.HANDLED) for each in found.messages if each.table != FAILURES.name)
+    return replace(messages_of_lake(found.messages), extent=LakeScanExtent(found.files, problem))
+
+
+def messages_of_lake(found: Iterable[FoundMessage]) -> LakeMessages:
+    """Messages that were read with their headers, the newest first: one statement if some have failed."""
+    handled: list[ConversationMessage] = []
     failed: dict[UUID, ConversationMessage] = {}
-    for each in found.messages:
+    for each in found:
         if each.table == FAILURES.name:
             unique = guid_of(each.unique_message_id) or unique_message_id(_read(each.headers), native_id=each.native_id)
             failed.setdefault(unique, replace(_lake_message(each, MessageOutcome.FAILED), failure=None))
-    return LakeMessages(handled, _with_outcomes(failed), LakeScanExtent(found.files, problem))
+        else:
+            handled.append(_lake_message(each, MessageOutcome.HANDLED))
+    return LakeMessages(tuple(handled), _with_outcomes(failed))
 
 
 def _only_in_lake(
@@ -597,19 +633,6 @@ def _only_in_lake(
     ]
     failed = [each for unique, each in (lake.failed or {}).items() if unique not in failures and unique not in later]
     return [*handled, *(each for each in failed if (each.row_version, each.message_id) not in rows)]
-
-
-def conversation_in_lake(settings: Settings, text: str) -> str | None:
-    """Resolve a message id or conversation id in the lake; None if unknown."""
-    lake = known_lake(settings)
-    for query in (Asked(message_id=text, size=1), Asked(conversation=text, size=1)):
-        try:
-            found = search(lake.lake, lake.files, query, seconds=LAKE_SECONDS).messages if lake.lake and not lake.problem else []
-        except (LakeError, LakeEngineMissing):
-            return None
-        if found and found[0].conversation_id:
-            return found[0].conversation_id
-    return None
 
 
 def _lake_message(each: FoundMessage, outcome: MessageOutcome) -> ConversationMessage:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -22,7 +23,6 @@ from sqlqueue_app.browsing.conversations import (
     Kind,
     MessageOutcome,
     ScanExtent,
-    conversation_of,
     cut,
     forest,
     newest_conversations,
@@ -34,7 +34,7 @@ from sqlqueue_app.dashboard.formats import Grade, Stamp, State, column, number, 
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up
-from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue
+from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
 # So many messages are drawn, and stand on one page of the table.
 MOST_DRAWN: Final = 200
@@ -45,31 +45,22 @@ class ConversationAdmin(PageAdmin):
     """The pages about conversations, for people with the permission `sqlqueue_app.view_queue`."""
 
     def pages(self) -> list[URLPattern]:
-        """Where one is looked for, and one of them."""
+        """The newest ones, and one of them."""
         return [
             self.readonly_view("", self.changelist_view),
             self.readonly_view("<str:name>/", self.conversation_view, "conversation"),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """Asks for an id, leads to the conversation that it means; and the newest conversations in which something has failed."""
-        wanted = request.GET.get("id", "").strip()[:LONGEST_ID]
-        looked: list[str] = []
-        if wanted:
-            found, how_far = conversation_of(get_settings(), wanted)
-            if found is not None:
-                return HttpResponseRedirect(self.conversation_url(found))
-            looked = extent_texts(how_far)
-        else:
-            # The list is right also where no worker is alive.
-            catch_up(get_settings(), limit=READ_BY_A_PAGE, now=timezone.now(), queues_at_most=1)
+        """The newest conversations in which something has failed. An id is searched for everywhere."""
+        if wanted := request.GET.get("id", "").strip():
+            return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:LONGEST_ID]})}")
+        # The list is right also where no worker is alive.
+        catch_up(get_settings(), limit=READ_BY_A_PAGE, now=timezone.now(), queues_at_most=1)
         newest = newest_conversations()
         return self.page(
             request,
             "conversations",
-            wanted=wanted,
-            looked=looked,
-            longest=LONGEST_ID,
             newest=[(each, self.conversation_url(each.id), number(each.failed), stamp(each.last)) for each in newest],
             **(extra_context or {}),
         )
@@ -108,17 +99,21 @@ class ConversationAdmin(PageAdmin):
         }
 
     def _message_url(self, message: ConversationMessage) -> str:
-        """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
-        if message.failure is not None:
-            return self.url_of(FailedMessage, "message", message.failure)
-        if message.lake and message.day is not None:
-            place = (message.lake, path_of(message.queue), message.day.isoformat(), message.row_version)
-            return self.url_of(LakeSearch, "message", *place)
-        if message.outcome is MessageOutcome.DELAYED:
-            return self.url_of(DelayedMessage, "message", path_of(message.queue), message.delayed)
-        if message.row_version is None:
-            return ""
-        return self.url_of(Queue, "message", path_of(message.queue), message.row_version)
+        return message_url(self, message)
+
+
+def message_url(pages: PageAdmin, message: ConversationMessage) -> str:
+    """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
+    if message.failure is not None:
+        return pages.url_of(FailedMessage, "message", message.failure)
+    if message.lake and message.day is not None:
+        place = (message.lake, path_of(message.queue), message.day.isoformat(), message.row_version)
+        return pages.url_of(LakeSearch, "message", *place)
+    if message.outcome is MessageOutcome.DELAYED:
+        return pages.url_of(DelayedMessage, "message", path_of(message.queue), message.delayed)
+    if message.row_version is None:
+        return ""
+    return pages.url_of(Queue, "message", path_of(message.queue), message.row_version)
 
 
 def _first_row(request: HttpRequest, count: int) -> int:
@@ -306,7 +301,7 @@ OUTCOME_WORDS: Mapping[MessageOutcome, tuple[Grade, object]] = {
     MessageOutcome.RETRIED: (Grade.INFO, gettext_lazy("retried")),
     MessageOutcome.WAITING: (Grade.INFO, gettext_lazy("waiting")),
     MessageOutcome.DELAYED: (Grade.INFO, gettext_lazy("delayed")),
-    MessageOutcome.GONE: (Grade.WARNING, gettext_lazy("deleted or gone")),
+    MessageOutcome.GONE: (Grade.WARNING, gettext_lazy("removed")),
 }
 KIND_WORDS: Mapping[Kind, object] = {
     Kind.COMMAND: gettext_lazy("command"),
@@ -369,7 +364,7 @@ def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[Conversat
             name=branch.message.message_type or _("without a type"),
             url=url_of(branch.message),
             kind=str(KIND_WORDS[branch.message.kind]),
-            state=_state(branch.message),
+            state=outcome_state(branch.message),
             sent=stamp_of(branch.message.sent),
             processing=took,
             critical=waited,
@@ -404,7 +399,7 @@ def flow_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
     for branch in forest.branches:
         message = branch.message
         took = f" · {precise_duration(message.processing)}" if message.processing else ""
-        lines = (message.short_type or _("without a type"), message.receiving or "–", _state(message).word + took)
+        lines = (message.short_type or _("without a type"), message.receiving or "–", outcome_state(message).word + took)
         shapes.append(_shape(message, url_of, lines, _BOX_LETTERS))
     boxes = list(zip(shapes, drawn.spots, strict=True))
     return {"drawn": drawn, "boxes": boxes, "box_width": BOX_WIDTH, "box_height": BOX_HEIGHT}
@@ -416,7 +411,7 @@ def sequence_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
     arrows = []
     for branch, arrow in zip(forest.branches, drawn.arrows, strict=True):
         message = branch.message
-        outcome = "" if message.outcome is MessageOutcome.HANDLED else f" · {_state(message).word}"
+        outcome = "" if message.outcome is MessageOutcome.HANDLED else f" · {outcome_state(message).word}"
         shape = _shape(
             message, url_of, (message.short_type or _("without a type"),), int(arrow.label_width / _LETTER) - len(outcome)
         )
@@ -444,7 +439,7 @@ def in_words(message: ConversationMessage) -> str:
         "kind": KIND_WORDS[message.kind],
         "sending": message.sending or nobody,
         "receiving": message.receiving or nobody,
-        "state": _state(message).word,
+        "state": outcome_state(message).word,
     }
 
 
@@ -460,17 +455,7 @@ def summary_of(messages: Sequence[ConversationMessage]) -> str:
 
 def extent_texts(extent: ScanExtent) -> list[str]:
     """How far the tables were looked at, and of which not all of them was."""
-    found = [
-        _(
-            "Failed messages are all here, as far as the index of failures has them. Of each queue and each table of delayed "
-            "messages the first %(rows)s rows were looked at, of each audit queue the last %(audited)s."
-        )
-        % {"rows": number(extent.rows), "audited": number(extent.audited)}
-    ]
-    if extent.longer:
-        shown = ", ".join(extent.longer[:10]) + (", …" if len(extent.longer) > 10 else "")
-        text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(extent.longer))
-        found.append(text % {"count": number(len(extent.longer)), "tables": shown})
+    found = [_("Failed messages: all, by the index of failures."), *scan_texts(extent)]
     if extent.lake is not None:
         text = ngettext("The lake was searched: %(count)s file.", "The lake was searched: %(count)s files.", extent.lake.files)
         if extent.lake.problem:
@@ -481,13 +466,38 @@ def extent_texts(extent: ScanExtent) -> list[str]:
     return found
 
 
+def scan_texts(extent: ScanExtent) -> list[str]:
+    """How many rows of queues and of tables of delayed messages were searched."""
+    found = []
+    if extent.queues:
+        text = ngettext(
+            "Queues: the newest %(rows)s messages of %(count)s queue.",
+            "Queues: the newest %(rows)s messages of each of %(count)s queues.",
+            extent.queues,
+        )
+        found.append(text % {"rows": number(extent.rows), "count": number(extent.queues)})
+    if extent.delayed:
+        text = ngettext(
+            "Delayed messages: the first %(rows)s due of %(count)s table.",
+            "Delayed messages: the first %(rows)s due of each of %(count)s tables.",
+            extent.delayed,
+        )
+        found.append(text % {"rows": number(extent.rows), "count": number(extent.delayed)})
+    if extent.longer:
+        shown = ", ".join(list(extent.longer)[:10]) + (", …" if len(extent.longer) > 10 else "")
+        text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(extent.longer))
+        found.append(text % {"count": number(len(extent.longer)), "tables": shown})
+    return found
+
+
 def _found_in(message: ConversationMessage) -> str:
     if message.lake:
         return _("lake, from %(queue)s") % {"queue": message.queue}
     return message.queue if message.row_version is not None or message.delayed else _("index of failures")
 
 
-def _state(message: ConversationMessage) -> State:
+def outcome_state(message: ConversationMessage) -> State:
+    """What became of the message."""
     level, word = OUTCOME_WORDS[message.outcome]
     return State(level, str(word))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
@@ -25,8 +24,8 @@ from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.analytics import empty_lake
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, number, precise_duration, rate, size, stamp, stamp_of
-from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, export, wanted_format, with_notes
+from sqlqueue_app.dashboard.formats import Grade, State, number, precise_duration, rate, size, stamp, stamp_of
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, export, link_html, table, wanted_format, with_notes
 from sqlqueue_app.dashboard.messages import failure_text, message_context, message_row, time_texts
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_of_path
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
@@ -85,7 +84,7 @@ class LakeSearchAdmin(PageAdmin):
             line=results_line(results),
             searched_from=stamp_of(results.searched_from),
             fresh=stamp_of(lake.committed_at),
-            rows=[lake_row(each, self.message_url(each), self.conversation_url(each.conversation_id)) for each in results.messages],
+            table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
             first_query=first,
             next_query=query.urlencode() if results.next is not None and not results.is_partial else None,
             further_query=query.urlencode() if results.next is not None and results.is_partial else None,
@@ -100,6 +99,28 @@ class LakeSearchAdmin(PageAdmin):
             return search(lake.lake, lake.files, asked, seconds=seconds), ""
         except (LakeError, LakeEngineMissing) as error:
             return Results(), str(error)
+
+    def _columns(self) -> list[TableColumn[FoundMessage]]:
+        def message(each: FoundMessage) -> SafeString:
+            return with_notes(link_html(self.message_url(each), each.message_type or _("no type")), each.message_id)
+
+        def critical(each: FoundMessage) -> SafeString:
+            differ = _("the clocks of two machines differ") if (each.critical_seconds or 0) < 0 else ""
+            return with_notes(_length(each.critical_seconds), differ)
+
+        return [
+            TableColumn(_("Message"), message, WIDE),
+            TableColumn(_("Time"), lambda each: each.counted_at),
+            TableColumn(_("State"), lambda each: with_notes(state_of(each), each.exception_type)),
+            TableColumn(_("Endpoint"), lambda each: each.endpoint),
+            TableColumn(
+                _("Conversation"),
+                lambda each: each.conversation_id and link_html(self.conversation_url(each.conversation_id), each.conversation_id),
+            ),
+            TableColumn(_("Processing time"), lambda each: _length(each.processing_seconds), NUMBER),
+            TableColumn(_("Critical time"), critical, NUMBER),
+            TableColumn(_("Body"), lambda each: "NULL" if each.body_bytes is None else size(each.body_bytes), NUMBER),
+        ]
 
     def message_view(self, request: HttpRequest, table: str, queue: str, day: str, row_version: int) -> HttpResponseBase:
         """One message in full."""
@@ -116,7 +137,7 @@ class LakeSearchAdmin(PageAdmin):
         return self.page(
             request,
             "lake_message",
-            title=_("Old message %(row_version)s of %(queue)s") % {"row_version": row_version, "queue": name},
+            title=f"{found.message_type or _('Message')} {found.message_id}",
             crumbs=crumbs,
             found=found,
             state=state_of(found),
@@ -192,7 +213,7 @@ class LakeSearchForm(forms.Form):
         asked = request.GET.copy()
         if not asked.get("period"):
             asked["period"] = ALL if asked.get("id") or asked.get("conversation") else _DEFAULT
-        super().__init__(asked, auto_id="sq-%s")
+        super().__init__(asked, auto_id="sq-%s", label_suffix="")
         self.bodies = may(request, Permission.VIEW_BODY)
         if not self.bodies:
             self.fields["text"].label = _("Text in headers")
@@ -244,41 +265,13 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LakeRow:
-    """A message as the list shows it."""
-
-    message: FoundMessage
-    url: str
-    conversation_url: str
-    at: Stamp
-    state: State
-    processing: str
-    critical: str
-    size: str
-
-
-def lake_row(each: FoundMessage, url: str, conversation_url: str) -> LakeRow:
-    """The row of a message."""
-    return LakeRow(
-        each,
-        url,
-        conversation_url,
-        stamp(each.counted_at),
-        state_of(each),
-        _length(each.processing_seconds),
-        _length(each.critical_seconds),
-        "NULL" if each.body_bytes is None else size(each.body_bytes),
-    )
-
-
 def state_of(each: FoundMessage) -> State:
     """Whether it was handled, or has failed."""
     return State(Grade.WARNING, _("failed")) if each.table == FAILURES.name else State(Grade.OK, _("handled"))
 
 
 def _length(seconds: float | None) -> str:
-    return "–" if seconds is None else precise_duration(timedelta(seconds=seconds))
+    return "" if seconds is None else precise_duration(timedelta(seconds=seconds))
 
 
 def results_line(results: Results) -> str:

@@ -58,6 +58,7 @@ from sqlqueue_app.models import (
     Queue,
     Redirect,
     Schedule,
+    Search,
     Subscription,
 )
 from sqlqueue_app.receiving.instances import managed_alias
@@ -254,6 +255,7 @@ def page(
         "opts": Queue._meta,
         "title": title,
         "navigation": navigation(site, request),
+        "search_url": reverse("admin:sqlqueue_app_search_changelist", current_app=site.name) if site.is_registered(Search) else "",
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
         "crumbs_as_list": _BREADCRUMBS_AS_LIST,
@@ -331,8 +333,9 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
     (
         gettext_lazy("Messages"),
         (
-            (gettext_lazy("Search"), LakeSearch, "changelist"),
+            (gettext_lazy("Search"), Search, "changelist"),
             (gettext_lazy("Conversations"), Conversation, "changelist"),
+            (gettext_lazy("Message archive"), LakeSearch, "changelist"),
             (gettext_lazy("Delayed"), DelayedMessage, "changelist"),
             (gettext_lazy("Schedules"), Schedule, "changelist"),
             (gettext_lazy("Subscriptions"), Subscription, "changelist"),

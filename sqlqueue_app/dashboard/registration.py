@@ -25,6 +25,7 @@ from sqlqueue_app.dashboard.page import ReadOnlyAdmin, order_menu
 from sqlqueue_app.dashboard.queues import QueueAdmin
 from sqlqueue_app.dashboard.redirects import RedirectAdmin
 from sqlqueue_app.dashboard.schedules import ScheduleAdmin
+from sqlqueue_app.dashboard.search import SearchAdmin
 from sqlqueue_app.dashboard.subscriptions import SubscriptionAdmin
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import (
@@ -45,6 +46,7 @@ from sqlqueue_app.models import (
     Queue,
     Redirect,
     Schedule,
+    Search,
     Subscription,
 )
 from sqlqueue_app.models.queues import QueueMessage, queue_models
@@ -55,6 +57,7 @@ ADMINS: Final = (
     (Queue, QueueAdmin),
     (Endpoint, EndpointAdmin),
     (FailedMessage, FailureAdmin),
+    (Search, SearchAdmin),
     (Conversation, ConversationAdmin),
     (LakeSearch, LakeSearchAdmin),
     (Analytics, AnalyticsAdmin),

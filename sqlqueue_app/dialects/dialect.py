@@ -10,7 +10,7 @@ A table that somebody else created is used as it is if it has the columns that e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -106,6 +106,13 @@ class Dialect:
         row = self.statements["delay_row"].template
         template = self.statements["delay"].template.replace("{rows}", ",\n".join([row] * rows))
         return Statement("delay", template).render(table=table)
+
+    def find_statement(self, name: str, *, texts: Sequence[str], bodies: bool, **more: str) -> Rendered:
+        """The search of a table for any of the texts whose values have these names; with `bodies` also in those."""
+        holds = [self.statements[f"holds_in_{place}"].template for place in (("headers", "body") if bodies else ("headers",))]
+        any_of = " OR ".join(each.replace(":text", f":{text}") for text in texts for each in holds)
+        template = self.statements[name].template.replace("{holds}", any_of)
+        return Statement(name, template).render(body=", Body" if bodies else "", **more)
 
     def subscribers_statement(self, table: str, topics: int) -> Rendered:
         """The SELECT of the subscribers of this many topics, its only values."""

@@ -78,8 +78,20 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
             ],
             options={
-                "verbose_name": "old message",
-                "verbose_name_plural": "old messages",
+                "verbose_name": "archived message",
+                "verbose_name_plural": "message archive",
+                "managed": False,
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
+            name="Search",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+            ],
+            options={
+                "verbose_name": "search",
+                "verbose_name_plural": "search",
                 "managed": False,
                 "default_permissions": (),
             },

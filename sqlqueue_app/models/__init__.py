@@ -13,6 +13,7 @@ from sqlqueue_app.models.anchors import (
     Endpoint,
     LakeSearch,
     Queue,
+    Search,
     Subscription,
 )
 from sqlqueue_app.models.cluster import (
@@ -112,6 +113,7 @@ __all__ = [
     "RunState",
     "Schedule",
     "ScheduleTick",
+    "Search",
     "Severity",
     "Subscription",
     "TaskResult",

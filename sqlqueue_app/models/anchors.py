@@ -78,6 +78,14 @@ class Subscription(Anchor):
         verbose_name_plural = _("subscriptions")
 
 
+class Search(Anchor):
+    """The page that searches messages everywhere."""
+
+    class Meta(Anchor.Meta):
+        verbose_name = _("search")
+        verbose_name_plural = _("search")
+
+
 class Conversation(Anchor):
     """The pages of conversations."""
 
@@ -98,5 +106,5 @@ class LakeSearch(Anchor):
     """The pages of old messages in the lake."""
 
     class Meta(Anchor.Meta):
-        verbose_name = _("old message")
-        verbose_name_plural = _("old messages")
+        verbose_name = _("archived message")
+        verbose_name_plural = _("message archive")

@@ -95,13 +95,13 @@ def _status(
         min(waiting, limit),
         min(overdue, limit),
         exact=waiting <= limit,
-        next_due=_instant(first_due),
+        next_due=instant_of(first_due),
         name=known.name,
         is_in_settings=known.is_in_settings,
     )
 
 
-def _instant(seconds: float | None) -> datetime | None:
+def instant_of(seconds: float | None) -> datetime | None:
     """Of seconds since 1970; None for what no datetime holds, as infinity."""
     try:
         return None if seconds is None else _EPOCH + timedelta(seconds=seconds)

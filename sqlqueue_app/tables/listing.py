@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,6 +20,7 @@ from sqlqueue_app.tables.rows import row_id_of, text_of
 
 # What PostgreSQL plans in a few tens of milliseconds; SQLite takes 500 parts of a UNION at most.
 TABLES_PER_STATEMENT: Final = 100
+_ASCII_CAPITALS: Final = re.compile("[A-Z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,7 @@ class _Part:
     address: QueueAddress
     values: dict[str, object]
     texts: dict[str, str] = field(default_factory=dict)
+    render: Callable[..., Rendered] = Dialect.statement
 
 
 def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any, ...]]:
@@ -146,7 +150,7 @@ def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any
             values: list[Any] = []
             for number, part in enumerate(parts[start : start + TABLES_PER_STATEMENT], start):
                 qualified = dialect.qualified(part.address)
-                rendered = dialect.statement(part.statement, table=qualified, number=str(number), **part.texts)
+                rendered = part.render(dialect, part.statement, table=qualified, number=str(number), **part.texts)
                 statements.append(rendered.sql)
                 values += rendered.bind({**part.values, "table": qualified, "name": part.address.table})
             with executed(connection, Rendered("\nUNION ALL\n".join(statements), ()), values) as cursor:
@@ -156,60 +160,75 @@ def _read_each(alias: str, doing: str, parts: Sequence[_Part]) -> list[tuple[Any
 
 # Every text of headers that is a JSON object has it: to find all rows.
 EVERY: Final = "{"
+# Of larger bodies only the beginning is searched.
+SEARCHED_BODY_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """A table to look into: `looked` rows of a queue, the first or the last ones; or, with `is_delayed`, of delayed messages."""
+    """A table to search: `looked` rows of a queue, the first ones, or the last ones up to `before`; or, with `is_delayed`, of
+    delayed messages.
+    """
 
     address: QueueAddress
     looked: int
     is_delayed: bool = False
     from_end: bool = False
+    before: int = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRow:
-    """A row that was found, with the number of its scan. A delayed message has either no number (0) or no `id`."""
+    """A row that was found, with the number of its scan. A delayed message has either no number (0) or no `id`, and is `due`."""
 
     scan: int
     row_version: int
     id: uuid.UUID | None
     headers: str | None
+    due: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What was found, in the order of the scans; and the scans that ended before all rows of their table were read."""
+    """What was found, in the order of the scans. `longer`: of scans that ended early the row version where their table goes on,
+    0 for delayed messages.
+    """
 
     rows: tuple[FoundRow, ...]
-    longer: frozenset[int]
+    longer: Mapping[int, int]
 
 
-def find_rows(alias: str, scans: Sequence[TableScan], text: str, *, most: int) -> ScanResult:
-    """The rows whose headers hold the text, as it stands in the JSON; `most` of each table at most.
+def _lower(found: re.Match[str]) -> str:
+    return found[0].lower()
+
+
+def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bodies: bool = False) -> ScanResult:
+    """The rows that hold one of the texts as they stand in the JSON; `most` of each table at most. ASCII letters ignore case.
 
     A statement for each hundred tables, which takes and locks nothing and waits for nobody. There is no index on headers, so it
-    reads the rows. Raises DatabaseError if one of the tables is gone.
+    reads the rows. With `bodies` it also searches the first SEARCHED_BODY_BYTES of each body. Raises DatabaseError if one of the
+    tables is gone.
     """
+    values = {f"text_{chr(97 + number)}": _ASCII_CAPITALS.sub(_lower, text) for number, text in enumerate(texts)}
     parts = [
         _Part(
             "find_in_delayed" if scan.is_delayed else "find_in_queue",
             scan.address,
-            {"looked": scan.looked, "most": most, "text": text},
+            {"looked": scan.looked, "most": most, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values},
             {"order": "DESC" if scan.from_end else "ASC"},
+            partial(Dialect.find_statement, texts=list(values), bodies=bodies),
         )
         for scan in scans
     ]
     rows: list[FoundRow] = []
-    longer: set[int] = set()
-    for number, row_version, row_id, headers in _read_each(alias, f"look for messages in {len(scans)} tables", parts):
-        if row_version is None:
-            longer.add(int(number))
+    longer: dict[int, int] = {}
+    for number, rest, row_version, row_id, headers, due in _read_each(alias, f"look for messages in {len(scans)} tables", parts):
+        if rest is not None:
+            longer[int(number)] = int(rest)
             continue
         found_id = None if row_id is None else row_id_of(row_id)
-        rows.append(FoundRow(int(number), int(row_version), found_id, text_of(headers, "replace")))
-    return ScanResult(tuple(sorted(rows, key=lambda row: (row.scan, row.row_version))), frozenset(longer))
+        rows.append(FoundRow(int(number), int(row_version), found_id, text_of(headers, "replace"), due))
+    return ScanResult(tuple(sorted(rows, key=lambda row: (row.scan, row.row_version))), longer)
 
 
 @dataclass(frozen=True, slots=True)

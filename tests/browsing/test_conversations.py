@@ -13,7 +13,6 @@ from sqlqueue_app.browsing import conversations
 from sqlqueue_app.browsing.conversations import (
     ConversationResult,
     MessageOutcome,
-    conversation_of,
     forest,
     newest_conversations,
     read_conversation,
@@ -65,7 +64,7 @@ def test_handled_failed_waiting_and_delayed_messages_are_one_conversation(shop: 
     tree = forest(found.messages)
     assert [(branch.depth, branch.message.message_id) for branch in tree.branches][:2] == [(0, "order"), (1, "bill")]
     assert all(branch.depth == 1 for branch in tree.branches[1:])
-    assert (found.problems, found.extent.longer, found.is_cut) == ((), (), False)
+    assert (found.problems, found.extent.longer, found.is_cut) == ((), {}, False)
 
 
 def test_a_large_conversation_is_read_as_far_as_is_said(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +84,7 @@ def test_failures_are_found_however_long_the_error_queue_is(shop: QueueDatabase,
     assert {each.message_id for each in found.messages} == {"bill", *(f"n-{number}" for number in range(5))}
     (bill,) = [each for each in found.messages if each.message_id == "bill"]
     assert (bill.related_to, bill.sending, bill.failure) == ("order", "Sales", deterministic_guid("bill", "Billing"))
-    assert found.extent.longer == ("error",)
+    assert set(found.extent.longer) == {"error"}
 
 
 def test_a_failure_that_nobody_has_indexed_yet_is_found_too(shop: QueueDatabase) -> None:
@@ -111,25 +110,12 @@ def test_ids_of_any_shape(shop: QueueDatabase, name: str) -> None:
     table(shop, "Sales").send([sent("order", talk=name), sent("other", talk="else")])
     fail(shop, [failed_one("bill", "order", talk=name)])
     assert {each.message_id for each in read(name).messages} == {"order", "bill"}
-    assert conversation_of(get_settings(), "order")[0] == name
 
 
 def test_ids_that_other_writers_write_otherwise(shop: QueueDatabase) -> None:
     microsoft = '{"NServiceBus.MessageId":"1","NServiceBus.ConversationId":"a\\u002B\\u0645/\\u0022"}'
     table(shop, "Sales").send([row(microsoft), row(microsoft.replace("645", "646"))])
     assert [each.message_id for each in read('a+\u0645/"').messages] == ["1"]
-
-
-def test_an_id_is_that_of_a_conversation_or_of_a_message_of_it(shop: QueueDatabase) -> None:
-    table(shop, "Sales").send([sent("order"), row("no json c-9"), row('{"NServiceBus.MessageId":"alone"}')])
-    fail(shop, [failed_one("bill", "order", talk="c-2")])
-    settings = get_settings()
-    unique = str(deterministic_guid("bill", "Billing"))
-    found = {name: conversation_of(settings, name)[0] for name in ("c-1", "order", "bill", "c-2", unique, "c-9", "alone", "odd")}
-    assert found == {
-        "c-1": "c-1", "order": "c-1", "bill": "c-2", "c-2": "c-2", unique: "c-2", "c-9": None, "alone": None, "odd": None
-    }  # fmt: skip
-    assert conversation_of(settings, "odd")[1].rows == conversations.SCAN_ROWS_PER_TABLE
 
 
 def test_the_newest_conversations_of_failures(shop: QueueDatabase) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sqlqueue_app.browsing.conversations import ConversationResult, conversation_of, read_conversation
+from sqlqueue_app.browsing.conversations import ConversationResult, read_conversation
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.headers import read_headers
 from sqlqueue_app.models import LakeBatch, LakeCopy, LakeFile
@@ -98,13 +98,6 @@ def test_a_copy_says_what_became_of_its_message(shop: QueueDatabase, tmp_path: P
         where = path.relative_to(tmp_path).as_posix()
         LakeFile.objects.create(batch=batch, table="failures", path=where, rows=1, bytes=1, day=BEGIN.date())
     assert found() == {("bill", "archived", "failures")}
-
-
-def test_an_id_leads_to_a_conversation_of_the_lake(shop: QueueDatabase, tmp_path: Path) -> None:
-    write(tmp_path, [taken(audited("order"))])
-    assert conversation_of(get_settings(), "order")[0] == "c-1"
-    assert conversation_of(get_settings(), "c-1")[0] == "c-1"
-    assert conversation_of(get_settings(), "nothing")[0] is None
 
 
 def test_a_lake_that_cannot_be_searched_is_said(shop: QueueDatabase, tmp_path: Path) -> None:

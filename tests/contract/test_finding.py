@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import install_tables
-from sqlqueue_app.tables.listing import EVERY, TableScan, find_rows
+from sqlqueue_app.tables.listing import EVERY, SEARCHED_BODY_BYTES, TableScan, find_rows
 from sqlqueue_app.tables.queue import QueueTable
 from sqlqueue_app.tables.rows import NewRow
 from tests.support.databases import QueueDatabase
@@ -27,6 +32,9 @@ def test_the_first_and_the_last_rows_are_looked_at(queue: QueueTable, layout: st
     assert [each.row_version for each in first.rows] == [1, 6]
     assert [each.row_version for each in last.rows] == [6, 10]
     assert [set(each.longer) for each in (first, last, whole)] == [{0}, {0}, set()]
+    assert [dict(each.longer) for each in (first, last)] == [{0: 7}, {0: 4}], "the first row that was not looked at"
+    rest = find_rows(queue.alias, [TableScan(queue.address, 6, from_end=True, before=4)], "c-1", most=10)
+    assert ([each.row_version for each in rest.rows], rest.longer) == ([1], {})
     (peeked, *_) = queue.peek(1)
     assert (first.rows[0].id, first.rows[0].headers) == (peeked.id, peeked.headers)
 
@@ -50,6 +58,81 @@ def test_many_tables_of_both_kinds_with_one_statement(queue_database: QueueDatab
     with CaptureQueriesContext(queue_database.connection) as statements:
         found = find_rows(queue_database.alias, places, "c-1", most=10)
     assert [each.scan for each in found.rows] == [0, 0, 1, 2, 3]
-    assert found.longer == {0}
+    assert found.longer == {0: 0}
+    due = found.rows[0].due
+    assert due is not None
+    assert abs(due - time.time() - 9) < 60
+    assert found.rows[2].due is None
     assert len(statements) == 1
     assert len(find_rows(queue_database.alias, places[1:] * 50, "c-1", most=10).rows) == 150
+
+
+def test_the_case_of_letters_does_not_count(queue: QueueTable) -> None:
+    queue.send([row({"Order": "ABC-42 Zoë"}, b'{"note": "Blue"}'), row({"Order": "abd"}, b"null")])
+    for text in ("abc-42", "ABC-42 ZO", "BC-4"):
+        assert [each.row_version for each in find_rows(queue.alias, [TableScan(queue.address, 9)], text, most=9).rows] == [1]
+    several = find_rows(queue.alias, [TableScan(queue.address, 9)], "nothing", "ABD", "neither", most=9)
+    assert [each.row_version for each in several.rows] == [2]
+
+
+@pytest.mark.parametrize(
+    ("body", "text", "is_found"),
+    [
+        (b'{"note": "Blue shoes"}', "blue SHOES", True),
+        ('{"note": "Zoë"}'.encode(), "Zoë", True),
+        (b"\xff\x00\xfe order 42 \\ \x80", "order 42 \\", True),
+        (b"x" * (SEARCHED_BODY_BYTES - 5) + b"order", "order", True),
+        (b"x" * (SEARCHED_BODY_BYTES - 4) + b"order", "order", False),
+        (b"", "x", False),
+        (b"%", "_", False),
+    ],
+)
+def test_bodies_are_searched_where_asked(queue: QueueTable, body: bytes, text: str, is_found: bool) -> None:
+    queue.send([row({"a": "b"}, body)])
+    scans = [TableScan(queue.address, 9, from_end=True)]
+    assert [each.row_version for each in find_rows(queue.alias, scans, text, most=9, bodies=True).rows] == [1] * is_found
+    assert find_rows(queue.alias, scans, text, most=9).rows == ()
+
+
+def test_bodies_of_delayed_messages_are_searched_too(queue_database: QueueDatabase) -> None:
+    address = address_of(queue_database, "Sales.Delayed")
+    install_tables(queue_database.alias, [PlannedTable(TableKind.DELAYED, address)])
+    DelayedTable(queue_database.alias, address).insert([NewRow("1", "{}", b"order 42", delay_ms=9_000)])
+    scans = [TableScan(address, 2, is_delayed=True)]
+    assert len(find_rows(queue_database.alias, scans, "ORDER 42", most=10, bodies=True).rows) == 1
+    assert find_rows(queue_database.alias, scans, "ORDER 42", most=10).rows == ()
+
+
+def test_no_table_is_read_beyond_the_limit(postgresql_database: QueueDatabase) -> None:
+    """The rows come from the index on the row version, and the plan reads at most the limit of them."""
+    queue = make_table(postgresql_database)
+    queue.send([talk(number) for number in range(2_000)])
+    with postgresql_database.connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {queue.qualified}")
+    with CaptureQueriesContext(postgresql_database.connection) as statements:
+        find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "no such text", most=10, bodies=True)
+    (statement,) = statements
+    with postgresql_database.connection.cursor() as cursor:
+        cursor.execute("EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) " + statement["sql"])
+        (plan,) = cursor.fetchone()
+    scans = [each for each in nodes(plan[0]["Plan"]) if "Relation Name" in each]
+    assert {each["Node Type"] for each in scans} <= {"Index Scan", "Index Only Scan"}
+    assert max(each["Actual Rows"] + each.get("Rows Removed by Filter", 0) for each in scans) <= 101
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for each in plan.get("Plans", []):
+        yield from nodes(each)
+
+
+def test_sqlite_reads_a_table_by_its_key_and_no_further(sqlite_database: QueueDatabase) -> None:
+    queue = make_table(sqlite_database)
+    with CaptureQueriesContext(sqlite_database.connection) as statements:
+        find_rows(queue.alias, [TableScan(queue.address, 100, from_end=True)], "x", most=10, bodies=True)
+    with sqlite_database.connection.cursor() as cursor:
+        cursor.execute("EXPLAIN QUERY PLAN " + statements[0]["sql"])
+        steps = [detail for *_ids, detail in cursor.fetchall()]
+    looks = [each for each in steps if "Sales" in each]
+    assert looks
+    assert all("USING INTEGER PRIMARY KEY" in each or "USING INDEX" in each for each in looks), steps

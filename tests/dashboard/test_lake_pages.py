@@ -116,7 +116,7 @@ def test_dates_that_no_day_fits_are_an_error_at_the_field(lake: Path) -> None:
         assert text in found.text()
         assert "searched in" not in found.text()
         (wrong,) = [each for tag, each in found.tags if each.get("aria-invalid") == "true"]
-        assert any(each.get("id") == f"sq-{wrong['name']}_error" for tag, each in found.tags if tag == "ul")
+        assert any(each.get("id") == f"sq-{wrong['name']}_error" for _tag, each in found.tags)
     assert "No matching messages." in page(f"{SEARCH}?since=2026-11-20&until=2026-11-20&text=none").text()
 
 

@@ -170,20 +170,29 @@ LOOKS: dict[str, tuple[Hints, tuple[str, ...]]] = {
     "look_delayed": ([(TABLE, READ)] * 3, ("SELECT TOP (", "WHERE DUE <", "= GETUTCDATE ( )", "ORDER BY DUE ASC")),
     "find_in_queue": (
         [(TABLE, READ)] * 2,
-        ("SELECT TOP (", "SELECT TOP (", "ORDER BY ROWVERSION DESC", "WHERE CHARINDEX (", "UNION ALL", "HAVING COUNT ( * ) >"),
+        (
+            "SELECT TOP (", "SELECT TOP (", "WHERE ROWVERSION <", "ORDER BY ROWVERSION DESC", "WHERE CHARINDEX (", "UNION ALL",
+            "WHERE ROWVERSION <", "ORDER BY ROWVERSION DESC OFFSET", "ROWS FETCH NEXT 1 ROWS ONLY",
+        ),
     ),
     "find_in_delayed": (
         [(TABLE, READ)] * 2,
-        ("SELECT TOP (", "SELECT TOP (", "ORDER BY DUE DESC", "WHERE CHARINDEX (", "UNION ALL", "HAVING COUNT ( * ) >"),
+        (
+            "SELECT TOP (", "SELECT TOP (", "ORDER BY DUE DESC", "WHERE CHARINDEX (", "UNION ALL", "ORDER BY DUE DESC OFFSET",
+            "ROWS FETCH NEXT 1 ROWS ONLY",
+        ),
     ),
-}
+}  # fmt: skip
 
 
+@pytest.mark.parametrize("bodies", [False, True])
 @pytest.mark.parametrize("name", LOOKS)
-def test_looks_at_many_tables(name: str) -> None:
+def test_looks_at_many_tables(name: str, bodies: bool) -> None:
     hints, order = LOOKS[name]
-    texts = {"order": "DESC"} if name.startswith("find_in") else {}
-    one = SQLSERVER.statement(name, table=TABLE, number="7", **texts).sql
+    if name.startswith("find_in"):
+        one = SQLSERVER.find_statement(name, texts=["text_a", "text_b"], bodies=bodies, table=TABLE, number="7", order="DESC").sql
+    else:
+        one = SQLSERVER.statement(name, table=TABLE, number="7").sql
     check(one, hints, order)
     check(f"{one}\nUNION ALL\n{one}", [*hints, *hints], order)
 

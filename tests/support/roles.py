@@ -102,6 +102,7 @@ LOOKS = {
     **dict.fromkeys(("failedmessage_gone", "failedmessage_unreadable", "failedmessage_pending", "failedmessage_group"), LOOK),
     **dict.fromkeys(("failedmessage_message", "redirect_changelist", "operation_changelist", "operation_operation"), LOOK),
     **dict.fromkeys(("operatoraction_changelist", "event_changelist", "checkresult_changelist"), LOOK),
+    "search_changelist": LOOK,
     **dict.fromkeys(("conversation_changelist", "conversation_conversation"), LOOK),
     **dict.fromkeys([f"analytics_{name}" for name in ("changelist", "groups", "map", "usage", "notable")], LOOK),
     **dict.fromkeys(("lakesearch_changelist", "pipelinerun_changelist"), LOOK),

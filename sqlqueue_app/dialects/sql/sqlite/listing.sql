@@ -53,25 +53,35 @@ SELECT
     (julianday((SELECT Due FROM {table} ORDER BY Due LIMIT 1)) - julianday('1970-01-01')) * 86400.0;
 
 -- name: find_in_queue
-SELECT {number}, found.RowVersion, CAST(found.Id AS blob), CAST(found.Headers AS blob)
+SELECT {number}, NULL, found.RowVersion, CAST(found.Id AS blob), CAST(found.Headers AS blob), NULL
 FROM (
     SELECT head.RowVersion, head.Id, head.Headers
-    FROM (SELECT RowVersion, Id, Headers FROM {table} ORDER BY RowVersion {order} LIMIT :looked) AS head
-    WHERE instr(head.Headers, :text) > 0
+    FROM (
+        SELECT RowVersion, Id, Headers{body} FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT :looked
+    ) AS head
+    WHERE {holds}
     LIMIT :most
 ) AS found
 UNION ALL
-SELECT {number}, NULL, NULL, NULL
-WHERE (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY RowVersion LIMIT :looked + 1)) > :looked;
+SELECT {number}, rest.RowVersion, NULL, NULL, NULL, NULL
+FROM (SELECT RowVersion FROM {table} WHERE RowVersion <= :before ORDER BY RowVersion {order} LIMIT 1 OFFSET :looked) AS rest;
 
 -- name: find_in_delayed
-SELECT {number}, found.RowVersion, NULL, CAST(found.Headers AS blob)
+SELECT
+    {number}, NULL, found.RowVersion, NULL, CAST(found.Headers AS blob),
+    (julianday(found.Due) - julianday('1970-01-01')) * 86400.0
 FROM (
-    SELECT head.RowVersion, head.Headers
-    FROM (SELECT RowVersion, Headers FROM {table} ORDER BY Due {order} LIMIT :looked) AS head
-    WHERE instr(head.Headers, :text) > 0
+    SELECT head.RowVersion, head.Headers, head.Due
+    FROM (SELECT RowVersion, Headers, Due{body} FROM {table} ORDER BY Due {order} LIMIT :looked) AS head
+    WHERE {holds}
     LIMIT :most
 ) AS found
 UNION ALL
-SELECT {number}, NULL, NULL, NULL
-WHERE (SELECT count(*) FROM (SELECT 1 FROM {table} ORDER BY Due LIMIT :looked + 1)) > :looked;
+SELECT {number}, 0, NULL, NULL, NULL, NULL
+FROM (SELECT 1 FROM {table} ORDER BY Due {order} LIMIT 1 OFFSET :looked) AS rest;
+
+-- name: holds_in_headers
+instr(lower(head.Headers), :text) > 0;
+
+-- name: holds_in_body
+instr(lower(CAST(substr(head.Body, 1, :body_limit) AS text)), :text) > 0;

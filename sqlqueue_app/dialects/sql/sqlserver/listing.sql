@@ -78,37 +78,45 @@ SELECT
     );
 
 -- name: find_in_queue
--- Rows among the first or the last ones whose headers hold a text; and a row of NULLs where there are more than were looked at.
-SELECT {number}, found.RowVersion, found.Id, found.Headers
+-- Among a number of rows, from the first or the last one on, those that hold a text; and the first row that was not looked at.
+SELECT {number}, CAST(NULL AS bigint), found.RowVersion, found.Id, found.Headers, CAST(NULL AS float)
 FROM (
     SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Id, head.Headers
     FROM (
-        SELECT TOP (CAST(:looked AS int)) RowVersion, Id, Headers
-        FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion {order}
+        SELECT TOP (CAST(:looked AS int)) RowVersion, Id, Headers{body}
+        FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion <= :before ORDER BY RowVersion {order}
     ) AS head
-    WHERE CHARINDEX(CAST(:text AS nvarchar(400)), head.Headers) > 0
+    WHERE {holds}
 ) AS found
 UNION ALL
-SELECT {number}, NULL, NULL, NULL
+SELECT {number}, rest.RowVersion, NULL, NULL, NULL, NULL
 FROM (
-    SELECT TOP (CAST(:looked AS int) + 1) RowVersion
-    FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion ASC
-) AS counted
-HAVING COUNT(*) > CAST(:looked AS int);
+    SELECT RowVersion FROM {table} WITH (READPAST, READCOMMITTEDLOCK) WHERE RowVersion <= :before
+    ORDER BY RowVersion {order} OFFSET CAST(:looked AS int) ROWS FETCH NEXT 1 ROWS ONLY
+) AS rest;
 
 -- name: find_in_delayed
--- The same for the messages that will be due first.
-SELECT {number}, found.RowVersion, CAST(NULL AS uniqueidentifier), found.Headers
+-- The same for the messages that will be due first, with the time when they are due.
+SELECT
+    {number}, CAST(NULL AS bigint), found.RowVersion, CAST(NULL AS uniqueidentifier), found.Headers,
+    CAST(DATEDIFF_BIG(millisecond, CAST('19700101' AS datetime2), found.Due) AS float) / 1000.0
 FROM (
-    SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Headers
+    SELECT TOP (CAST(:most AS int)) head.RowVersion, head.Headers, head.Due
     FROM (
-        SELECT TOP (CAST(:looked AS int)) RowVersion, Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}
+        SELECT TOP (CAST(:looked AS int)) RowVersion, Headers, Due{body}
+        FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due {order}
     ) AS head
-    WHERE CHARINDEX(CAST(:text AS nvarchar(400)), head.Headers) > 0
+    WHERE {holds}
 ) AS found
 UNION ALL
-SELECT {number}, NULL, NULL, NULL
+SELECT {number}, CAST(0 AS bigint), NULL, NULL, NULL, NULL
 FROM (
-    SELECT TOP (CAST(:looked AS int) + 1) Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY Due ASC
-) AS counted
-HAVING COUNT(*) > CAST(:looked AS int);
+    SELECT Due FROM {table} WITH (READPAST, READCOMMITTEDLOCK)
+    ORDER BY Due {order} OFFSET CAST(:looked AS int) ROWS FETCH NEXT 1 ROWS ONLY
+) AS rest;
+
+-- name: holds_in_headers
+CHARINDEX(CAST(:text AS nvarchar(400)), LOWER(head.Headers)) > 0;
+
+-- name: holds_in_body
+CHARINDEX(CAST(:text AS varchar(400)), LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))) > 0;

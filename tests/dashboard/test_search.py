@@ -1,0 +1,174 @@
+"""The search of the head of every page, and its results."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+from django.db import connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.browsing import conversations
+from sqlqueue_app.models import TaskResult
+from tests.support.conversations import failed_one, sent, sent_headers
+from tests.support.databases import QueueDatabase
+from tests.support.delayed_rows import put
+from tests.support.failing import fail
+from tests.support.filling import HOSTILE, install, row, table
+from tests.support.lakes import write
+from tests.support.pages import Markup, client_of
+from tests.support.roles import LOOKS
+from tests.support.site_pages import site_paths
+
+SEARCH = "/admin/sqlqueue_app/search/"
+ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}
+EVERYWHERE = "Enter a message id, a conversation, a type, an endpoint or any text"
+
+
+def page(query: str = "", kind: str = "viewer") -> Markup:
+    with override_settings(LANGUAGE_CODE="en"):
+        answer = client_of(kind).get(f"{SEARCH}{query}")
+    assert answer.status_code == 200
+    found = Markup(answer.content.decode())
+    assert found.inline == []
+    return found
+
+
+@pytest.fixture
+def shop(queue_database: QueueDatabase) -> QueueDatabase:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    return queue_database
+
+
+def test_every_page_has_the_search_in_its_head(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS=ENDPOINTS)
+    client = client_of("superuser")
+    seen = 0
+    for name, path in site_paths().items():
+        answer = client.get(path)
+        if name.removeprefix("sqlqueue_app_") in LOOKS and answer.status_code == 200 and not answer.streaming:
+            seen += 1
+            found = Markup(answer.content.decode())
+            assert found.find("form", action=SEARCH, method="get", role="search"), name
+            (box,) = found.find("input", name="q", type="search", id="sq-search")
+            assert box.get("value") == "", name
+            assert found.find("label", **{"for": "sq-search"}), name
+    assert seen > 30
+
+
+def test_without_a_text_the_page_says_what_it_searches(shop: QueueDatabase) -> None:
+    for query in ("", "?q=", "?q=+"):
+        assert EVERYWHERE in page(query).text()
+
+
+def test_results_are_grouped_by_place_with_state_and_links(shop: QueueDatabase) -> None:
+    order = {"Order": "order 42"}
+    table(shop, "Sales").send([row({**sent_headers("waits"), **order})])
+    put(shop, timedelta(hours=1), **{"NServiceBus.MessageId": "later", "NServiceBus.ConversationId": "c-2", **order})
+    bill = failed_one("bill", "waits", talk="c-3")
+    (failure,) = fail(shop, [bill])
+    found = page("?q=order+42")
+    assert "Queues Message Time State Endpoint Queue Conversation Shop.Waits waits" in found.text()
+    assert "Delayed Message" in found.text()
+    assert "delayed until" in found.text()
+    assert {"/admin/sqlqueue_app/queue/Sales/1/", "/admin/sqlqueue_app/conversation/c-1/"} <= set(found.links)
+    assert any(each.startswith("/admin/sqlqueue_app/delayedmessage/Sales.Delayed/") for each in found.links)
+    assert found.find("input", id="sq-search", value="order 42")
+    found = page("?q=bill")
+    assert "Failed Message" in found.text()
+    assert {f"/admin/sqlqueue_app/failedmessage/{failure.pk}/", "/admin/sqlqueue_app/conversation/c-3/"} <= set(found.links)
+
+
+def test_bodies_are_searched_only_for_those_who_may_see_them(shop: QueueDatabase) -> None:
+    table(shop, "Sales").send([row(sent_headers("order"), b'{"note": "velocipede"}')])
+    for kind in ("viewer", "reader"):
+        refused = page("?q=velocipede", kind).text()
+        assert "Nothing found for “velocipede”." in refused
+        assert "In headers. Queues: the newest 5,000 messages of each of 4 queues." in refused
+        assert "Bodies. You need the permission “Can see the bodies of messages”." in refused
+    for kind in ("writer", "admin", "superuser"):
+        found = page("?q=velocipede", kind).text()
+        assert "Shop.Order order" in found
+        assert "In headers and the first 64 KiB of bodies." in found
+        assert "You need the permission" not in found
+        assert "note" not in found, "results show no body"
+
+
+def test_what_was_not_searched_is_named_and_can_be_searched(shop: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversations, "SCAN_ROWS_TOTAL", 2)
+    monkeypatch.setattr(conversations, "MIN_SCAN_ROWS", 2)
+    table(shop, "Sales").send([sent("needle"), *(sent(f"m-{number}") for number in range(3))])
+    for _number in range(3):
+        put(shop)
+    first = page("?q=needle")
+    assert "Nothing found for “needle”." in first.text()
+    assert "Not searched Older messages of Sales. Search further back" in first.text()
+    assert "Messages of Sales.Delayed that are due later. Show the table" in first.text()
+    (further,) = [each for each in first.links if "before=" in each]
+    assert parse_qs(urlparse(further).query) == {"q": ["needle"], "queue": ["Sales"], "before": ["2"]}
+    second = page(further)
+    assert "Shop.Needle needle" in second.text()
+    assert "Queue Sales: 2 older messages." in second.text()
+    assert "?q=needle" in second.links
+    assert any(each.startswith("/admin/sqlqueue_app/failedmessage/messages/?q=needle") for each in first.links)
+
+
+def test_the_archive_says_how_fresh_it_is_and_where_it_goes_on(shop: QueueDatabase, tmp_path: Path) -> None:
+    assert "Archive: not configured, or still empty." in page("?q=x").text()
+    pytest.importorskip("duckdb")
+    install(shop, ENDPOINTS=ENDPOINTS, PIPELINE={"LAKE": str(tmp_path)})
+    at = datetime.now(UTC) - timedelta(days=7)
+    headers = '{"NServiceBus.MessageId": "m-1", "NServiceBus.ConversationId": "c-9", "Order": "order 42"}'
+    write(
+        tmp_path, [{"at": at, "headers": headers, "message_id": "m-1", "conversation_id": "c-9", "message_type": "Shop.Old"}] * 60
+    )
+    found = page("?q=order+42")
+    assert "Archive (the newest 50)" in found.text()
+    assert "Archive: 1 file." in found.text()
+    assert f"/admin/sqlqueue_app/lakesearch/messages/audit/{at:%Y-%m-%d}/60/" in found.links
+    assert "/admin/sqlqueue_app/conversation/c-9/" in found.links
+    (further,) = [each for each in found.links if "after=" in each]
+    assert client_of("viewer").get(further).status_code == 200
+    assert "Older messages of the archive. Search further back" in found.text()
+
+
+def test_tasks_are_shown_with_their_state(shop: QueueDatabase) -> None:
+    shop.settings.TASKS = {"default": {"BACKEND": "sqlqueue_app.tasks.SqlQueueBackend", "QUEUES": ["Sales"]}}
+    TaskResult.objects.create(
+        id="t-1", backend="default", task="shop.bill", queue_name="Sales", status="FAILED", enqueued_at=datetime.now(UTC),
+        args=["velocipede"], kwargs={}, errors=[], worker_ids=[],
+    )  # fmt: skip
+    found = page("?q=t-1")
+    assert "Tasks Task Enqueued State Queue Message shop.bill" in found.text()
+    assert "failed Sales t-1" in found.text()
+    assert "velocipede" not in page("?q=t-1", "superuser").text()
+    assert "shop.bill" in page("?q=velocipede", "superuser").text()
+    assert "shop.bill" not in page("?q=velocipede").text()
+
+
+@pytest.mark.parametrize("query", ["q=%00", "q=" + "x" * 500, "q=x&before=x", "q=x&before=0", f"q=x&before={2**70}"])
+def test_a_text_that_cannot_be_searched_is_an_error(shop: QueueDatabase, query: str) -> None:
+    found = page(f"?{query}")
+    assert found.find("ul", **{"class": "errorlist"})
+
+
+def test_hostile_texts_are_shown_as_text(shop: QueueDatabase) -> None:
+    table(shop, "Sales").send([sent(HOSTILE, talk=HOSTILE)])
+    found = page(f"?q={HOSTILE}")
+    assert f"Shop.{HOSTILE.title()}" in found.text()
+
+
+def test_the_page_takes_few_statements(shop: QueueDatabase) -> None:
+    client = client_of("viewer")
+    with CaptureQueriesContext(connection) as asked:
+        client.get(f"{SEARCH}?q=order")
+    assert len(asked) <= 15
+
+
+def test_an_id_of_the_former_form_of_conversations_is_searched(shop: QueueDatabase) -> None:
+    answer = client_of("viewer").get("/admin/sqlqueue_app/conversation/?id=a+b")
+    assert (answer.status_code, answer.headers["Location"]) == (302, f"{SEARCH}?q=a+b")

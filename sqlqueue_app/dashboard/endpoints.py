@@ -57,7 +57,7 @@ from sqlqueue_app.status.endpoints import (
 )
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, read_instances, state_of, threads_of_row
 from sqlqueue_app.status.queues import QueueKind
-from sqlqueue_app.status.samples import read_samples
+from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 
@@ -193,6 +193,9 @@ class EndpointAdmin(PageAdmin):
             )
             queued = read_samples(alias, names, period.length, now)
             samples = [sample for taken in queued.values() for sample in taken]
+            newest = max((sample.taken_at for sample in samples), default=None)
+            taken = page_sampling.take(each.instances, newest, now)
+            samples += [sample for sample in taken if sample.queue in queued and resolution_for(period.length) is FINEST]
             return History(
                 by_type,
                 endpoint_charts(over_time, samples, period, now),

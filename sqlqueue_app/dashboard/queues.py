@@ -55,7 +55,7 @@ from sqlqueue_app.status.instances import (
 )
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
-from sqlqueue_app.status.samples import read_samples, resolution_for
+from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -113,7 +113,7 @@ class QueueAdmin(PageAdmin):
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
             queue=queue_row(status, self._url, instances),
-            charts=self._charts(queue, period),
+            charts=self._charts(queue, instances, period),
             period=period,
             periods=PERIODS,
             buttons=queue_buttons(self, request, queue, holder, instances),
@@ -126,11 +126,13 @@ class QueueAdmin(PageAdmin):
             send_command=send_command(queue.name),
         )
 
-    def _charts(self, queue: KnownQueue, period: Period) -> list[Chart]:
+    def _charts(self, queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
         alias = managed_alias()
         with optional_read(alias, "read the samples of a queue"):
             now = database_now(alias)
             samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
+            taken = page_sampling.take(instances, samples[-1].taken_at if samples else None, now)
+            samples += [each for each in taken if each.queue == queue.name and resolution_for(period.length) is FINEST]
             return queue_charts(samples, period, now) if samples else []
         return []  # the tables of `migrate` are missing; the overview reports it
 
@@ -241,6 +243,8 @@ class QueueAdmin(PageAdmin):
 
 # About seven samples, the first and the last a minute apart.
 RECENT: Final = timedelta(seconds=75)
+# A rate is not shown as that of now after three samples were missed.
+FRESH: Final = timedelta(seconds=30)
 
 
 def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) -> list[Chart]:
@@ -283,15 +287,21 @@ def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
 def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
     """Messages per second in and out of each queue over the last minute, by queue name. One statement, and one for the clock.
 
-    Queues without samples are missing; empty if samples cannot be read.
+    Queues without new samples are missing; empty if samples cannot be read. Takes samples where no worker does.
     """
     alias = managed_alias()
     samples: dict[str, list[QueueSample]] = {}
     with optional_read(alias, "read the samples of the queues"):
-        samples = read_samples(alias, [each.name for each in status.queues], RECENT, database_now(alias))
+        now = database_now(alias)
+        samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
+        newest = max((taken[-1].taken_at for taken in samples.values() if taken), default=None)
+        for each in page_sampling.take(status.instances, newest, now, status):
+            samples.setdefault(each.queue, []).append(each)
     found = {}
     for name, taken in samples.items():
         known = [each for each in taken if each.written is not None]
+        if not known or now - known[-1].taken_at > FRESH:
+            continue
         came, went = in_and_out([known[0], known[-1]]) if len(known) > 1 else ([], [])
         if came and went and came[0][1] is not None and went[0][1] is not None:
             found[name] = (came[0][1], went[0][1])

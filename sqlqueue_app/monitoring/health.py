@@ -256,10 +256,12 @@ class _Scope:
 
     def covers(self, issue: Issue) -> bool:
         """Whether the issue belongs to what is checked."""
-        queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
-        if queue:
-            return queue in {each.name for each in self.queues}
-        return self.is_all or issue.name == REGISTRY.name or endpoint in self.endpoints
+        found = issue.outcome
+        if found.queue:
+            return found.queue in {each.name for each in self.queues}
+        # A process may run several endpoints.
+        concerned = {found.endpoint, *found.now.get("endpoints", ())} & {*self.endpoints}
+        return self.is_all or issue.name == REGISTRY.name or bool(concerned)
 
 
 def read_health(

@@ -162,14 +162,10 @@ def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return
     for endpoint, minimum in sorted(snapshot.minimums.items()):
         if minimum > 0:
-            outcome, alive = (
-                ProbeOutcome(endpoint, endpoint=endpoint, is_explained=endpoint in snapshot.lost),
-                snapshot.workers(endpoint),
-            )
-            if snapshot.is_below_minimum(endpoint):
-                waiting = 0 if alive else snapshot.left_alone(endpoint)
-                outcome = replace(outcome, details={"alive": alive, "minimum": minimum}, now=_waiting(waiting))
-            yield outcome
+            alive, is_explained = snapshot.workers(endpoint), endpoint in snapshot.lost
+            details = {"alive": alive, "minimum": minimum} if alive < minimum else None
+            waiting = snapshot.left_alone(endpoint) if details and not alive else 0
+            yield ProbeOutcome(endpoint, details, _waiting(waiting), endpoint=endpoint, is_explained=is_explained)
 
 
 def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -432,7 +428,7 @@ REPLIES: Final = Check(
     f"{OWN_PREFIX}replies",
     USUAL,
     gettext_lazy("Callback queues"),
-    gettext_lazy("Replies that no process awaits: %(count)s%(age)s."),
+    gettext_lazy("Replies that no process awaits: %(waiting)s."),
     gettext_lazy("Remove the callback queue, or purge it: the process that asked is gone."),
     _replies,
     read_by=Reader.STATUS,

@@ -25,6 +25,7 @@ from sqlqueue_app.monitoring.checks import (
     PURGING,
     RECEIVERS,
     REGISTRY,
+    SAMPLES,
     Check,
     ProbeOutcome,
     Reader,
@@ -288,7 +289,7 @@ def read_health(
     limited = {
         *([FAILURES.name] if limits.failed else ()),
         *([MOVER.name] if limits.overdue else ()),
-        *([MINIMUMS.name, RECEIVERS.name] if limits.instances else ()),
+        *([MINIMUMS.name, RECEIVERS.name, SAMPLES.name] if limits.instances else ()),
     }
     issues = [each for each in current_issues(snapshot, results) if each.name not in limited and scope.covers(each)]
     found = [*_of_queues(scope, limits), *_of_failures(snapshot, scope, limits), *_of_endpoints(snapshot, scope, limits)]

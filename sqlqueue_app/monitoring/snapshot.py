@@ -126,12 +126,12 @@ class Snapshot:
                 found[name] = max(workers, key=lambda each: each.asked_to_pause_at or self.now)
         return found
 
-    @property
+    @cached_property
     def is_unmanned(self) -> bool:
         """Whether no worker is alive at all."""
         return not any(each.alive and each.is_worker for each in self.instances)
 
-    @property
+    @cached_property
     def is_unmanned_elsewhere(self) -> bool:
         """Whether no worker is alive, and an alert about an endpoint says so: that is the cause of what workers leave undone."""
         return self.is_unmanned and any(map(self.is_reported, {*self.lost, *self.minimums, *self.settings.senders}))

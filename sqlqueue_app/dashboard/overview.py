@@ -121,6 +121,7 @@ class DashboardAdmin(PageAdmin):
             live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
+            alert_count=len(issues),
             tiles=tiles(status, self.url_of, failed=failed, running=managed.running, failing=len(issues)),
             alerts=alerts(snapshot, status, issues, self.url_of),
             charts=managed.charts,

@@ -180,7 +180,7 @@ def _searched(found: SearchResult, *, bodies: bool, queue: str) -> list[str]:
     """What was searched, in sentences."""
     texts = [_("In headers and the first 64 KiB of bodies.") if bodies else _("In headers.")]
     if queue:
-        older = _("Queue %(queue)s: %(rows)s older messages.")
+        older = _("Queue %(queue)s: up to %(rows)s older messages.") if found.extent.queues else _("There is no queue %(queue)s.")
         return [*texts, older % {"queue": queue, "rows": number(found.extent.rows)}]
     texts += [*scan_texts(found.extent), _("Failed messages: all, by message id and conversation.")]
     archive = found.archive

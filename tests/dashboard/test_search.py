@@ -112,8 +112,9 @@ def test_what_was_not_searched_is_named_and_can_be_searched(shop: QueueDatabase,
     assert parse_qs(urlparse(further).query) == {"q": ["needle"], "queue": ["Sales"], "before": ["2"]}
     second = page(further)
     assert "Shop.Needle needle" in second.text()
-    assert "Queue Sales: 2 older messages." in second.text()
+    assert "Queue Sales: up to 2 older messages." in second.text()
     assert "?q=needle" in second.links
+    assert "There is no queue nothing." in page("?q=needle&queue=nothing&before=9").text()
     assert any(each.startswith("/admin/sqlqueue_app/failedmessage/messages/?q=needle") for each in first.links)
 
 

@@ -116,7 +116,7 @@ FROM (
 ) AS rest;
 
 -- name: holds_in_headers
-CHARINDEX(CAST(:text AS nvarchar(400)), LOWER(head.Headers)) > 0;
+CHARINDEX(CAST(:text AS nvarchar(4000)), LOWER(head.Headers)) > 0;
 
 -- name: holds_in_body
-CHARINDEX(CAST(:text AS varchar(400)), LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))) > 0;
+CHARINDEX(CAST(:text AS varchar(8000)), LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))) > 0;

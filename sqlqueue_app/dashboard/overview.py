@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -36,16 +37,19 @@ from sqlqueue_app.dashboard.formats import (
     Number,
     Stamp,
     State,
+    ago_html,
     bounded_number,
     counts,
     depth_number,
     duration,
     number,
     rate,
+    relative_html,
     stamp,
     stamp_of,
 )
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
+from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
@@ -124,9 +128,9 @@ class DashboardAdmin(PageAdmin):
             endpoints_url=self.url_of(Endpoint),
             period=period_of(request),
             periods=PERIODS,
-            events=EventAdmin(Event, self.admin_site).table(request, managed.events) if managed.events else None,
+            events=_recent(EventAdmin(Event, self.admin_site), request, managed.events),
             events_url=self.url_of(Event),
-            actions=ActionAdmin(OperatorAction, self.admin_site).table(request, managed.actions) if managed.actions else None,
+            actions=_recent(ActionAdmin(OperatorAction, self.admin_site), request, managed.actions),
             actions_url=self.url_of(OperatorAction),
         )
 
@@ -172,6 +176,13 @@ class DashboardAdmin(PageAdmin):
     def _failures_url(self, name: str) -> str:
         url = self.url_of(FailedMessage, "messages")
         return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
+
+
+def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest, rows: Sequence[Any]) -> HtmlTable | None:
+    """The list of these pages with relative times, which this page keeps up to date; None without rows."""
+    columns: list[TableColumn[Any]] = [*pages.columns(request)]
+    columns[0] = TableColumn(columns[0].label, lambda row: ago_html(row.at))
+    return table(pages.caption, columns, rows, lambda row: f"{row._meta.model_name} {row.pk}") if rows else None
 
 
 # The lengths of the endpoint queues and of the error queues.
@@ -387,8 +398,8 @@ class InstanceRow:
 
     instance: InstanceStatus
     state: State
-    heartbeat: str
-    started: Stamp
+    heartbeat: SafeString | str
+    started: datetime
     threads: tuple[tuple[str, int, int], ...]
     callback_url: str
     callback_depth: Number | None
@@ -545,6 +556,12 @@ def _age(age: HeadAge | None) -> AgeText | None:
     return AgeText(duration(age.age), _("from the header %(header)s") % {"header": age.header})
 
 
+def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
+    """When a heartbeat was, which is so old by the clock of its database."""
+    text = _("%(age)s ago") % {"age": duration(age)}
+    return text if at is None else relative_html(at, text)
+
+
 def instance_row(
     each: InstanceStatus, callback_url: str, callback_depth: Number | None, note: str = "", buttons: tuple[Button, ...] = ()
 ) -> InstanceRow:
@@ -552,8 +569,8 @@ def instance_row(
     return InstanceRow(
         instance=each,
         state=instance_state(each.state),
-        heartbeat=duration(each.heartbeat_age),
-        started=stamp(each.started_at),
+        heartbeat=heartbeat_html(each.heartbeat_at, each.heartbeat_age),
+        started=each.started_at,
         threads=tuple((name, each.busy.get(name, 0), live) for name, live in each.threads.items()),
         callback_url=callback_url,
         callback_depth=callback_depth,

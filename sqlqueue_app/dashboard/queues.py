@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -16,7 +17,16 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
+from sqlqueue_app.browsing.messages import (
+    PAGE_SIZES,
+    MessagePage,
+    MessageSummary,
+    purge_expired,
+    purge_queue,
+    read_message,
+    read_page,
+    target_of,
+)
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
@@ -44,7 +54,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, QueueSample
+from sqlqueue_app.models import Conversation, DelayedMessage, Endpoint, FailedMessage, LakeSearch, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import (
     GoneCallbackQueue,
@@ -103,7 +113,6 @@ class QueueAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
         failures = self._failure_urls(queue, [each.row_version for each in found.messages])
-        url_of_message = partial(self.message_url, queue)
         holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
         period = period_of(request)
         return self.page(
@@ -117,9 +126,7 @@ class QueueAdmin(PageAdmin):
             period=period,
             periods=PERIODS,
             buttons=queue_buttons(self, request, queue, holder, instances),
-            rows=[
-                message_row(each, url_of_message(each.row_version), failures.get(each.row_version, "")) for each in found.messages
-            ],
+            rows=[message_row(each, self._lasting_url(queue, each), failures.get(each.row_version, "")) for each in found.messages],
             found=found,
             sizes=PAGE_SIZES,
             farthest=FARTHEST_JUMP,
@@ -195,7 +202,13 @@ class QueueAdmin(PageAdmin):
             "queue": queue.name,
         }
         crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
-        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
+        asked = urlencode({"id": request.GET.get("id", "")})
+        places = (
+            (self.url_of(Conversation), _("Find its conversation")),
+            (self.url_of(LakeSearch), _("Find it in the message archive")),
+        )
+        links = [(f"{url}?{asked}", label) for url, label in places if url and request.GET.get("id")]
+        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
     def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
         """The queue that a URL part names, queues of the settings first, and the instances."""
@@ -234,6 +247,11 @@ class QueueAdmin(PageAdmin):
     def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
         """The URL of a page of a message."""
         return self.url(page, path_of(queue.name), row_version)
+
+    def _lasting_url(self, queue: KnownQueue, message: MessageSummary) -> str:
+        """The URL of a message with its id, by which the page finds it elsewhere once it was handled."""
+        url = self.message_url(queue, message.row_version)
+        return f"{url}?{urlencode({'id': message.message_id})}" if message.message_id else url
 
     def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
         return "" if row_version is None else self.message_url(queue, row_version)

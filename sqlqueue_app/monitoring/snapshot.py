@@ -222,9 +222,10 @@ class Snapshot:
     def failures(self) -> Failures:
         """The failed messages that wait for a decision: of the index, or of the error queues where no worker keeps that."""
         found = self.indexed_failures
-        if self.is_unmanned and self.settings.error_queue_owner == "sqlqueue":
-            waiting = sum(count for _queue, count in self.failed)
-            found = replace(found, count=waiting) if waiting > found.count else found
+        looks = () if self.status is None else self.status.queues
+        there = sum(each.depth.waiting for each in looks if each.queue.kind is QueueKind.ERROR and each.depth is not None)
+        if self.is_unmanned and there > found.count:
+            found = replace(found, count=max(found.count, sum(count for _queue, count in self.failed)))
         return found
 
     @cached_property

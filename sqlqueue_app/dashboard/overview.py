@@ -256,8 +256,8 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
         Tile(
             _("Expired"),
             number(expired),
-            _("over their time and not purged yet, in all queues"),
-            queues,
+            _("expired, not yet purged, in all queues"),
+            f"{queues}?expired=1" if expired and queues else queues,
             Grade.INFO if expired else Grade.OK,
         ),
         Tile(
@@ -534,6 +534,8 @@ def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State
         level = Grade.INFO if each.problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
         return State(level, str(_PROBLEM_WORDS[each.problem.kind]))
     if kind is QueueKind.CALLBACK:
+        if holders and not any(one.alive for one in holders):
+            return State(Grade.INFO, _("Instance is gone"))
         return State(Grade.OK, _("Leased")) if holders else State(Grade.OK, _("Free"))
     return State(Grade.OK, _("OK"))
 

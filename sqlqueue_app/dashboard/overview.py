@@ -263,7 +263,7 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
         Tile(
             _("Delayed"),
             number(delayed),
-            ngettext("of them %(count)s overdue", "of them %(count)s overdue", overdue) % {"count": number(overdue)},
+            ngettext("%(count)s overdue", "%(count)s overdue", overdue) % {"count": number(overdue)},
             url_of(DelayedMessage) or queues,
             Grade.WARNING if overdue else Grade.OK,
         ),
@@ -274,8 +274,8 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
             url_of(Endpoint) or queues,
             Grade.ERROR if missed else Grade.OK if alive else Grade.WARNING,
         ),
-        Tile(_("Checks"), number(failing), _("that fail and are not muted"), checks, Grade.ERROR if failing else Grade.OK),
-        Tile(_("Operations"), number(running), _("that are not done yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
+        Tile(_("Checks"), number(failing), _("failing and not muted"), checks, Grade.ERROR if failing else Grade.OK),
+        Tile(_("Operations"), number(running), _("not completed yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
     ]
 
 
@@ -444,7 +444,7 @@ _INSTANCE_STATES = {
 _PROBLEM_WORDS = {
     ProblemKind.MISSING: gettext_lazy("Missing"),
     ProblemKind.MISMATCH: gettext_lazy("Not a queue"),
-    ProblemKind.UNREADABLE: gettext_lazy("Cannot be read"),
+    ProblemKind.UNREADABLE: gettext_lazy("Unreadable"),
     ProblemKind.NO_EXPIRES_INDEX: gettext_lazy("No index on Expires"),
     ProblemKind.NON_UNICODE_HEADERS: gettext_lazy("Headers not in Unicode"),
     ProblemKind.DEAD_ROWS: gettext_lazy("Dead rows pile up"),

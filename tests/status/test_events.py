@@ -129,7 +129,7 @@ def test_any_subject_is_taken(errors: QueueDatabase, subject: str) -> None:
     event = Event.objects.using(alias()).get()
     assert event.details == {"group": subject, "nested": [subject]}
     assert len(event.subject) <= 400
-    assert text_of_event(event) == f"Messages fail in a new way: {event.subject}"
+    assert text_of_event(event) == f"New failure group: {event.subject}"
 
 
 def test_what_cannot_be_told_undoes_nothing(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
     assert "Shop.Order Sales" not in page("?type=Shop.Bill").text()
     assert "Processed 3" in page("?endpoint=Sales").text()
     assert "Processed 11" in page("?period=90d").text()
-    assert "Nothing was counted in this time." in page("?endpoint=Nobody").text()
+    assert "No figures in this period." in page("?endpoint=Nobody").text()
 
 
 def test_the_form_shows_what_is_filtered_by(computed: QueueDatabase) -> None:

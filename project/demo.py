@@ -24,6 +24,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from project.processes import HOST, SITE_IS_UP, Ended, Line, Programs, Told, free_port, name_of_exit
+from sqlqueue_app import pause
 from sqlqueue_app.conf import ConcurrencyModel, get_settings
 from sqlqueue_app.conf.settings import TransactionMode
 
@@ -32,6 +33,8 @@ ADMIN: Final = "admin"
 
 # What the programs print when they are at work.
 SIGNS: Final = {"web": SITE_IS_UP, "worker": "[event=worker_started]"}
+# An endpoint that nothing else depends on: the overview shows what a pause looks like.
+PAUSED: Final = "Reports"
 CHECK_SECONDS: Final = 120.0
 SETTLE_SECONDS: Final = 15.0
 
@@ -100,6 +103,8 @@ def run(programs: Programs, port: int, per_minute: float, password: str | None, 
         if waiting and SIGNS.get(event.program, "\n") in event.text:
             waiting.pop(event.program, None)
             if not waiting:
+                pause(PAUSED, by="the demo")
+                connections.close_all()
                 say(box(port, password))
                 programs.start("customers", sys.executable, MANAGE, "place_orders", "--per-minute", f"{per_minute:g}")
         progress.saw(event)
@@ -158,7 +163,7 @@ def box(port: int, password: str | None) -> str:
     rows = [
         f"The shop        {site}/",
         f"Its overview    {site}/admin/sqlqueue_app/dashboard/",
-        f"Its queues      {site}/admin/sqlqueue_app/queue/",
+        f"Paused          endpoint {PAUSED}: resume it on the overview",
         f"Its worker      model {sales.concurrency_model}, mode {sales.transaction_mode}",
         f"Sign in as      {ADMIN}, {secret}",
         "Stop            Ctrl-C",

@@ -69,9 +69,9 @@ def receiving_options(model: str, mode: str) -> dict[str, Any]:
 
 
 def pipeline_cron(given: str | None) -> str | None:
-    """When the pipeline runs: as was given, never where that is empty; without it every minute, if Spark is installed."""
+    """When the pipeline runs: as was given, never where that is empty; without it every ten minutes, if Spark is installed."""
     if given is None:
-        return "* * * * *" if find_spec("pyspark") else None
+        return "*/10 * * * *" if find_spec("pyspark") else None
     return given or None
 
 

@@ -8,7 +8,7 @@ ALLOWED_HOSTS  a list with commas; default: this machine alone
 VAR_DIR        where the demo keeps its files; default: var/ beside this project
 CONCURRENCY_MODEL  adaptive, fixed or monitor; default: that of sqlqueue
 DELAYED_RETRY_INCREASE  seconds until a message that fails is tried again; default: 5
-PIPELINE_CRON  when what was handled goes into the lake, a crontab line, or nothing for never; default: every minute, with Spark
+PIPELINE_CRON  when what was handled goes into the lake: a crontab line, or nothing for never; default: each ten minutes, with Spark
 METRICS_TOKEN  what a scraper of /sqlqueue/metrics must send; default: none, and there is no such page
 TRANSACTION_MODE   transaction_scope, sends_atomic_with_receive, receive_only or none; default: that of sqlqueue
 """
@@ -68,7 +68,7 @@ SQLQUEUE = {
             "DELAYED_RETRY_INCREASE": env.float("DELAYED_RETRY_INCREASE", default=5.0),
             **receiving_options(env.str("CONCURRENCY_MODEL", default=""), env.str("TRANSACTION_MODE", default="")),
         }
-        for name in ("Sales", "Billing", "Shipping")
+        for name in ("Sales", "Billing", "Shipping", "Reports")
     },
     "SCHEDULES": {"orders so far": {"CRON": "*/10 * * * *", "SEND": "Sales.CountOrders"}},
     "METRICS": {"TOKEN": env.str("METRICS_TOKEN", default="") or None},

@@ -69,7 +69,7 @@ class OrderShipped:
 @message_type("Shop.OrderCompleted")
 @dataclass(frozen=True)
 class OrderCompleted:
-    """An event: the order is paid and shipped. Billing and Shipping have subscribed to it, for they handle it."""
+    """An event: the order is paid and shipped. Billing, Shipping and Reports have subscribed to it, for they handle it."""
 
     order_number: str
 
@@ -78,6 +78,14 @@ class OrderCompleted:
 @dataclass(frozen=True)
 class ThankCustomer:
     """What Sales sends to itself, for a little later."""
+
+    order_number: str
+
+
+@message_type("Sales.AskForReview")
+@dataclass(frozen=True)
+class AskForReview:
+    """What Sales sends to itself, for when the parcel has arrived."""
 
     order_number: str
 

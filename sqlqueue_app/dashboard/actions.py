@@ -231,7 +231,9 @@ def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Sc
     page = admin.url_of(Operation, "operation", operation.pk) or back_url
     done = operation.state == OperationState.COMPLETED and not operation.skipped and not operation.failed
     count = operation.total if operation.state in OPEN else operation.done
-    return ActionOutcome(_result_message(operation), back_url if done else page, count, operation)
+    # What becomes of retried messages is not known yet: the page counts it.
+    is_final = done and kind != "retry"
+    return ActionOutcome(_result_message(operation), back_url if is_final else page, count, operation)
 
 
 def _result_message(operation: Operation) -> str:

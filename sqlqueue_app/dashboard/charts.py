@@ -1,4 +1,4 @@
-"""Charts as server-rendered SVG without inline styles, with the numbers as a sentence, as a table and for the cursor of charts.js.
+"""Charts and sparklines as server-rendered SVG without inline styles, with the numbers as text and for the cursor of charts.js.
 
 The vertical scale is that of ServicePulse: the largest of the maximum, 1.5 times the mean, and 10, rounded up to a readable number.
 """
@@ -6,10 +6,11 @@ The vertical scale is that of ServicePulse: the largest of the maximum, 1.5 time
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 from django.http import HttpRequest
@@ -19,7 +20,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.formats import Scale
+from sqlqueue_app.dashboard.formats import Number, Scale, counts, depth_number, number, per_second, rate
+from sqlqueue_app.status.overview import Status
+from sqlqueue_app.status.queues import QueueKind, QueueStatus
+from sqlqueue_app.status.samples import MINUTE, TRAFFIC, QueueCounts, Traffic
+from sqlqueue_app.tables.queue import Depth
 
 WIDTH: Final = 420
 HEIGHT: Final = 110
@@ -157,9 +162,9 @@ def line_chart(
 def _lines(
     series: Sequence[Series], paths: Sequence[str], shown: Sequence[Reading], unit: Scale, *, is_over: bool
 ) -> Iterator[ChartLine]:
-    for number, (each, path) in enumerate(zip(series, paths, strict=True)):
+    for place, (each, path) in enumerate(zip(series, paths, strict=True)):
         last = "" if is_over or not each.points else unit.text(each.points[-1][1])
-        yield ChartLine(number + 1, each.name, path, last, _SEPARATOR.join(unit.text(found[number]) for _at, found in shown))
+        yield ChartLine(place + 1, each.name, path, last, _SEPARATOR.join(unit.text(found[place]) for _at, found in shown))
 
 
 def _bounds(values: Sequence[float], least: float) -> tuple[float, float]:
@@ -257,9 +262,9 @@ def _summary(series: Series, scale: Scale, *, is_over: bool) -> str:
 def _readings(series: Sequence[Series]) -> list[Reading]:
     """The values of all lines by their times, oldest first."""
     by_time: dict[datetime, list[float | None]] = {}
-    for number, each in enumerate(series):
+    for place, each in enumerate(series):
         for at, value in each.points:
-            by_time.setdefault(at, [None] * len(series))[number] = value
+            by_time.setdefault(at, [None] * len(series))[place] = value
     return [(at, tuple(by_time[at])) for at in sorted(by_time)]
 
 
@@ -313,6 +318,157 @@ def sparkline(series: Series, begin: datetime, step: timedelta, count: int, scal
 def spark_times(begin: datetime, step: timedelta, count: int) -> str:
     """The times of the values of sparklines, as their cursor shows them."""
     return _SEPARATOR.join(date_format(timezone.localtime(begin + number * step), "H:i") for number in range(count))
+
+
+# --- The traffic of the last hour by endpoint -------------------------------------------------------------------------
+
+# More are on the page of the endpoints; those with failures and the longest queues come first.
+MOST_ENDPOINTS: Final = 50
+RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
+_STEP: Final = timedelta(seconds=MINUTE.seconds)
+_COUNT: Final = TRAFFIC // _STEP
+# A queue grows that is so much longer than it was ten minutes ago.
+_GROWN_IN: Final = timedelta(minutes=10)
+_GROWN_BY: Final = 10
+_GROWN_TIMES: Final = 1.1
+# Rates of now are those of about a minute, and old after three samples were missed.
+_RECENT: Final = timedelta(seconds=75)
+_FRESH: Final = timedelta(seconds=30)
+_Column = Callable[[QueueCounts], int | None]
+_WRITTEN: Final[_Column] = attrgetter("written")
+_GONE: Final[_Column] = attrgetter("gone")
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """An endpoint: the numbers of now, and the lines of the last hour: in, out, waiting, failed. Unknown rates are empty."""
+
+    name: str
+    url: str
+    failures_url: str
+    in_rate: str
+    out_rate: str
+    waiting: Number | None
+    failed: Number | None
+    growth: str
+    lines: tuple[Sparkline, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTable:
+    """The rows of the endpoints, the times of their lines, and how many endpoints are left out."""
+
+    rows: tuple[TrafficRow, ...]
+    times: str
+    left_out: int
+
+
+def endpoint_queues(status: Status, failed: Mapping[str, int]) -> dict[str, list[QueueStatus]]:
+    """The queues that each endpoint receives from; those with failures first, then by what waits."""
+    found: dict[str, list[QueueStatus]] = {}
+    for each in status.queues:
+        if each.queue.kind in RECEIVED:
+            for endpoint in each.queue.endpoints:
+                found.setdefault(endpoint, []).append(each)
+    waiting = {name: sum(each.depth.waiting for each in queues if each.depth) for name, queues in found.items()}
+    return {name: found[name] for name in sorted(found, key=lambda name: (-failed.get(name, 0), -waiting[name]))}
+
+
+def traffic_table(
+    endpoints: Mapping[str, Sequence[QueueStatus]],
+    traffic: Traffic,
+    failed: Mapping[str, int],
+    now: datetime,
+    url_of: Callable[[str], str],
+    failures_url_of: Callable[[str], str],
+) -> TrafficTable:
+    """The table of these endpoints, of which at most MOST_ENDPOINTS are shown."""
+    begin = MINUTE.begin_of(now) - (_COUNT - 1) * _STEP
+    rows = []
+    for name, queues in list(endpoints.items())[:MOST_ENDPOINTS]:
+        samples = [traffic.queues.get(each.name, []) for each in queues]
+        minutes = [_by_minute(taken) for taken in samples]
+        depth = _depth(queues)
+        waiting = _added_up([{at: float(each.waiting) for at, each in taken.items()} for taken in minutes])
+        moved = {at: float(count) for at, count in traffic.moved[name].items()}
+        came, went = (_added_up([_growth(taken, of) for taken in minutes]) for of in (_WRITTEN, _GONE))
+        series = (
+            (Series(_("In"), _points(came)), per_second),
+            (Series(_("Out"), _points(went)), per_second),
+            (Series(_("Waiting"), _points(waiting)), counts),
+            (Series(_("Failed"), _points({begin + n * _STEP: 0.0 for n in range(_COUNT)} | moved if moved else {})), counts),
+        )
+        in_rate, out_rate = (_current([_now(taken, of, now) for taken in samples]) for of in (_WRITTEN, _GONE))
+        lines = [sparkline(each, begin, _STEP, _COUNT, scale([])) for each, scale in series]
+        rows.append(
+            TrafficRow(
+                name,
+                url_of(name),
+                failures_url_of(name),
+                in_rate,
+                out_rate,
+                None if depth is None else depth_number(depth),
+                Number(failed[name], number(failed[name])) if name in failed else None,
+                "" if depth is None else _grown(waiting, depth.waiting, MINUTE.begin_of(now - _GROWN_IN)),
+                tuple(lines),
+            )
+        )
+    return TrafficTable(tuple(rows), spark_times(begin, _STEP, _COUNT), max(0, len(endpoints) - MOST_ENDPOINTS))
+
+
+def _depth(queues: Sequence[QueueStatus]) -> Depth | None:
+    depths = [each.depth for each in queues if each.depth is not None]
+    exact = all(each.exact for each in depths)
+    return Depth(sum(each.waiting for each in depths), 0, 0, exact=exact) if depths else None
+
+
+def _by_minute(taken: Sequence[QueueCounts]) -> dict[datetime, QueueCounts]:
+    """The newest sample of each minute."""
+    return {MINUTE.begin_of(each.at): each for each in taken}
+
+
+def _growth(minutes: Mapping[datetime, QueueCounts], of: _Column) -> dict[datetime, float]:
+    """Rows per second between samples of minutes that follow each other."""
+    found = {}
+    for (before, first), (after, second) in pairwise(minutes.items()):
+        old, new = of(first), of(second)
+        if old is not None and new is not None and new >= old and after - before == _STEP:
+            found[after] = (new - old) / (second.at - first.at).total_seconds()
+    return found
+
+
+def _added_up(parts: Sequence[Mapping[datetime, float]]) -> dict[datetime, float]:
+    found: dict[datetime, float] = {}
+    for part in parts:
+        for at, value in part.items():
+            found[at] = found.get(at, 0.0) + value
+    return found
+
+
+def _points(values: Mapping[datetime, float]) -> list[tuple[datetime, float | None]]:
+    return [(at, values[at]) for at in sorted(values)]
+
+
+def _now(taken: Sequence[QueueCounts], of: _Column, now: datetime) -> float | None:
+    """Rows per second over the last minute; None where the newest sample is old."""
+    known = [(each.at, value) for each in taken if now - each.at <= _RECENT and (value := of(each)) is not None]
+    if len(known) < 2 or now - known[-1][0] > _FRESH:
+        return None
+    (before, first), (after, last) = known[0], known[-1]
+    return max(0.0, (last - first) / (after - before).total_seconds()) if after > before else None
+
+
+def _current(rates: Sequence[float | None]) -> str:
+    known = [each for each in rates if each is not None]
+    return rate(sum(known)) if known else ""
+
+
+def _grown(waiting: Mapping[datetime, float], now: int, then: datetime) -> str:
+    before = waiting.get(then)
+    if before is None or now < before + _GROWN_BY or now < before * _GROWN_TIMES:
+        return ""
+    minutes = number(_GROWN_IN // timedelta(minutes=1))
+    return _("+%(count)s in %(minutes)s min") % {"count": number(round(now - before)), "minutes": minutes}
 
 
 # --- Periods ----------------------------------------------------------------------------------------------------------

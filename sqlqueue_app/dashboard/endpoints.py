@@ -28,6 +28,7 @@ from sqlqueue_app.dashboard.formats import (
     Grade,
     Number,
     State,
+    ago_html,
     counts,
     depth_number,
     duration,
@@ -38,7 +39,15 @@ from sqlqueue_app.dashboard.formats import (
 )
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.overview import InstanceRow, QueueRow, instance_row, instance_state, queue_row, unreceived_state
+from sqlqueue_app.dashboard.overview import (
+    InstanceRow,
+    QueueRow,
+    heartbeat_html,
+    instance_row,
+    instance_state,
+    queue_row,
+    unreceived_state,
+)
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
@@ -57,7 +66,7 @@ from sqlqueue_app.status.endpoints import (
 )
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, read_instances, state_of, threads_of_row
 from sqlqueue_app.status.queues import QueueKind
-from sqlqueue_app.status.samples import read_samples
+from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 
@@ -193,6 +202,9 @@ class EndpointAdmin(PageAdmin):
             )
             queued = read_samples(alias, names, period.length, now)
             samples = [sample for taken in queued.values() for sample in taken]
+            newest = max((sample.taken_at for sample in samples), default=None)
+            taken = page_sampling.take(each.instances, newest, now)
+            samples += [sample for sample in taken if sample.queue in queued and resolution_for(period.length) is FINEST]
             return History(
                 by_type,
                 endpoint_charts(over_time, samples, period, now),
@@ -450,7 +462,7 @@ def _added_up(samples: Sequence[QueueSample]) -> Points:
 class InstanceAdmin(ReadOnlyAdmin):
     """Registered instances, read-only: processes write their rows themselves."""
 
-    list_display = ("endpoint", "name", "host", "pid", "callback_queue", "state", "live_threads", "heartbeat", "started_at")
+    list_display = ("endpoint", "name", "host", "pid", "callback_queue", "state", "live_threads", "heartbeat", "started")
     search_fields = ("endpoint", "name", "host", "callback_queue")
     show_full_result_count = False
     # An empty list of actions would leave Django's page with an inline style, which a strict policy refuses.
@@ -482,5 +494,9 @@ class InstanceAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
     def heartbeat(self, row: Instance) -> str:
         """The age of the last heartbeat."""
-        age = duration(row.database_now - row.heartbeat_at)  # type: ignore[attr-defined]
-        return str(gettext_lazy("%(age)s ago") % {"age": age})
+        return heartbeat_html(row.heartbeat_at, row.database_now - row.heartbeat_at)  # type: ignore[attr-defined]
+
+    @admin.display(description=gettext_lazy("started"), ordering="started_at")
+    def started(self, row: Instance) -> str:
+        """When the process started."""
+        return ago_html(row.started_at)

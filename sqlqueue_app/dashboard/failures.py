@@ -49,12 +49,15 @@ from sqlqueue_app.failures.queries import (
 )
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedMessage, FailureStatus, Queue
+from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, Queue
+from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # New rows that are indexed before a page is shown; a worker reads the rest.
 READ_BY_A_PAGE: Final = 500
 QUEUES_OF_A_PAGE: Final = 2
+# Of a group.
+OPERATIONS_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class FailureAdmin(PageAdmin):
             text=_("Group by %(classifier)s") % {"classifier": group.classifier},
             crumbs=(Crumb(group.title),),
             group=group,
+            operations=self._operations(selection),
             noted_at=stamp_of(group.noted_at),
             note_buttons=[note],
             sample_url=self.url("retry"),
@@ -184,6 +188,13 @@ class FailureAdmin(PageAdmin):
             sample=SAMPLE,
             most=MOST_IDS,
         )
+
+    def _operations(self, selection: FailureSelection) -> list[tuple[Operation, str]]:
+        """The last operations on messages of a selection, whatever became of them, with their pages."""
+        alias = managed_alias()
+        changed = replace(selection, statuses=tuple(FailureStatus)).queryset().exclude(operation=None).values("operation")
+        found = Operation.objects.using(alias).filter(pk__in=changed).order_by("-requested_at", "-pk")[:OPERATIONS_SHOWN]
+        return [(each, self.url_of(Operation, "operation", each.pk)) for each in found]
 
     def _view_of(self, name: str) -> Any:
         listing = LISTINGS[name]
@@ -302,6 +313,7 @@ class FailureAdmin(PageAdmin):
             first_failed_at=stamp(message.first_failed_at),
             sent_at=stamp_of(message.sent_at),
             size=size_of(message.size),
+            operation_url=self.url_of(Operation, "operation", message.operation) if message.operation else "",
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
             kept_days=FAILURES_KEPT.days,

@@ -162,9 +162,13 @@ def precise_duration(value: timedelta) -> str:
     return duration(value) if abs(seconds) >= 10 else times([seconds]).text(seconds)
 
 
+def _aware(instant: datetime) -> datetime:
+    return timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+
+
 def stamp(instant: datetime) -> Stamp:
     """Format an instant; a naive one, as Django returns with USE_TZ off, is in the default time zone."""
-    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+    aware = _aware(instant)
     utc = aware.astimezone(UTC)
     local = timezone.localtime(aware)
     return Stamp(
@@ -185,6 +189,24 @@ def stamp_html(instant: datetime) -> SafeString:
     found = stamp(instant)
     parts = format_html_join(" ", '<span class="sq-nowrap">{}</span>', ((found.date,), (found.time,)))
     return format_html('<time datetime="{}" title="{}">{}</time>', found.iso, found.utc, parts)
+
+
+def relative_html(instant: datetime, text: str) -> SafeString:
+    """A text such as “5 s ago” as a ``time`` element with the instant as its title, which screen readers get too."""
+    found = stamp(instant)
+    words = '<time datetime="{}" title="{}">{}</time><span class="sq-hidden"> ({})</span>'
+    return format_html(words, found.iso, found, text, found)
+
+
+def ago_html(instant: datetime) -> SafeString:
+    """How long ago an instant was, in its largest unit from minutes on, so that a page does not change each time."""
+    is_ahead, ((amount, unit), *_rest) = two_units(datetime.now(UTC) - _aware(instant))
+    if unit is Unit.SECONDS:
+        return relative_html(instant, _("just now"))
+    if is_ahead:
+        return stamp_html(instant)
+    names = {Unit.DAYS: _("%(n)s d"), Unit.HOURS: _("%(n)s h"), Unit.MINUTES: _("%(n)s min")}
+    return relative_html(instant, _("%(age)s ago") % {"age": names[unit] % {"n": number(amount)}})
 
 
 WORKER_COMMAND = "python manage.py run_sqlqueue_worker"

@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django import forms
+from django.db.models import Count
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.html import format_html
@@ -16,16 +17,20 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
+from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE, state_of
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number
-from sqlqueue_app.dashboard.lists import ListAdmin, ListFilter, TableColumn, choices, link_html, text_html
+from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, ListAdmin, ListFilter, TableColumn, choices, link_html, table, text_html
 from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.failures.operation_batches import reason_in_words
 from sqlqueue_app.failures.operation_kinds import KINDS
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import Operation, OperationState
+from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperationState
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
@@ -34,8 +39,12 @@ COLUMNS: Final = (
     *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
     *("user_name", "requested_at", "started_at", "finished_at", "worker"),
 )
-# Users watch an operation that runs.
+# Users watch an operation that runs, and what becomes of the messages that it sent for retry.
 _LIVE_SECONDS: Final = 1
+_PENDING_SECONDS: Final = 5
+PAGE_SIZE: Final = 50
+# The kinds that change the status of messages, which then belong to the operation.
+TRACKED: Final = {"retry", "archive", "unarchive", "complete", "delete"}
 _STATES: Final = {
     OperationState.WAITING: (Grade.INFO, gettext_lazy("waiting")),
     OperationState.RUNNING: (Grade.INFO, gettext_lazy("running")),
@@ -117,23 +126,59 @@ class OperationAdmin(ListAdmin[Operation]):
 
     def operation_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """One operation: progress, skipped messages with reasons, the user."""
-        operation = _operation(pk)
+        operation, now = _operation(pk), database_now(managed_alias())
+        catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
         kind, is_open = _kind(operation), operation.state in OPEN
+        counts, messages = _messages(operation)
+        pending = operation.kind == "retry" and counts.get(FailureStatus.RETRY_ISSUED, 0)
         return self.page(
             request,
             "operation",
-            live_seconds=_LIVE_SECONDS if is_open else None,
+            live_seconds=_LIVE_SECONDS if is_open else _PENDING_SECONDS if pending else None,
             title=_name(operation),
             crumbs=(Crumb(kind),),
             operation=operation,
             is_open=is_open,
             state=operation_state(operation),
             progress=_progress(operation),
-            **_speed(operation, database_now(managed_alias())),
+            **_speed(operation, now),
+            results=self._results(operation, counts),
+            elsewhere=max(0, operation.done - sum(counts.values())) if operation.kind in TRACKED else 0,
+            table=self._message_table(messages) if messages else None,
+            all_url=self._listed(operation, *FailureStatus) if len(messages) == PAGE_SIZE else "",
             reasons=_reasons(operation.log),
             buttons=[self._cancel_button(request, operation)],
             **_no_worker([operation]),
         )
+
+    def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
+        """What became of retried messages: a label, how many, and the URL of their list."""
+        if operation.kind != "retry":
+            return []
+        results = (
+            (_("Pending"), FailureStatus.RETRY_ISSUED),
+            (_("Handled"), FailureStatus.RESOLVED),
+            (_("Failed again"), FailureStatus.UNRESOLVED),
+        )
+        return [(label, counts.get(status, 0), self._listed(operation, status)) for label, status in results]
+
+    def _listed(self, operation: Operation, *statuses: FailureStatus) -> str:
+        url = self.url_of(FailedMessage, "messages")
+        return f"{url}?{FailureSelection(operation=operation.pk, statuses=statuses).to_query()}" if url else ""
+
+    def _message_table(self, messages: Sequence[FailedMessage]) -> HtmlTable:
+        def link(each: FailedMessage) -> SafeString:
+            return link_html(self.url_of(FailedMessage, "message", each.pk), each.message_type or each.message_id)
+
+        columns = [
+            TableColumn(_("Message"), link, WIDE),
+            TableColumn(_("State"), state_of),
+            TableColumn(_("Since"), lambda each: each.status_at),
+            TableColumn(
+                _("Last failure"), lambda each: f"{each.exception_type}: {Truncator(each.exception_message).chars(120)}", WIDE
+            ),
+        ]
+        return table(_("Messages of this operation, newest change first"), columns, messages, lambda each: each.pk)
 
     def _cancel_button(self, request: HttpRequest, operation: Operation) -> Button:
         reason = "" if operation.state in OPEN else _("It has ended.")
@@ -141,6 +186,13 @@ class OperationAdmin(ListAdmin[Operation]):
             reason = _("It is being cancelled.")
         url, label = self.url("cancel", operation.pk), str(CancelOperation.label)
         return button(request, _permission_of(operation), label, url, dangerous=True, reason=reason)
+
+
+def _messages(operation: Operation) -> tuple[dict[int, int], list[FailedMessage]]:
+    """How many of its messages have each status now, and the first of them. Two statements."""
+    found = FailedMessage.objects.using(managed_alias()).filter(operation=operation.pk)
+    counts = dict(found.order_by().values_list("status").annotate(Count("pk")))
+    return counts, list(found.order_by("-status_at", "pk")[:PAGE_SIZE])
 
 
 def _operation(pk: UUID) -> Operation:

@@ -6,17 +6,29 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any, Final
 
-from django.db.models import Count, Value
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button
-from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
+from sqlqueue_app.dashboard.charts import (
+    PERIODS,
+    RECEIVED,
+    Chart,
+    Period,
+    Series,
+    TrafficTable,
+    endpoint_queues,
+    line_chart,
+    period_of,
+    traffic_table,
+)
 from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
 from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import (
@@ -25,24 +37,27 @@ from sqlqueue_app.dashboard.formats import (
     Number,
     Stamp,
     State,
+    ago_html,
     bounded_number,
     counts,
     depth_number,
     duration,
     number,
     rate,
+    relative_html,
     stamp,
     stamp_of,
 )
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
+from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.models import (
     CheckResult,
     DelayedMessage,
     Endpoint,
-    EndpointExpectation,
     Event,
     FailedMessage,
     Operation,
@@ -51,16 +66,16 @@ from sqlqueue_app.models import (
     Schedule,
     Severity,
 )
-from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.monitoring.check_results import CheckResults, read_results
 from sqlqueue_app.monitoring.checks import BRANCHES, FAILURES, INSTANCES, MOVER, SAMPLES, SCHEDULES, TABLES
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.status.endpoints import failed_and_minimums
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, threads_on
 from sqlqueue_app.status.overview import Status, callback_queues, read_status, working_queues
-from sqlqueue_app.status.queues import HeadAge, KnownQueue, NoAge, ProblemKind, QueueKind, QueueProblem, QueueStatus
-from sqlqueue_app.status.samples import read_totals, resolution_for
+from sqlqueue_app.status.queues import HeadAge, NoAge, ProblemKind, QueueKind, QueueProblem, QueueStatus
+from sqlqueue_app.status.samples import FINEST, Traffic, page_sampling, read_traffic, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 
 # Of actions and of events.
@@ -78,6 +93,7 @@ class _Managed:
     events: Sequence[Event] = ()
     results: CheckResults = field(default_factory=CheckResults)
     charts: Sequence[Chart] = ()
+    traffic: TrafficTable | None = None
 
     def snapshot(self, status: Status) -> Snapshot:
         return Snapshot(get_settings(), self.now or status.taken_at, status=status, minimums=self.minimums)
@@ -108,11 +124,13 @@ class DashboardAdmin(PageAdmin):
             tiles=tiles(status, self.url_of, failed=failed, running=managed.running, failing=len(issues)),
             alerts=alerts(snapshot, status, issues, self.url_of),
             charts=managed.charts,
+            traffic=managed.traffic,
+            endpoints_url=self.url_of(Endpoint),
             period=period_of(request),
             periods=PERIODS,
-            events=EventAdmin(Event, self.admin_site).table(request, managed.events) if managed.events else None,
+            events=_recent(EventAdmin(Event, self.admin_site), request, managed.events),
             events_url=self.url_of(Event),
-            actions=ActionAdmin(OperatorAction, self.admin_site).table(request, managed.actions) if managed.actions else None,
+            actions=_recent(ActionAdmin(OperatorAction, self.admin_site), request, managed.actions),
             actions_url=self.url_of(OperatorAction),
         )
 
@@ -121,13 +139,17 @@ class DashboardAdmin(PageAdmin):
         alias = managed_alias()
         with optional_read(alias, "read the tables of the dashboard"):
             now = status.managed_now or database_now(alias)
+            endpoints = endpoint_queues(status, {})
+            traffic = self._traffic(status, list(endpoints), period, now)
             # Right also where no worker is alive, as the pages of the failed messages, which look closer.
-            if not any(each.works_for_all for each in status.instances) and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
+            is_failing = any(each.queue.kind is QueueKind.ERROR and each.depth and each.depth.waiting for each in status.queues)
+            is_indexed = not is_failing or any(each.works_for_all for each in status.instances)
+            if not is_indexed and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
                 catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-            running, minimums = _running_and_minimums(alias)
+            by_endpoint, minimums, running = failed_and_minimums(alias, list(endpoints))
+            endpoints = endpoint_queues(status, by_endpoint)
             actions = OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
             events = Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
-            wanted = [each.queue for each in status.queues if each.queue.kind is not QueueKind.CALLBACK]
             return _Managed(
                 now,
                 running,
@@ -135,32 +157,46 @@ class DashboardAdmin(PageAdmin):
                 list(actions),
                 list(events),
                 read_results(alias, now),
-                _charts(alias, wanted, period, now),
+                _charts(traffic, period, now),
+                traffic_table(endpoints, traffic, by_endpoint, now, self._endpoint_url, self._failures_url),
             )
         return _Managed()
 
+    def _traffic(self, status: Status, endpoints: Sequence[str], period: Period, now: datetime) -> Traffic:
+        """The samples of the page. It takes them itself where no worker does."""
+        groups = [[each.name for each in status.queues if each.queue.kind in kinds] for _title, kinds in _CHARTS]
+        traffic = read_traffic(managed_alias(), [name for group in groups for name in group], groups, period.length, endpoints, now)
+        taken = page_sampling.take(status.instances, traffic.newest, now, status)
+        traffic.add(taken, groups if resolution_for(period.length) is FINEST else ())
+        return traffic
 
-def _running_and_minimums(alias: str) -> tuple[int, dict[str, int]]:
-    """The number of open operations and the minimums of processes by endpoint, in one statement."""
-    open_ones = Operation.objects.using(alias).filter(state__in=OPEN).order_by().annotate(what=Value("running"))
-    running = open_ones.values("what", "state").annotate(number=Count("pk")).values_list("what", "state", "number")
-    minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum"))
-    rows = list(running.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
-    found = {name: count for what, name, count in rows if what == "minimum"}
-    return sum(count for what, _name, count in rows if what == "running"), found
+    def _endpoint_url(self, name: str) -> str:
+        return self.url_of(Endpoint, "endpoint", path_of(name))
+
+    def _failures_url(self, name: str) -> str:
+        url = self.url_of(FailedMessage, "messages")
+        return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
 
 
-def _charts(alias: str, queues: Sequence[KnownQueue], period: Period, now: datetime) -> list[Chart]:
-    """The lengths of the endpoint queues and of the error queues."""
+def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest, rows: Sequence[Any]) -> HtmlTable | None:
+    """The list of these pages with relative times, which this page keeps up to date; None without rows."""
+    columns: list[TableColumn[Any]] = [*pages.columns(request)]
+    columns[0] = TableColumn(columns[0].label, lambda row: ago_html(row.at))
+    return table(pages.caption, columns, rows, lambda row: f"{row._meta.model_name} {row.pk}") if rows else None
+
+
+# The lengths of the endpoint queues and of the error queues.
+_CHARTS: Final = (
+    (gettext_lazy("Waiting in main queues and satellites"), RECEIVED),
+    (gettext_lazy("Waiting in error queues"), (QueueKind.ERROR,)),
+)
+
+
+def _charts(traffic: Traffic, period: Period, now: datetime) -> list[Chart]:
     begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
-    titles = (
-        (_("Waiting in main queues and satellites"), (QueueKind.MAIN, QueueKind.SATELLITE)),
-        (_("In the error queues"), (QueueKind.ERROR,)),
-    )
-    groups = [[queue.name for queue in queues if queue.kind in kinds] for _title, kinds in titles]
     return [
-        line_chart(title, [Series(_("messages"), points)], begin=begin, end=now, step=step, scale=counts)
-        for (title, _kinds), points in zip(titles, read_totals(alias, groups, period.length, now), strict=True)
+        line_chart(str(title), [Series(_("messages"), points)], begin=begin, end=now, step=step, scale=counts)
+        for (title, _kinds), points in zip(_CHARTS, traffic.totals, strict=True)
         if points
     ]
 
@@ -362,8 +398,8 @@ class InstanceRow:
 
     instance: InstanceStatus
     state: State
-    heartbeat: str
-    started: Stamp
+    heartbeat: SafeString | str
+    started: datetime
     threads: tuple[tuple[str, int, int], ...]
     callback_url: str
     callback_depth: Number | None
@@ -520,6 +556,12 @@ def _age(age: HeadAge | None) -> AgeText | None:
     return AgeText(duration(age.age), _("from the header %(header)s") % {"header": age.header})
 
 
+def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
+    """When a heartbeat was, which is so old by the clock of its database."""
+    text = _("%(age)s ago") % {"age": duration(age)}
+    return text if at is None else relative_html(at, text)
+
+
 def instance_row(
     each: InstanceStatus, callback_url: str, callback_depth: Number | None, note: str = "", buttons: tuple[Button, ...] = ()
 ) -> InstanceRow:
@@ -527,8 +569,8 @@ def instance_row(
     return InstanceRow(
         instance=each,
         state=instance_state(each.state),
-        heartbeat=duration(each.heartbeat_age),
-        started=stamp(each.started_at),
+        heartbeat=heartbeat_html(each.heartbeat_at, each.heartbeat_age),
+        started=each.started_at,
         threads=tuple((name, each.busy.get(name, 0), live) for name, live in each.threads.items()),
         callback_url=callback_url,
         callback_depth=callback_depth,

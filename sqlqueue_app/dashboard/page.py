@@ -171,10 +171,11 @@ class PageAdmin(ReadOnlyAdmin):
         status: int,
         crumbs: tuple[Crumb, ...] = (),
         problem: QueueProblem | None = None,
+        links: Sequence[tuple[str, str]] = (),
     ) -> HttpResponse:
-        """An error page, with the remedy in `problem`."""
-        crumbs = self.crumbs(*crumbs)
-        return page(self.admin_site, request, "problem", title=title, text=text, status=status, crumbs=crumbs, problem=problem)
+        """An error page, with the remedy in `problem` and pages that may help in `links` (URL and text)."""
+        shown: dict[str, Any] = {"title": title, "text": text, "problem": problem, "links": links}
+        return page(self.admin_site, request, "problem", status=status, crumbs=self.crumbs(*crumbs), **shown)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""

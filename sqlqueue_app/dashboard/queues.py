@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -16,7 +17,16 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from sqlqueue_app.browsing.messages import PAGE_SIZES, MessagePage, purge_expired, purge_queue, read_message, read_page, target_of
+from sqlqueue_app.browsing.messages import (
+    PAGE_SIZES,
+    MessagePage,
+    MessageSummary,
+    purge_expired,
+    purge_queue,
+    read_message,
+    read_page,
+    target_of,
+)
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
@@ -44,7 +54,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, QueueSample
+from sqlqueue_app.models import Conversation, DelayedMessage, Endpoint, FailedMessage, LakeSearch, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import (
     GoneCallbackQueue,
@@ -55,7 +65,7 @@ from sqlqueue_app.status.instances import (
 )
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
-from sqlqueue_app.status.samples import read_samples, resolution_for
+from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -103,7 +113,6 @@ class QueueAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
         failures = self._failure_urls(queue, [each.row_version for each in found.messages])
-        url_of_message = partial(self.message_url, queue)
         holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
         period = period_of(request)
         return self.page(
@@ -113,24 +122,24 @@ class QueueAdmin(PageAdmin):
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
             queue=queue_row(status, self._url, instances),
-            charts=self._charts(queue, period),
+            charts=self._charts(queue, instances, period),
             period=period,
             periods=PERIODS,
             buttons=queue_buttons(self, request, queue, holder, instances),
-            rows=[
-                message_row(each, url_of_message(each.row_version), failures.get(each.row_version, "")) for each in found.messages
-            ],
+            rows=[message_row(each, self._lasting_url(queue, each), failures.get(each.row_version, "")) for each in found.messages],
             found=found,
             sizes=PAGE_SIZES,
             farthest=FARTHEST_JUMP,
             send_command=send_command(queue.name),
         )
 
-    def _charts(self, queue: KnownQueue, period: Period) -> list[Chart]:
+    def _charts(self, queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
         alias = managed_alias()
         with optional_read(alias, "read the samples of a queue"):
             now = database_now(alias)
             samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
+            taken = page_sampling.take(instances, samples[-1].taken_at if samples else None, now)
+            samples += [each for each in taken if each.queue == queue.name and resolution_for(period.length) is FINEST]
             return queue_charts(samples, period, now) if samples else []
         return []  # the tables of `migrate` are missing; the overview reports it
 
@@ -193,7 +202,13 @@ class QueueAdmin(PageAdmin):
             "queue": queue.name,
         }
         crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
-        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs)
+        asked = urlencode({"id": request.GET.get("id", "")})
+        places = (
+            (self.url_of(Conversation), _("Find its conversation")),
+            (self.url_of(LakeSearch), _("Find it in the message archive")),
+        )
+        links = [(f"{url}?{asked}", label) for url, label in places if url and request.GET.get("id")]
+        return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
     def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
         """The queue that a URL part names, queues of the settings first, and the instances."""
@@ -233,6 +248,11 @@ class QueueAdmin(PageAdmin):
         """The URL of a page of a message."""
         return self.url(page, path_of(queue.name), row_version)
 
+    def _lasting_url(self, queue: KnownQueue, message: MessageSummary) -> str:
+        """The URL of a message with its id, by which the page finds it elsewhere once it was handled."""
+        url = self.message_url(queue, message.row_version)
+        return f"{url}?{urlencode({'id': message.message_id})}" if message.message_id else url
+
     def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
         return "" if row_version is None else self.message_url(queue, row_version)
 
@@ -241,6 +261,8 @@ class QueueAdmin(PageAdmin):
 
 # About seven samples, the first and the last a minute apart.
 RECENT: Final = timedelta(seconds=75)
+# A rate is not shown as that of now after three samples were missed.
+FRESH: Final = timedelta(seconds=30)
 
 
 def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) -> list[Chart]:
@@ -283,15 +305,21 @@ def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
 def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
     """Messages per second in and out of each queue over the last minute, by queue name. One statement, and one for the clock.
 
-    Queues without samples are missing; empty if samples cannot be read.
+    Queues without new samples are missing; empty if samples cannot be read. Takes samples where no worker does.
     """
     alias = managed_alias()
     samples: dict[str, list[QueueSample]] = {}
     with optional_read(alias, "read the samples of the queues"):
-        samples = read_samples(alias, [each.name for each in status.queues], RECENT, database_now(alias))
+        now = database_now(alias)
+        samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
+        newest = max((taken[-1].taken_at for taken in samples.values() if taken), default=None)
+        for each in page_sampling.take(status.instances, newest, now, status):
+            samples.setdefault(each.queue, []).append(each)
     found = {}
     for name, taken in samples.items():
         known = [each for each in taken if each.written is not None]
+        if not known or now - known[-1].taken_at > FRESH:
+            continue
         came, went = in_and_out([known[0], known[-1]]) if len(known) > 1 else ([], [])
         if came and went and came[0][1] is not None and went[0][1] is not None:
             found[name] = (came[0][1], went[0][1])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -16,8 +17,18 @@ from sqlqueue_app.browsing.messages import find_sent_message
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, duration, stamp
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.formats import Grade, State, duration, stamp, stamp_html
+from sqlqueue_app.dashboard.lists import (
+    WIDE,
+    HtmlTable,
+    TableColumn,
+    export,
+    link_html,
+    table,
+    text_html,
+    wanted_format,
+    with_notes,
+)
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.failures.operations import is_worker_alive
@@ -152,7 +163,7 @@ class ScheduleAdmin(PageAdmin):
             request,
             "schedules",
             live_seconds=LIVE_SECONDS,
-            rows=[schedule_row(each, now, self._url(each, "message"), self._buttons(request, each)) for each in found],
+            table=self._table(request, found, now) if found else None,
             problem=problem,
             **(extra_context or {}),
         )
@@ -183,6 +194,18 @@ class ScheduleAdmin(PageAdmin):
     def _url(self, each: ScheduleStatus, page: str) -> str:
         return self.url(page, path_of(each.name), path_of(each.send))
 
+    def _table(self, request: HttpRequest, found: list[ScheduleStatus], now: datetime) -> HtmlTable:
+        columns: list[TableColumn[ScheduleStatus]] = [
+            TableColumn(_("Schedule"), lambda each: with_notes(text_html(each.name), each.send), WIDE),
+            TableColumn(_("When"), lambda each: format_html('<code class="sq-nowrap">{}</code>', each.cron or "–")),
+            TableColumn(_("State"), lambda each: with_notes(_state(each), *_notes(each, now)), WIDE),
+            TableColumn(_("Next"), _next),
+            TableColumn(_("Last"), lambda each: _last(each, self._url(each, "message")), WIDE),
+            TableColumn(_("Actions"), lambda each: self._buttons(request, each)),
+        ]
+        caption = _("Messages that workers send at certain times, by the setting SCHEDULES")
+        return table(caption, columns, found, lambda each: f"schedule {each.name} {each.send}")
+
     def _buttons(self, request: HttpRequest, each: ScheduleStatus) -> list[Button]:
         is_requested = each.state is not None and each.state.run_requested_at is not None
         offered = (CancelRun if is_requested else RunSchedule, DisableSchedule if each.is_enabled else EnableSchedule)
@@ -198,46 +221,26 @@ COLUMNS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A sent message: time, endpoint, and its URL."""
-
-    at: Stamp
-    endpoint: str
-    message_id: str
-    url: str
+def _next(each: ScheduleStatus) -> SafeString | None:
+    ticks = [stamp_html(tick) for tick in each.next_ticks] if each.is_enabled else []
+    return with_notes(*ticks) if ticks else None
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleRow:
-    """A row of the list; `notes` explain its state."""
-
-    schedule: ScheduleStatus
-    state: State
-    notes: tuple[str, ...]
-    next_ticks: tuple[Stamp, ...]
-    last: Sent | None
-    ran: Sent | None
-    buttons: list[Button]
-
-
-def schedule_row(each: ScheduleStatus, now: datetime, url: str, buttons: list[Button]) -> ScheduleRow:
-    """The row of a schedule; `url` leads to its last message."""
-    stored = each.state
-    last = ran = None
-    if each.last_tick is not None:
-        last = Sent(stamp(each.last_tick), each.last_endpoint or "", each.last_message_id or "", url)
+def _last(each: ScheduleStatus, url: str) -> SafeString:
+    """The last message, which `url` leads to, and the last one that was sent by hand."""
+    stored, by_hand = each.state, ""
     if stored is not None and stored.ran_at is not None:
-        ran = Sent(stamp(stored.ran_at), stored.ran_endpoint, stored.ran_message_id, f"{url}?run=1")
-    return ScheduleRow(
-        schedule=each,
-        state=_state(each),
-        notes=tuple(_notes(each, now)),
-        next_ticks=tuple(map(stamp, each.next_ticks)) if each.is_enabled else (),
-        last=last,
-        ran=ran,
-        buttons=buttons,
-    )
+        sent = _sent(stored.ran_at, stored.ran_endpoint, stored.ran_message_id, f"{url}?run=1")
+        by_hand = format_html("{} {}", _("run manually:"), sent)
+    if each.last_tick is None:
+        return with_notes("", by_hand)
+    return with_notes(_sent(each.last_tick, each.last_endpoint or "", each.last_message_id or "", url), by_hand)
+
+
+def _sent(at: datetime, endpoint: str, message_id: str, url: str) -> SafeString:
+    by = _("by %(endpoint)s") % {"endpoint": endpoint} if endpoint else ""
+    link = link_html(url, message_id) if message_id else ""
+    return format_html('{} <span class="sq-quiet">{}</span> <span class="sq-mono">{}</span>', stamp_html(at), by, link)
 
 
 def _state(each: ScheduleStatus) -> State:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from django import forms
 from django.http import HttpRequest
 from django.urls import URLPattern
+from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, not_found
+from sqlqueue_app.dashboard.access import Permission, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, number
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.lists import (
+    WIDE,
+    HtmlTable,
+    ListFilter,
+    TableColumn,
+    cell_html,
+    export,
+    link_html,
+    table,
+    text_html,
+    wanted_format,
+    with_notes,
+)
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.models import Endpoint
@@ -27,26 +41,14 @@ from sqlqueue_app.tables.connections import optional_read
 PAGE_SIZE: Final = 50
 COLUMNS: Final = ("event", "endpoint", "address", "queue_exists", "in_settings", "handled", "live_processes", "orphan")
 _LONGEST_SEARCH: Final = 200
+_NONE: Final = gettext_lazy("No subscriptions yet. Workers subscribe to the events that they handle when they start.")
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriberRow:
-    """A subscriber; `remarks` are its problems."""
+class SubscriptionFilter(ListFilter):
+    """The filter of the list of subscriptions."""
 
-    endpoint: str
-    url: str
-    address: str
-    remarks: tuple[State, ...]
-    buttons: list[Button]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribedEventRow:
-    """A row of the list of events."""
-
-    topic: str
-    remark: State | None
-    subscribers: list[SubscriberRow]
+    q = forms.CharField(label=gettext_lazy("Event, endpoint or queue"), max_length=_LONGEST_SEARCH)
+    orphans = forms.BooleanField(label=gettext_lazy("Without receivers"))
 
 
 class Unsubscribe(Action):
@@ -106,8 +108,9 @@ class SubscriptionAdmin(PageAdmin):
             raise
         except DatabaseError as error:
             everything, problem = [], _problem_of(error)
-        text = request.GET.get("q", "").strip()[:_LONGEST_SEARCH]
-        only_orphans = "orphans" in request.GET
+        chosen = SubscriptionFilter(request)
+        chosen.is_valid()
+        text, only_orphans = chosen.cleaned_data.get("q", ""), chosen.cleaned_data.get("orphans", False)
         found = list(_chosen(everything, text.casefold(), only_orphans=only_orphans))
         if wanted_format(request):
             return export(request, "subscriptions", COLUMNS, _exported(found))
@@ -115,37 +118,41 @@ class SubscriptionAdmin(PageAdmin):
         left = [each for each in found if each.topic > after]
         shown = left[:PAGE_SIZE]
         kept = {**({"q": text} if text else {}), **({"orphans": "1"} if only_orphans else {})}
-        orphans = sum(each.is_orphan for event in everything for each in event.subscribers)
         return self.page(
             request,
             "subscriptions",
             problem=problem,
-            rows=[self._row(request, each) for each in shown],
-            is_empty=not everything,
-            summary=_summary(everything, orphans),
-            text=text,
-            only_orphans=only_orphans,
-            orphans=orphans,
-            is_first=not after,
-            first_query=urlencode(kept),
-            next_query=urlencode({**kept, "after": shown[-1].topic}) if len(left) > PAGE_SIZE else "",
+            table=self._table(request, shown) if shown else None,
+            nothing=_("No matching subscriptions.") if everything else _NONE,
+            summary=_summary(everything) if everything else (),
+            filter=chosen if everything else None,
+            first_query=urlencode(kept) if after else None,
+            next_query=urlencode({**kept, "after": shown[-1].topic}) if len(left) > PAGE_SIZE else None,
             **(extra_context or {}),
         )
 
-    def _row(self, request: HttpRequest, event: SubscribedEvent) -> SubscribedEventRow:
-        remark = None if event.is_handled else State(Grade.WARNING, _("Nobody handles it"))
-        return SubscribedEventRow(event.topic, remark, [self._subscriber(request, each) for each in event.subscribers])
+    def _table(self, request: HttpRequest, events: list[SubscribedEvent]) -> HtmlTable:
+        unhandled = cell_html(State(Grade.WARNING, _("No handler")))
 
-    def _subscriber(self, request: HttpRequest, each: Subscriber) -> SubscriberRow:
+        def subscribers(event: SubscribedEvent) -> SafeString:
+            items = format_html_join("", "<li>{}</li>", ((self._subscriber(request, each),) for each in event.subscribers))
+            return format_html('<ul class="sq-subscribers">{}</ul>', items)
+
+        columns: list[TableColumn[SubscribedEvent]] = [
+            TableColumn(_("Event"), lambda event: with_notes(text_html(event.topic), "" if event.is_handled else unhandled), WIDE),
+            TableColumn(_("Subscribers"), subscribers, WIDE),
+        ]
+        caption = _("Events and their subscribers: a copy of each published event goes to every queue")
+        return table(caption, columns, events, lambda event: f"event {event.topic}")
+
+    def _subscriber(self, request: HttpRequest, each: Subscriber) -> SafeString:
         row = each.subscription
         is_known = each.is_in_settings or bool(each.live)
-        return SubscriberRow(
-            endpoint=row.endpoint,
-            url=self.url_of(Endpoint, "endpoint", path_of(row.endpoint)) if is_known else "",
-            address=row.address,
-            remarks=tuple(_remarks(each)),
-            buttons=[Unsubscribe.button(self, request, path_of(row.topic), path_of(row.endpoint))],
-        )
+        url = self.url_of(Endpoint, "endpoint", path_of(row.endpoint)) if is_known else ""
+        link, remarks = link_html(url, row.endpoint), format_html_join(" ", "{}", ((cell_html(state),) for state in _remarks(each)))
+        button = cell_html([Unsubscribe.button(self, request, path_of(row.topic), path_of(row.endpoint))])
+        address = '<span>{} <bdi class="sq-quiet sq-long sq-mono">{}</bdi></span> {} {}'
+        return format_html(address, link, row.address, remarks, button)
 
 
 def _remarks(each: Subscriber) -> Iterator[State]:
@@ -175,12 +182,13 @@ def _words(each: Subscriber) -> str:
     return f"{each.subscription.endpoint}\n{each.subscription.address}".casefold()
 
 
-def _summary(events: list[SubscribedEvent], orphans: int) -> list[State]:
+def _summary(events: list[SubscribedEvent]) -> list[State]:
+    orphans = sum(each.is_orphan for event in events for each in event.subscribers)
     count = sum(len(each.subscribers) for each in events)
     words = ngettext("%(count)s event", "%(count)s events", len(events)) % {"count": number(len(events))}
     found = [State(Grade.OK, words)]
     found.append(State(Grade.OK, ngettext("%(count)s subscription", "%(count)s subscriptions", count) % {"count": number(count)}))
-    odd = ngettext("%(count)s of them leads to nobody", "%(count)s of them lead to nobody", orphans) % {"count": number(orphans)}
+    odd = ngettext("%(count)s without a receiver", "%(count)s without receivers", orphans) % {"count": number(orphans)}
     return [*found, State(Grade.WARNING, odd)] if orphans else found
 
 

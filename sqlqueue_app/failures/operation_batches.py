@@ -33,11 +33,15 @@ class OperationRefused(SqlQueueError):
 
 @dataclass(frozen=True, slots=True)
 class ProcessedBatch:
-    """The outcome of one batch, the cursor behind its last message, and whether no messages are left."""
+    """The outcome of one batch, the cursor behind its last message, and whether no messages are left.
+
+    `failures` are the failed messages that it looked at; none where the batch was one of a queue.
+    """
 
     outcome: BatchOutcome
     cursor: str
     is_last: bool
+    failures: Sequence[UUID] = ()
 
 
 def within_memory(rows: Sequence[Row], limit: int, size_of: Callable[[Row], int]) -> list[Row]:

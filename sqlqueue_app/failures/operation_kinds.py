@@ -237,7 +237,7 @@ class FailureKind:
         """Process at most `limit` messages behind the cursor, in the caller's transactions."""
         chosen = next_messages(self.read(scope), cursor, limit)
         outcome = self.work(settings, chosen.ids, now) if chosen.ids else BatchOutcome()
-        return ProcessedBatch(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last)
+        return ProcessedBatch(outcome, str(chosen.ids[-1]) if chosen.ids else cursor, chosen.is_last, chosen.ids)
 
     def skip_first(self, settings: Settings, scope: object, cursor: str) -> str:
         """The cursor behind the next message, which cannot be processed."""

@@ -39,7 +39,7 @@ from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, f
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError, counted
-from sqlqueue_app.models import ActionResult, FailureStatus, Operation, OperationState
+from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import managed_alias
@@ -266,7 +266,10 @@ class OperationRunner:
                 return self._denied(row, kind)
             # If the queues are in another database, its transaction commits first: nothing is sent twice.
             with transaction.atomic(using=self._settings.database):
-                done = kind.batch(self._settings, row.scope, row.cursor, self._size, self.now())
+                now = self.now()
+                done = kind.batch(self._settings, row.scope, row.cursor, self._size, now)
+            changed = FailedMessage.objects.using(self.alias).filter(pk__in=done.failures, status_at=now)
+            changed.update(operation=row.pk)
             self._add(row, done.outcome, done.cursor)
             return self._ended(row, OperationState.COMPLETED) if done.is_last else row
 

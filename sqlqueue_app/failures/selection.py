@@ -45,10 +45,11 @@ class FailureSelection:
     """Failed messages that match every part that is set; an empty selection matches all.
 
     `group` is a group of `classifier` (one of CLASSIFIERS), or of any classifier if that is empty; `also` is a second group of any
-    classifier. Texts match exactly; with `*`, which stands for any characters, case is ignored. `message_type` and `exception`
-    match without their namespace too, `queue` matches the failed queue or the error queue, `message_id` the message id or the
-    unique id, `retried_to` the target of the last retry. Each word or quoted phrase of `text` must occur in ids, type, exception,
-    endpoint or queue. `since` and `until` are aware and refer to the last failure; `until` is exclusive.
+    classifier. `operation` is the bulk operation that last changed their status. Texts match exactly; with `*`, which stands for
+    any characters, case is ignored. `message_type` and `exception` match without their namespace too, `queue` matches the failed
+    queue or the error queue, `message_id` the message id or the unique id, `retried_to` the target of the last retry. Each word or
+    quoted phrase of `text` must occur in ids, type, exception, endpoint or queue. `since` and `until` are aware and refer to the
+    last failure; `until` is exclusive.
 
     A selection with `problems`, parts that could not be read, matches nothing, so that a mistake never selects too much.
     """
@@ -57,6 +58,7 @@ class FailureSelection:
     group: UUID | None = None
     classifier: str = ""
     also: UUID | None = None
+    operation: UUID | None = None
     statuses: tuple[FailureStatus, ...] = ()
     endpoint: str = ""
     message_type: str = ""
@@ -77,6 +79,7 @@ class FailureSelection:
             self.ids
             or self.group is not None
             or self.also is not None
+            or self.operation is not None
             or self.since is not None
             or self.until is not None
             or _words(self.text)
@@ -101,6 +104,7 @@ class FailureSelection:
             (self.ids, lambda: Q(pk__in=self.ids)),
             (self.group, lambda: _in_group(self.group, self.classifier)),
             (self.also, lambda: _in_group(self.also, "")),
+            (self.operation, lambda: Q(operation=self.operation)),
             (self.statuses, lambda: Q(status__in=self.statuses)),
             (self.endpoint, lambda: _matches("endpoint", self.endpoint)),
             (self.message_type, lambda: _matches("message_type", self.message_type, last_part=True)),
@@ -184,6 +188,8 @@ class FailureSelection:
         if groups:
             titles = dict(FailureGroup.objects.using(managed_alias()).filter(pk__in=groups).values_list("pk", "title"))
             parts += [_("the group “%(title)s”") % {"title": titles.get(each) or each} for each in groups]
+        if self.operation is not None:
+            parts.append(_("retried or changed by an operation"))
         return parts
 
     def _filters_in_words(self) -> list[str]:
@@ -260,6 +266,7 @@ def _read(cls: type[FailureSelection], lists: Mapping[str, list[str]]) -> Any:
     values["ids"] = _read_ids(_several(lists, "ids"), problems)
     values["group"], values["classifier"] = _read_group(lists, problems)
     values["also"] = _read_group_id(_last(lists, "also"), problems)
+    values["operation"] = _read_group_id(_last(lists, "operation"), problems)
     values["statuses"] = tuple(dict.fromkeys(filter(None, (_read_status(each, problems) for each in _several(lists, "statuses")))))
     for name in _TEXTS:
         # PostgreSQL refuses U+0000 in a query.

@@ -76,6 +76,7 @@ class FailedMessage(models.Model):
     endpoint_group = models.UUIDField("group by endpoint", null=True, blank=True)
     retried_to = models.CharField("retried to", max_length=400, blank=True, default="", help_text="where the last retry put it")
     retry_row_id = models.CharField("row id of the retry", max_length=64, blank=True, default="")
+    operation = models.UUIDField("operation", null=True, blank=True, help_text="the last bulk operation that changed its status")
     edit_of = models.UUIDField("edit of", null=True, blank=True, help_text="the message of which this is an edited copy")
 
     class Meta:
@@ -95,6 +96,7 @@ class FailedMessage(models.Model):
             models.Index(fields=["status", "instance_group", "failed_at"], name="sqlqueue_failure_instance"),
             models.Index(fields=["status", "endpoint_group", "failed_at"], name="sqlqueue_failure_endpoint"),
             models.Index(fields=["message_id"], name="sqlqueue_failure_message"),
+            models.Index(fields=["operation", "status"], name="sqlqueue_failure_operation"),
             models.Index(fields=["conversation_id"], name="sqlqueue_failure_talk"),
         ]
 

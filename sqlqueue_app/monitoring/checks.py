@@ -137,6 +137,7 @@ def _instances(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
             silent = {"endpoint": lost[0].endpoint, "seconds": int(DEAD_AFTER_SECONDS)}
             age = min(each.heartbeat_age for each in lost)
             words = {"name": names, "host": host, "pid": pid, "age": age, "silent": f"{age.total_seconds():.0f}"}
+            words["endpoints"] = tuple(each.endpoint for each in lost)
             waiting = sum(snapshot.left_alone(each) for each in {each.endpoint for each in lost})
             since, severity = max((each.heartbeat_at for each in lost if each.heartbeat_at), default=None), None
             if waiting or any(snapshot.is_below_minimum(each.endpoint) for each in lost):
@@ -161,14 +162,10 @@ def _minimums(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         return
     for endpoint, minimum in sorted(snapshot.minimums.items()):
         if minimum > 0:
-            outcome, alive = (
-                ProbeOutcome(endpoint, endpoint=endpoint, is_explained=endpoint in snapshot.lost),
-                snapshot.workers(endpoint),
-            )
-            if snapshot.is_below_minimum(endpoint):
-                waiting = 0 if alive else snapshot.left_alone(endpoint)
-                outcome = replace(outcome, details={"alive": alive, "minimum": minimum}, now=_waiting(waiting))
-            yield outcome
+            alive, is_explained = snapshot.workers(endpoint), endpoint in snapshot.lost
+            details = {"alive": alive, "minimum": minimum} if alive < minimum else None
+            waiting = snapshot.left_alone(endpoint) if details and not alive else 0
+            yield ProbeOutcome(endpoint, details, _waiting(waiting), endpoint=endpoint, is_explained=is_explained)
 
 
 def _paused(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -243,7 +240,7 @@ def _receivers(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
         for subject, group in [(each.name, [each]) for each in queues] if workers else [(endpoint, queues)]:
             waiting = sum(snapshot.unreceived.get(each, 0) for each in group)
             details = {"waiting": waiting, "cause": cause, **_grown(snapshot, group)} if waiting else None
-            now, since = {"count": waiting, "why": _WHY[cause]}, snapshot.waiting_since(group)
+            now, since = {"count": waiting, "why": _WHY[cause]}, snapshot.waiting_since(group) if waiting else None
             yield ProbeOutcome(subject, details, now, subject if workers else "", endpoint, since=since, is_explained=is_explained)
         if not workers:
             yield from (ProbeOutcome(each.name, is_explained=True) for each in queues if each.name != endpoint)
@@ -290,8 +287,8 @@ def _mover(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     due = {each.endpoint: each.next_due for each in snapshot.delayed}
     for endpoint, overdue in snapshot.overdue.items():
         now, details = {"count": overdue, "endpoint": endpoint}, {"overdue": overdue} if overdue else None
-        since, is_explained = due.get(endpoint), snapshot.is_unmanned_elsewhere
-        yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=since, is_explained=is_explained)
+        is_explained = overdue > 0 and snapshot.is_unmanned and snapshot.is_reported(endpoint)
+        yield ProbeOutcome(endpoint, details, now, endpoint=endpoint, since=due.get(endpoint), is_explained=is_explained)
 
 
 def _purging(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
@@ -431,7 +428,7 @@ REPLIES: Final = Check(
     f"{OWN_PREFIX}replies",
     USUAL,
     gettext_lazy("Callback queues"),
-    gettext_lazy("Replies that no process awaits: %(count)s%(age)s."),
+    gettext_lazy("Replies that no process awaits: %(waiting)s."),
     gettext_lazy("Remove the callback queue, or purge it: the process that asked is gone."),
     _replies,
     read_by=Reader.STATUS,

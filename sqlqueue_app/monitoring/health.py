@@ -25,6 +25,7 @@ from sqlqueue_app.monitoring.checks import (
     PURGING,
     RECEIVERS,
     REGISTRY,
+    SAMPLES,
     Check,
     ProbeOutcome,
     Reader,
@@ -256,10 +257,12 @@ class _Scope:
 
     def covers(self, issue: Issue) -> bool:
         """Whether the issue belongs to what is checked."""
-        queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
-        if queue:
-            return queue in {each.name for each in self.queues}
-        return self.is_all or issue.name == REGISTRY.name or endpoint in self.endpoints
+        found = issue.outcome
+        if found.queue:
+            return found.queue in {each.name for each in self.queues}
+        # A process may run several endpoints.
+        concerned = {found.endpoint, *found.now.get("endpoints", ())} & {*self.endpoints}
+        return self.is_all or issue.name == REGISTRY.name or bool(concerned)
 
 
 def read_health(
@@ -286,7 +289,7 @@ def read_health(
     limited = {
         *([FAILURES.name] if limits.failed else ()),
         *([MOVER.name] if limits.overdue else ()),
-        *([MINIMUMS.name, RECEIVERS.name] if limits.instances else ()),
+        *([MINIMUMS.name, RECEIVERS.name, SAMPLES.name] if limits.instances else ()),
     }
     issues = [each for each in current_issues(snapshot, results) if each.name not in limited and scope.covers(each)]
     found = [*_of_queues(scope, limits), *_of_failures(snapshot, scope, limits), *_of_endpoints(snapshot, scope, limits)]

@@ -126,16 +126,19 @@ class Snapshot:
                 found[name] = max(workers, key=lambda each: each.asked_to_pause_at or self.now)
         return found
 
-    @property
+    @cached_property
     def is_unmanned(self) -> bool:
         """Whether no worker is alive at all."""
         return not any(each.alive and each.is_worker for each in self.instances)
 
-    @property
+    @cached_property
     def is_unmanned_elsewhere(self) -> bool:
         """Whether no worker is alive, and an alert about an endpoint says so: that is the cause of what workers leave undone."""
-        below = any(map(self.is_below_minimum, self.minimums))
-        return self.is_unmanned and (bool(self.lost) or below or bool(self.unreceived))
+        return self.is_unmanned and any(map(self.is_reported, {*self.lost, *self.minimums, *self.settings.senders}))
+
+    def is_reported(self, endpoint: str) -> bool:
+        """Whether an alert about the endpoint says that it lacks a worker."""
+        return endpoint in self.lost or self.is_below_minimum(endpoint) or self.left_alone(endpoint) > 0
 
     @cached_property
     def unreceived(self) -> Mapping[KnownQueue, int]:
@@ -219,9 +222,10 @@ class Snapshot:
     def failures(self) -> Failures:
         """The failed messages that wait for a decision: of the index, or of the error queues where no worker keeps that."""
         found = self.indexed_failures
-        if self.is_unmanned and self.settings.error_queue_owner == "sqlqueue":
-            waiting = sum(count for _queue, count in self.failed)
-            found = replace(found, count=waiting) if waiting > found.count else found
+        looks = () if self.status is None else self.status.queues
+        there = sum(each.depth.waiting for each in looks if each.queue.kind is QueueKind.ERROR and each.depth is not None)
+        if self.is_unmanned and there > found.count:
+            found = replace(found, count=max(found.count, sum(count for _queue, count in self.failed)))
         return found
 
     @cached_property

@@ -15,7 +15,8 @@ from django.db.models.functions import Cast
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus
+from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessage, FailureStatus, Operation
+from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.instances import InstanceStatus, read_instances, works_on
@@ -122,20 +123,27 @@ def _read_managed(
     alias = managed_alias()
     with optional_read(alias, "read the measures of endpoints"):
         now = database_now(alias)
-        return recent_measures(alias, now), *_failed_and_minimums(alias, names), now
+        failed, minimums, _running = failed_and_minimums(alias, names)
+        return recent_measures(alias, now), failed, minimums, now
     return None, None, {}, None
 
 
-def _failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
-    """One statement: failed messages by groups of ServiceControl, whose index holds all that is counted, and all minimums."""
+def failed_and_minimums(alias: str, names: Sequence[str]) -> tuple[dict[str, int], dict[str, int], int]:
+    """Failed messages by endpoint, minimums by endpoint, and the number of open operations: one statement.
+
+    Failures are counted by groups of ServiceControl, whose index holds all that is counted.
+    """
     groups = {CLASSIFIERS["endpoint"].group_id(name): name for name in names}
     unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED, endpoint_group__in=list(groups))
     counted = unresolved.order_by().values("endpoint_group").annotate(number=Count("*"))
     numbers = counted.annotate(what=Value("failed"), name=Cast("endpoint_group", CharField())).values_list("what", "name", "number")
-    minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum"))
-    rows = list(numbers.union(minimums.values_list("what", "endpoint", "minimum"), all=True))
+    minimums = EndpointExpectation.objects.using(alias).annotate(what=Value("minimum")).values_list("what", "endpoint", "minimum")
+    running = Operation.objects.using(alias).filter(state__in=OPEN).order_by().annotate(what=Value("running"))
+    states = running.values("what", "state").annotate(number=Count("pk")).values_list("what", "state", "number")
+    rows = list(numbers.union(minimums, states, all=True))
     failed = dict.fromkeys(names, 0) | {groups[UUID(name)]: number for what, name, number in rows if what == "failed"}
-    return failed, {name: number for what, name, number in rows if what == "minimum"}
+    expected = {name: number for what, name, number in rows if what == "minimum"}
+    return failed, expected, sum(number for what, _name, number in rows if what == "running")
 
 
 # The throughput of now is that of the last minute whose samples are all there.

@@ -5,27 +5,30 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.db import IntegrityError, models, transaction
-from django.db.models import F, Q, Sum
-from django.db.models.functions import Now
+from django.db.models import BigIntegerField, Case, F, Q, Sum, Value, When
+from django.db.models.functions import Cast, Now
 
-from sqlqueue_app.conf import Settings
-from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.conf import Settings, get_settings
+from sqlqueue_app.messages.errors import DatabaseError, TransientError
 from sqlqueue_app.models import EndpointSample, EndpointTotal, Instance, QueueSample
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import claim, forget_claims, is_dead, managed_alias
 from sqlqueue_app.receiving.measures import Counted, Measures
 from sqlqueue_app.status.delayed import DelayedStatus, read_delayed
+from sqlqueue_app.status.instances import InstanceStatus
+from sqlqueue_app.status.overview import Status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, read_queues
 from sqlqueue_app.status.retention import delete_in_chunks
 from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
@@ -193,19 +196,99 @@ def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: date
     return found
 
 
-def read_totals(
-    alias: str, groups: Sequence[Sequence[str]], period: timedelta, now: datetime
-) -> list[list[tuple[datetime, float]]]:
-    """How much waited in the queues of each group together, by the begins of their times. One statement: the database adds up."""
-    samples = QueueSample.objects.using(alias).filter(
+class QueueCounts(NamedTuple):
+    """What was counted of a queue at a time."""
+
+    at: datetime
+    waiting: int
+    written: int | None
+    gone: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """The samples of a page, oldest first: sums over groups of queues in a period, and an hour by queue and by endpoint.
+
+    Of a queue: messages waiting, rows ever written and gone, None where not known; by minute, the newest by ten seconds. Of an
+    endpoint: messages moved to the error queue by minute.
+    """
+
+    totals: list[list[tuple[datetime, float]]]
+    queues: dict[str, list[QueueCounts]]
+    moved: defaultdict[str, Counter[datetime]]
+
+    @property
+    def newest(self) -> datetime | None:
+        """When the newest sample was taken."""
+        return max((taken[-1].at for taken in self.queues.values()), default=None)
+
+    def add(self, samples: Iterable[QueueSample], groups: Sequence[Sequence[str]]) -> None:
+        """Add samples that were taken after this was read, all at one time; to the totals those of the groups."""
+        sums = [0.0] * len(groups)
+        at = None
+        for each in samples:
+            at = each.taken_at
+            gone = each.written - each.waiting if each.exact and each.written is not None else None
+            self.queues.setdefault(each.queue, []).append(QueueCounts(each.taken_at, each.waiting, each.written, gone))
+            for number, group in enumerate(groups):
+                sums[number] += each.waiting if each.queue in group else 0
+        if at is not None:
+            for total, value in zip(self.totals, sums, strict=False):
+                total.append((at, value))
+
+
+MINUTE: Final = RESOLUTIONS[1]
+# Minutes are rolled up a little after their end; until then their ten seconds are read.
+_NOT_ROLLED_UP: Final = timedelta(seconds=150)
+TRAFFIC: Final = timedelta(hours=1)
+
+
+def read_traffic(
+    alias: str, queues: Iterable[str], groups: Sequence[Sequence[str]], period: timedelta, endpoints: Iterable[str], now: datetime
+) -> Traffic:
+    """The traffic of these queues and endpoints in the hour before `now`, and what waited in each of two groups in the period.
+
+    One statement: the database adds up what is shown added up.
+    """
+    number: BigIntegerField[int, int] = BigIntegerField()
+    nothing = Cast(Value(None), number)
+    samples, measured = QueueSample.objects.using(alias), EndpointSample.objects.using(alias)
+    in_period = samples.filter(
         queue__in=[queue for group in groups for queue in group],
         seconds=resolution_for(period).seconds,
         taken_at__gt=now - period,
         taken_at__lte=now,
     )
-    sums = {f"sum_{number}": Sum("waiting", filter=Q(queue__in=list(group))) for number, group in enumerate(groups)}
-    rows = list(samples.order_by("taken_at").values("taken_at").annotate(**sums))
-    return [[(row["taken_at"], float(row[name])) for row in rows if row[name] is not None] for name in sums]
+    first, second = (Cast(Sum("waiting", filter=Q(queue__in=list(group))), number) for group in groups)
+    totals = in_period.order_by().values("taken_at").annotate(what=Value("total"), of=Value(""), a=first, b=second, c=nothing)
+    times = Q(seconds=MINUTE.seconds, taken_at__gt=now - TRAFFIC) | Q(seconds=FINEST.seconds, taken_at__gt=now - _NOT_ROLLED_UP)
+    by_queue = samples.filter(times, queue__in=list(queues), taken_at__lte=now).order_by()
+    gone = Case(When(exact=True, then=F("written") - F("waiting")), default=None, output_field=number)
+    counted = by_queue.annotate(what=Value("queue"), of=F("queue"), a=F("waiting"), b=F("written"), c=gone)
+    by_endpoint = measured.filter(times, endpoint__in=list(endpoints), taken_at__lte=now).order_by()
+    minutes = by_endpoint.values("endpoint", "taken_at", "seconds").annotate(
+        what=Value("endpoint"),
+        of=F("endpoint"),
+        a=Cast(Sum("moved_to_error"), number),
+        b=Cast("seconds", number),
+        c=nothing,
+    )
+    columns = ("what", "of", "taken_at", "a", "b", "c")
+    rows = totals.values_list(*columns).union(counted.values_list(*columns), minutes.values_list(*columns), all=True)
+    found = Traffic([[] for _group in groups], {}, defaultdict(Counter))
+    rolled_up: set[tuple[str, datetime]] = set()
+    # Of the same time what was rolled up comes first.
+    for what, of, at, a, b, c in sorted(rows, key=lambda row: (row[2], -(row[4] or 0))):
+        minute = MINUTE.begin_of(at)
+        if what == "queue":
+            found.queues.setdefault(of, []).append(QueueCounts(at, a, b, c))
+        elif what == "total":
+            for total, value in zip(found.totals, (a, b), strict=True):
+                total += [] if value is None else [(at, float(value))]
+        elif b == MINUTE.seconds or (of, minute) not in rolled_up:
+            found.moved[of][minute] += a
+            rolled_up |= {(of, minute)} if b == MINUTE.seconds else set()
+    return found
 
 
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
@@ -231,7 +314,8 @@ class Sampling:
         self._sampled_at: datetime | None = None
         self._clock = clock
         self._next_sample: float | None = None
-        self._rolled_up_at: datetime | None = None
+        # The minute up to which this object has seen samples rolled up.
+        self.rolled_up_at: datetime | None = None
 
     def job(self) -> BackgroundJob:
         return BackgroundJob("queue samples", SAMPLE_SECONDS, self._run)
@@ -244,10 +328,14 @@ class Sampling:
             self.sample()
 
     def sample(self) -> int:
-        """Count every queue unless this time's samples are taken; returns how many were written. Raises DatabaseError.
+        """As `take`; returns how many samples were written."""
+        return len(self.take())
+
+    def take(self, status: Status | None = None) -> list[QueueSample]:
+        """Count every queue unless this time's samples are taken; returns the samples written. Raises DatabaseError.
 
         A queue that cannot be counted is left out: its state is in the status. No row is taken, locked or waited for, and no long
-        queue is counted to its end.
+        queue is counted to its end. With a status its numbers are written, and nothing is counted.
         """
         with database_errors(dialect_of_connection(connection_of(self._alias)), "write queue samples"):
             with one_transaction(self._alias):
@@ -256,32 +344,85 @@ class Sampling:
                 # The clock of the database gives whole seconds: a second too early is asked once more, too late would be a gap.
                 self._next_sample = self._clock() + FINEST.seconds - (now - begin).total_seconds() - 1.0
                 if begin == self._sampled_at:
-                    return 0
+                    return []
                 if not claim(self._alias, self._claim, begin):
                     self._sampled_at = begin
-                    return 0
-                samples = list(self._count(begin, now))
+                    return []
+                samples = list(self._count(begin, now, status))
                 write_samples(self._alias, samples)
             self._sampled_at = begin
             # Nothing is complete before the next minute is; who has not seen this one through tries again.
             minute = _complete(*RESOLUTIONS[:2], now)
-            if minute != self._rolled_up_at:
+            if minute != self.rolled_up_at:
                 roll_up_samples(self._alias, now)
-                self._rolled_up_at = minute
-        return len(samples)
+                self.rolled_up_at = minute
+        return samples
 
-    def _count(self, begin: datetime, now: datetime) -> Iterator[QueueSample]:
-        leased = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
-        live = [row for row in leased.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
-        found = read_queues(self._settings, self._queues(live), now=now)
-        for sample in filter(None, (*map(_sample_of_queue, found), *map(_of_delayed, read_delayed(self._settings)))):
+    def _count(self, begin: datetime, now: datetime, status: Status | None) -> Iterator[QueueSample]:
+        if status is None:
+            leased = Instance.objects.using(self._alias).filter(~Q(callback_queue=None), endpoint__in=list(self._settings.senders))
+            live = [row for row in leased.annotate(database_now=Now()) if not is_dead(row, row.database_now)]
+            found, delayed = read_queues(self._settings, self._queues(live), now=now), list(read_delayed(self._settings))
+        else:
+            held = {each.callback_queue for each in status.instances if each.alive}
+            found = [each for each in status.queues if each.queue.kind is not QueueKind.OTHER and _is_counted(each.queue, held)]
+            delayed = [each for each in status.delayed if each.endpoint in self._settings.senders]
+        for sample in filter(None, (*map(_sample_of_queue, found), *map(_of_delayed, delayed))):
             sample.taken_at, sample.seconds, sample.most_waiting = begin, FINEST.seconds, sample.waiting
             yield sample
 
     def _queues(self, live: Sequence[Instance]) -> list[KnownQueue]:
         leased = {instance.callback_queue for instance in live}
-        found = known_queues(self._settings, live)
-        return [queue for queue in found if queue.kind is not QueueKind.CALLBACK or queue.address.table in leased]
+        return [queue for queue in known_queues(self._settings, live) if _is_counted(queue, leased)]
+
+
+def _is_counted(queue: KnownQueue, leased: Container[str | None]) -> bool:
+    return queue.kind is not QueueKind.CALLBACK or queue.address.table in leased
+
+
+# How long a process does not try again that may not write, or could not.
+_REFUSED_SECONDS: Final = 60.0
+
+
+class PageSampling:
+    """Takes the samples of a page while no live worker does. Safe from any thread; `clock` measures seconds."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._refused_until: dict[str, float] = {}
+        self._rolled_up_at: datetime | None = None
+
+    def take(
+        self, instances: Iterable[InstanceStatus], newest: datetime | None, now: datetime, status: Status | None = None
+    ) -> list[QueueSample]:
+        """The samples of `now` if the `newest` are older than their time, where this process was the first to take them.
+
+        Nothing where a worker is alive, in a transaction, which would hold the claim, and for a minute after an error, which is not
+        raised. `now` is the clock of the managed tables' database; with a `status` its numbers are written.
+        """
+        alias = managed_alias()
+        is_new = newest is not None and newest >= FINEST.begin_of(now)
+        if is_new or any(each.works_for_all for each in instances):
+            return []
+        if connection_of(alias).in_atomic_block or self._clock() < self._refused_until.get(alias, float("-inf")):
+            return []
+        if not self._lock.acquire(blocking=False):
+            return []
+        try:
+            sampling = Sampling(get_settings(), now=lambda: now)
+            sampling.rolled_up_at = self._rolled_up_at
+            taken = sampling.take(status)
+            self._rolled_up_at = sampling.rolled_up_at
+            return taken
+        except DatabaseError:  # a page that cannot reach the database learns it from its own statements
+            self._refused_until[alias] = self._clock() + _REFUSED_SECONDS
+            return []
+        finally:
+            self._lock.release()
+
+
+page_sampling = PageSampling()
 
 
 def _sample_of_queue(found: QueueStatus) -> QueueSample | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django import template
+from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from sqlqueue_app.dashboard import formats
@@ -36,6 +37,19 @@ def duration(value: timedelta | float | None) -> str:
 def timestamp(instant: datetime | None) -> SafeString | str:
     """An instant as a ``time`` element in the current time zone, with UTC as its title; a dash for None."""
     return "–" if instant is None else formats.stamp_html(instant)
+
+
+@register.filter
+def ago(instant: datetime | None) -> SafeString | str:
+    """How long ago an instant was, with the instant as its title and for screen readers; a dash for None."""
+    return "–" if instant is None else formats.ago_html(instant)
+
+
+@register.simple_tag
+def zone_offset() -> int:
+    """The offset of the current time zone from UTC in seconds, for the clock of live.js."""
+    offset = datetime.now(timezone.get_current_timezone()).utcoffset()
+    return 0 if offset is None else round(offset.total_seconds())
 
 
 @register.filter

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import Page, Request
+from pytest_django import Settings
 
 from sqlqueue_app.models import Operation, OperationState
 from tests.browser.conftest import Site
@@ -120,3 +121,15 @@ def test_the_progress_of_an_operation_is_followed_to_its_end(filled: QueueDataba
     window.wait_for_timeout(2500)
     assert asked == []
     assert site.complaints == []
+
+
+def test_the_status_line_has_the_clock_of_the_page(filled: QueueDatabase, site: Site, settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    window = site.window("viewer")
+    quick(window)
+    window.goto(SALES)
+    window.wait_for_selector("text=Up to date as of", timeout=SECONDS)
+    shown = window.inner_text(".sq-live").split("as of")[1].split()[0]
+    made = datetime.fromtimestamp(float(window.get_attribute("#content-main", "data-live-made") or 0), UTC)
+    assert shown == f"{made + timedelta(hours=5, minutes=30):%H:%M:%S}"
+    assert "Times in Asia/Kolkata" in window.inner_text("#container")

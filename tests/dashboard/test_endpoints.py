@@ -124,7 +124,8 @@ def test_an_endpoint_of_which_nothing_is_known(queue_database: QueueDatabase) ->
     install(queue_database)
     text = page(SALES).text()
     assert "No process has registered: nobody receives." in text
-    assert "No samples in this period" in text
+    assert "messages: now 0, between 0 and 0" in text, "the page takes a sample, because no worker does"
+    assert "Handled and failed" not in text
     assert client_of("viewer").get(f"{LIST}Nobody/").status_code == 404
 
 

@@ -116,3 +116,20 @@ def test_who_may_not_is_refused_and_recorded(sqlite_database: QueueDatabase, pag
     assert client_of(kind).post(f"{address}{page}/", {**CONFIRMED, "to": "error"}).status_code == 403
     assert count(sqlite_database, "Sales") == 1
     assert [each.result for each in OperatorAction.objects.all()] == ["denied"]
+
+
+def test_a_message_that_was_handled_meanwhile_can_be_found_elsewhere(sqlite_database: QueueDatabase) -> None:
+    page = put(sqlite_database, message(headers={"NServiceBus.MessageId": "a&b/1"}))
+    client = client_of("writer")
+    (link,) = {link for link in Markup(client.get(f"{OVERVIEW}Sales/").content.decode()).links if link.startswith(page)}
+    assert client.get(link).status_code == 200
+    table(sqlite_database, "Sales").purge()
+    answer = client.get(link)
+    assert answer.status_code == 404
+    found = Markup(answer.content.decode())
+    for address in ("/admin/sqlqueue_app/conversation/", "/admin/sqlqueue_app/lakesearch/"):
+        assert f"{address}?id=a%26b%2F1" in found.links
+        assert client.get(f"{address}?id=a%26b%2F1").status_code in (200, 404)
+    assert "Find its conversation" not in Markup(client.get(page).content.decode()).text(), (
+        "without the id there is nothing to find"
+    )

@@ -124,6 +124,7 @@ def test_without_endpoints_the_page_says_what_to_do(sqlite_database: QueueDataba
 
 def test_a_page_costs_as_many_statements_as_its_numbers(queue_database: QueueDatabase) -> None:
     install(queue_database)
+    instance()
     client = client_of("viewer")
     client.get(OVERVIEW)
     with CaptureQueriesContext(queue_database.connection) as look:

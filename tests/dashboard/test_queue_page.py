@@ -10,7 +10,7 @@ import pytest
 from sqlqueue_app.browsing import messages
 from sqlqueue_app.models import QueueSample
 from tests.support.databases import QueueDatabase
-from tests.support.filling import install, message, table
+from tests.support.filling import install, instance, message, table
 from tests.support.pages import OVERVIEW, Markup, client_of
 
 SALES = f"{OVERVIEW}Sales/"
@@ -75,6 +75,7 @@ def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: 
 
 def test_charts_show_what_was_sampled_in_words_too(sqlite_database: QueueDatabase) -> None:
     install(sqlite_database)
+    instance()
     now = datetime.now(UTC).replace(microsecond=0)
     for number in range(30):
         QueueSample.objects.create(

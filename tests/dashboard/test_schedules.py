@@ -90,7 +90,7 @@ def test_one_is_run_by_hand(queue_database: QueueDatabase) -> None:
     assert f"{NIGHTLY}cancel-run/" in page(kind="admin").links
     assert post(f"{NIGHTLY}run/")[0] == 409, "it is asked for"
     assert worker.send_due() == 1
-    assert "by hand:" in page().text()
+    assert "run manually:" in page().text()
     (row,) = table(queue_database, "Sales").peek(10)
     answer = client_of("viewer").get(f"{NIGHTLY}message/?run=1")
     assert answer.headers["Location"] == f"{ADMIN}queue/Sales/{row.row_version}/"

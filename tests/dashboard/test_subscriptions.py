@@ -53,8 +53,8 @@ def test_each_event_has_its_subscribers_and_what_is_odd(queue_database: QueueDat
     text = found.text()
     assert "2 events" in text
     assert "4 subscriptions" in text
-    assert "3 of them lead to nobody" in text
-    assert "SubscriptionPage.Other Nobody handles it Sales Sales no handler for it" in text
+    assert "3 without receivers" in text
+    assert "SubscriptionPage.Other No handler Sales Sales no handler for it" in text
     assert "Billing Billing no live process" in text
     assert "Gone Gone@nowhere its queue does not exist no live process not in the settings of this site" in text
     assert "Sales Sales Unsubscribe You need the permission" in text, "nothing is odd about it, and a viewer may not end it"
@@ -64,7 +64,7 @@ def test_each_event_has_its_subscribers_and_what_is_odd(queue_database: QueueDat
     assert "Gone Gone@nowhere" in odd
     assert "Gone Gone@nowhere" in page(f"{LIST}?q=nowhere").text()
     assert "Billing Billing" not in page(f"{LIST}?q=nowhere").text()
-    assert "There is no such subscription." in page(f"{LIST}?q=nothing").text()
+    assert "No matching subscriptions." in page(f"{LIST}?q=nothing").text()
 
 
 def test_one_is_ended(queue_database: QueueDatabase) -> None:
@@ -95,7 +95,7 @@ def test_many_are_shown_in_pages(sqlite_database: QueueDatabase) -> None:
     address = LIST
     while address:
         found = page(address)
-        seen += [each["data-event"] for each in found.find("tr", role="row") if "data-event" in each]
+        seen += [str(each["data-key"]).removeprefix("event ") for each in found.find("tr", role="row") if "data-key" in each]
         address = next((LIST + link for link in found.links if "after=" in link and "format" not in link), "")
     assert seen == [f"SubscriptionPage.E{number:03}" for number in range(120)]
 
@@ -122,7 +122,8 @@ def test_a_table_that_is_missing_or_another_is_said(queue_database: QueueDatabas
     with queue_database.connection.cursor() as cursor:
         cursor.execute(statement)
     found = page()
-    assert "The subscriptions cannot be shown." in found.text()
+    assert found.find("div", **{"class": "sq-problem"})
+    assert "No subscriptions yet." not in found.text()
     assert ("sqlqueue_install" in found.text()) == ("DROP" in change)
     page(f"{LIST}Sales/Sales/unsubscribe/", "admin", status=404)
     with queue_database.connection.cursor() as cursor:
@@ -131,7 +132,7 @@ def test_a_table_that_is_missing_or_another_is_said(queue_database: QueueDatabas
 
 def test_a_publisher_without_events_is_told_how_they_come(queue_database: QueueDatabase) -> None:
     install(queue_database)
-    assert "Nobody has subscribed to an event." in page().text()
+    assert "No subscriptions yet." in page().text()
 
 
 def test_handlers_that_cannot_be_imported_are_no_reason_to_show_nothing(sqlite_database: QueueDatabase) -> None:

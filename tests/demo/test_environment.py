@@ -70,7 +70,7 @@ def test_sql_server_at_its_usual_port() -> None:
 
 
 def test_the_pipeline_runs_every_minute_where_spark_is_installed() -> None:
-    assert pipeline_cron(None) == ("* * * * *" if has_spark() else None)
+    assert pipeline_cron(None) == ("*/10 * * * *" if has_spark() else None)
     assert pipeline_cron("") is None
     assert pipeline_cron("*/5 * * * *") == "*/5 * * * *"
 

@@ -17,9 +17,9 @@ from sqlqueue_app import handles
 from sqlqueue_app.checks import check_other_databases, check_prepared_transactions
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dialects.postgresql import BranchId
-from sqlqueue_app.models import DistributedTransaction, TwoPhaseCoordinator
+from sqlqueue_app.models import CheckResult, DistributedTransaction, TwoPhaseCoordinator
 from sqlqueue_app.monitoring.check_results import CheckRunner
-from sqlqueue_app.monitoring.checks import BRANCHES, ProcessChecks, run
+from sqlqueue_app.monitoring.checks import BRANCHES, CLOCKS, ProcessChecks, run
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.endpoint import transaction_log
 from sqlqueue_app.status.in_doubt import CONNECT_SECONDS, InDoubt, Resolved
@@ -27,6 +27,7 @@ from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.two_phase import prepare
 from tests.distributed.conftest import OtherDatabase, other_database
 from tests.support import postgresql, postgresql_programs
+from tests.support.alerts import alerts, one_alert
 from tests.support.bench import Bench
 from tests.support.provisioning import PostgresqlProvider
 
@@ -192,6 +193,22 @@ def test_the_admin_says_which_have_been_left_for_a_minute(bench: Bench, second: 
     report = run(BRANCHES, Snapshot(get_settings(), now + timedelta(minutes=2), in_doubt=in_doubt))
     assert report.failing[str(branch)]["alias"] == "second"
     in_doubt.end_branches()
+
+
+def test_a_branch_in_doubt_is_one_alert_until_it_has_ended(bench: Bench, second: OtherDatabase) -> None:
+    in_doubt = InDoubt(bench.database.alias)
+    now = database_now(bench.database.alias)
+    leave_branch(bench, second)
+    own = ProcessChecks(bench.database.alias)
+    later = iter((now + timedelta(minutes=2), now + timedelta(minutes=4)))
+    watching = CheckRunner(get_settings(), own, in_doubt, now=lambda: next(later), local=lambda: now)
+    assert BRANCHES.name in watching.run_due()
+    CheckResult.objects.filter(name=CLOCKS.name).delete()  # the clock of the test is ahead
+    one_alert("in_doubt", "In-doubt transaction : A transaction has been prepared in the database second since ")
+    in_doubt.end_branches()
+    watching.run_due()
+    CheckResult.objects.filter(name=CLOCKS.name).delete()
+    assert alerts().are_none
 
 
 def test_settings_that_let_handlers_only_read_are_told(bench: Bench) -> None:

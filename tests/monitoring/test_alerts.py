@@ -26,7 +26,7 @@ from sqlqueue_app.status.samples import Sampling
 from sqlqueue_app.status.schedules import Schedules
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
-from tests.monitoring.alerts import alerts, one_alert, states
+from tests.support.alerts import alerts, one_alert, states
 from tests.support.bench import Bench, Calls, Running
 from tests.support.clocks import DatabaseClock
 from tests.support.filling import instance, message

@@ -6,6 +6,7 @@ import logging
 from datetime import timedelta
 
 from project.shop.messages import (
+    AskForReview,
     BillOrder,
     CountOrders,
     OrderBilled,
@@ -22,6 +23,8 @@ from sqlqueue_app.receiving.context import MessageContext
 logger = logging.getLogger("shop.sales")
 
 THANKS_AFTER = timedelta(seconds=3)
+# So long that the admin always shows messages that wait for their time.
+REVIEW_AFTER = timedelta(minutes=10)
 
 
 @handles(PlaceOrder)
@@ -44,6 +47,7 @@ def order_was_shipped(message: OrderShipped, context: MessageContext) -> None:
     set_status(message.order_number, Order.Status.SHIPPED)
     context.publish(OrderCompleted(message.order_number))
     context.send(ThankCustomer(message.order_number), delay=THANKS_AFTER)
+    context.send(AskForReview(message.order_number), delay=REVIEW_AFTER)
 
 
 @handles(ThankCustomer)
@@ -51,6 +55,12 @@ def thank_customer(message: ThankCustomer, _context: MessageContext) -> None:
     """What was sent with a delay comes back when it is due."""
     Order.objects.filter(number=message.order_number).update(thanked=True)
     logger.info("the customer of order %s is thanked", message.order_number)
+
+
+@handles(AskForReview)
+def ask_for_review(message: AskForReview, _context: MessageContext) -> None:
+    """The customer has had the parcel for a while."""
+    logger.info("the customer of order %s is asked for a review", message.order_number)
 
 
 @handles(CountOrders)

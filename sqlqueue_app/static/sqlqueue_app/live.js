@@ -54,13 +54,13 @@ async function refresh(content, state, line) {
         state.wait = state.every;
         // The same page is kept for a while for all who look at it, and 204 says that it is older than ours.
         content.dataset.liveMade = made ?? content.dataset.liveMade;
-        say(line, content.dataset.liveFresh, new Date(content.dataset.liveMade * 1000));
+        say(line, `${content.dataset.liveFresh} ${timeOf(content)}`);
     } catch (error) {
         if (error.name === "AbortError") {
             return;
         }
         state.wait = Math.min(state.wait * 2, LONGEST_WAIT_SECONDS);
-        say(line, content.dataset.liveStale, null);
+        say(line, content.dataset.liveStale);
     }
     schedule(content, state, line);
 }
@@ -79,7 +79,7 @@ function statusLine(content, state, changed) {
         state.paused = !state.paused;
         button.textContent = state.paused ? content.dataset.liveResume : content.dataset.livePause;
         state.wait = state.paused ? state.every : 0;
-        say(text, state.paused ? content.dataset.livePaused : "", null);
+        say(text, state.paused ? content.dataset.livePaused : "");
         changed();
     });
     line.append(text, " ", button);
@@ -87,8 +87,13 @@ function statusLine(content, state, changed) {
     return text;
 }
 
-function say(line, words, at) {
-    line.textContent = at ? `${words} ${at.toLocaleTimeString(document.documentElement.lang || undefined)}` : words || "";
+function say(line, words) {
+    line.textContent = words;
+}
+
+// By the clock of the page, in its time zone: the browser may be in another one.
+function timeOf(content) {
+    return new Date((Number(content.dataset.liveMade) + Number(content.dataset.liveOffset)) * 1000).toISOString().slice(11, 19);
 }
 
 function isSelecting(content) {

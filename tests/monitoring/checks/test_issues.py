@@ -12,9 +12,9 @@ from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.installation import subscription_address
-from tests.monitoring.checks.watchers import MINUTE, Bench
+from tests.monitoring.checks.watchers import MINUTE, Bench, told
 from tests.support.databases import QueueDatabase
-from tests.support.filling import instance, message, table
+from tests.support.filling import install, instance, message, table
 from tests.support.pages import Markup, client_of
 
 
@@ -80,3 +80,40 @@ def test_who_only_waits_for_replies_is_no_live_instance_of_a_minimum(bench: Benc
     assert bench.failing("minimums") == {"Sales": "Live instances of Sales: 0, expected at least 1."}
     assert [each.check for each in read_health().findings] == ["instances"]
     assert "Endpoint Sales : Below its minimum: 0 of 1 expected processes are alive." in overview()
+
+
+def test_a_lost_process_of_two_endpoints_is_one_issue_of_both(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS={name: {"CALLBACKS": False} for name in ("Sales", "Billing", "Other")})
+    for endpoint in ("Sales", "Billing"):
+        instance(endpoint=endpoint, callback_queue=None, threads={endpoint: 1}, silent=timedelta(minutes=2))
+        table(queue_database, endpoint).send([message()])
+
+    (found,) = read_health().findings
+
+    assert found.check == "dead_instances"
+    assert "the process 4711 of Billing, Sales on here is dead" in found.text
+    assert "messages waiting: 2, and no live instance receives them" in found.text
+    assert [len(read_health(endpoints=[name]).findings) for name in ("Sales", "Billing", "Other")] == [1, 1, 0]
+
+
+def test_a_process_without_threads_on_a_queue_receives_unless_it_is_paused(queue_database: QueueDatabase) -> None:
+    """In the model `monitor` an idle queue has no receive thread."""
+    install(queue_database, ENDPOINTS={"Sales": {"CALLBACKS": False}})
+    row = instance(callback_queue=None, threads={"Sales": 0})
+    table(queue_database, "Sales").send([message()])
+    assert read_health().findings == ()
+    row.paused = True
+    row.save()
+    assert [each.check for each in read_health().findings] == ["paused"]
+
+
+def test_what_a_new_cause_explains_is_over_without_an_event(bench: Bench) -> None:
+    bench.samples("Sales", waiting=1)
+    bench.first.run_due()
+    assert set(bench.failing("receivers")) == {"Sales"}
+    instance(silent=timedelta(minutes=5))
+    bench.pass_time(MINUTE)
+    bench.samples("Sales", waiting=1)
+    bench.first.run_due()
+    assert bench.failing("receivers") == {}
+    assert told() == [("check_failed", "Sales"), ("instance_lost", "Sales on here (4711)")]

@@ -1,0 +1,115 @@
+"""What became of the messages of a bulk operation: counted on its page as they are handled or fail again, and listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperatorAction
+from sqlqueue_app.tables.rows import NewRow
+from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT, acknowledgement, failed
+from tests.support.failing import fail
+from tests.support.filling import install, table
+from tests.support.pages import Markup, client_of
+
+ADMIN = "/admin/sqlqueue_app/"
+FAILURES = f"{ADMIN}failedmessage/"
+CONFIRMED = {"confirmed": "1"}
+LATER = FAILED_AT + timedelta(hours=1)
+
+
+def row(name: str, at: datetime = FAILED_AT) -> NewRow:
+    return failed(name, at=at, NServiceBus_FailedQ="Sales")
+
+
+def retried(database: QueueDatabase, number: int) -> tuple[str, Sequence[FailedMessage]]:
+    """So many messages that failed and were sent for retry together, and the page that the retry ended on."""
+    install(database)
+    found = fail(database, [row(f"m-{each}") for each in range(number)])
+    group = found[0].exception_group
+    answer = client_of("writer").post(f"{FAILURES}retry/?group={group}&classifier=exception", {**CONFIRMED, "typed": str(number)})
+    assert answer.status_code == 302, Markup(answer.content.decode()).text()
+    return answer.headers["Location"], found
+
+
+def results(page: str) -> dict[str, str]:
+    """The numbers of the page by their label, and where each leads."""
+    html = client_of("viewer").get(page).content.decode()
+    assert Markup(html).inline == []
+    (tiles,) = re.findall(r'<ul class="sq-tiles".*?</ul>', html, re.DOTALL)
+    return dict(re.findall(r'<a href="[^"]*">([^<]*)</a> <strong><data value="(\d+)"', tiles))
+
+
+def test_a_retry_ends_on_the_page_of_its_results(queue_database: QueueDatabase) -> None:
+    page, found = retried(queue_database, 3)
+    operation = Operation.objects.get()
+    assert page == f"{ADMIN}operation/{operation.pk}/"
+    assert results(page) == {"Pending": "3", "Handled": "0", "Failed again": "0"}
+    assert set(FailedMessage.objects.values_list("operation", flat=True)) == {operation.pk}
+
+    table(queue_database, "error").send([acknowledgement(found[0].pk), row("m-1", at=LATER)])
+
+    assert results(page) == {"Pending": "1", "Handled": "1", "Failed again": "1"}
+    links = Markup(client_of("viewer").get(page).content.decode()).links
+    assert {f"{FAILURES}{each.pk}/" for each in found} <= set(links)
+
+
+def test_the_numbers_lead_to_their_messages(sqlite_database: QueueDatabase) -> None:
+    page, found = retried(sqlite_database, 3)
+    table(sqlite_database, "error").send([acknowledgement(found[0].pk), row("m-1", at=LATER)])
+    client = client_of("viewer")
+    links = [link for link in Markup(client.get(page).content.decode()).links if "operation=" in link]
+    listed = {link: Markup(client.get(link).content.decode()) for link in links}
+    by_status = {link: [each for each in found if f"{FAILURES}{each.pk}/" in markup.links] for link, markup in listed.items()}
+    assert sorted(len(each) for each in by_status.values()) == [1, 1, 1]
+    assert all("retried or changed by an operation" in markup.text() for markup in listed.values())
+
+
+def test_a_later_retry_takes_its_messages_along(sqlite_database: QueueDatabase) -> None:
+    page, found = retried(sqlite_database, 2)
+    table(sqlite_database, "error").send([row("m-0", at=LATER), row("m-1", at=LATER)])
+    assert results(page)["Failed again"] == "2"
+    answer = client_of("writer").post(f"{FAILURES}retry/?ids={found[0].pk}", CONFIRMED)
+    again = answer.headers["Location"]
+    assert results(again) == {"Pending": "1", "Handled": "0", "Failed again": "0"}
+    assert results(page)["Failed again"] == "1"
+    assert (
+        "1 message belongs to a later operation, or is no longer in the index."
+        in Markup(client_of("viewer").get(page).content.decode()).text()
+    )
+
+
+@pytest.mark.parametrize(("kind", "status"), [("archive", FailureStatus.ARCHIVED), ("delete", FailureStatus.DELETED)])
+def test_other_operations_list_their_messages_too(sqlite_database: QueueDatabase, kind: str, status: FailureStatus) -> None:
+    install(sqlite_database)
+    found = fail(sqlite_database, [row("m-0"), row("m-1")])
+    query = "&".join(f"ids={each.pk}" for each in found)
+    client_of("admin").post(f"{FAILURES}{kind}/?{query}", {**CONFIRMED, "typed": "2"})
+    operation = Operation.objects.get()
+    assert set(FailedMessage.objects.filter(operation=operation.pk).values_list("status", flat=True)) == {status}
+    links = Markup(client_of("viewer").get(f"{ADMIN}operation/{operation.pk}/").content.decode()).links
+    assert {f"{FAILURES}{each.pk}/" for each in found} <= set(links)
+
+
+def test_message_group_and_audit_log_lead_to_it(sqlite_database: QueueDatabase) -> None:
+    page, found = retried(sqlite_database, 2)
+    group = found[0].exception_group
+    client = client_of("viewer")
+    table(sqlite_database, "error").send([row("m-0", at=LATER)])
+    for path in (f"{FAILURES}{found[0].pk}/", f"{FAILURES}group/{group}/", f"{ADMIN}operatoraction/"):
+        assert page in Markup(client.get(path).content.decode()).links, path
+    assert OperatorAction.objects.get().operation_id == Operation.objects.get().pk
+
+
+def test_the_page_takes_few_statements(sqlite_database: QueueDatabase) -> None:
+    page, _found = retried(sqlite_database, 60)
+    client = client_of("viewer")
+    assert client.get(page).status_code == 200
+    with CaptureQueriesContext(sqlite_database.connection) as asked:
+        assert client.get(page).status_code == 200
+    assert len(asked) <= 15, len(asked)

@@ -1,0 +1,168 @@
+"""The traffic of the endpoints on the overview: numbers of now, lines of an hour, what grows, never an old value as one of now."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+from django.utils.html import escape
+
+from sqlqueue_app.messages.failure_groups import CLASSIFIERS
+from sqlqueue_app.models import EndpointSample, FailedMessage, FailureStatus, QueueSample
+from tests.support.databases import QueueDatabase
+from tests.support.filling import HOSTILE, install, instance, message, table
+from tests.support.pages import Markup, client_of
+
+DASHBOARD = "/admin/sqlqueue_app/dashboard/"
+ENDPOINTS: dict[str, Any] = {name: {"CALLBACKS": False} for name in ("Sales", "Billing", "Idle")}
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+def now() -> datetime:
+    """The begin of the samples of now, by a clock that may be a little ahead of the database's."""
+    return datetime.fromtimestamp((datetime.now(UTC) - 2 * SECOND).timestamp() // 10 * 10, UTC)
+
+
+def sampled(queue: str, ago: timedelta, waiting: int, written: int | None, seconds: int = 10) -> None:
+    at = now() - ago if seconds == 10 else datetime.fromtimestamp((now() - ago).timestamp() // 60 * 60, UTC)
+    QueueSample.objects.create(
+        queue=queue, taken_at=at, seconds=seconds, waiting=waiting, most_waiting=waiting, written=written
+    )  # fmt: skip
+
+
+def failed(endpoint: str, number: int) -> None:
+    FailedMessage.objects.create(
+        id=f"00000000-0000-0000-0000-0000000000{number:02}", status=FailureStatus.UNRESOLVED, status_at=now(), queue="error",
+        message_id=str(number), first_failed_at=now(), failed_at=now(), endpoint=endpoint,
+        endpoint_group=CLASSIFIERS["endpoint"].group_id(endpoint),
+    )  # fmt: skip
+
+
+def shown() -> tuple[str, Markup]:
+    answer = client_of("viewer").get(DASHBOARD)
+    assert answer.status_code == 200
+    html = answer.content.decode()
+    part = html[html.index('id="sq-traffic"') : html.index('id="sq-charts"')]
+    return Markup(part).text(), Markup(part)
+
+
+def rows(markup: Markup) -> list[str]:
+    return [str(each["data-plot"]) for each in markup.find("tr") if each.get("data-plot")]
+
+
+def test_each_endpoint_has_its_numbers_and_lines(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    instance(callback_queue=None)
+    table(queue_database, "Sales").send([message() for _ in range(3)])
+    for ago, written in ((60, 1_000), (30, 1_060), (0, 1_120)):
+        sampled("Sales", ago * SECOND, 3, written)
+    sampled("Billing", timedelta(), 0, None)
+    failed("Billing", 1)
+    text, markup = shown()
+    assert re.search(r"Endpoint In .{0,20} Out .{0,20} Waiting Failed", text), text
+    assert rows(markup) == ["Billing", "Sales", "Idle"], "failures first, then the longest queue"
+    assert re.search(r"Sales In: .* 2\.0 Out: .* 2\.0 Waiting: last 3, between 3 and 3, 3 on average. 3 Failed: nothing", text), (
+        text
+    )
+    assert re.search(
+        r"Billing In: nothing was measured in this time. – Out: .*? – Waiting: last 0.*? 0 Failed: .*? 1 Sales", text
+    ), text
+    assert any("endpoint%3ABilling" in link or "endpoint=Billing" in link for link in markup.links)
+    assert markup.inline == []
+    (times,) = {str(each["data-times"]) for each in markup.find("table")}
+    lines = [each for each in markup.find("path") if each.get("data-name")]
+    assert [each["data-name"] for each in lines[:4]] == ["In", "Out", "Waiting", "Failed"]
+    assert {len(str(each["data-values"]).split("|")) for each in lines} == {len(times.split("|"))} == {60}
+
+
+def test_messages_moved_to_the_error_queue_are_counted_once(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    instance(callback_queue=None)
+    minute = datetime.fromtimestamp((now() - 2 * MINUTE).timestamp() // 60 * 60, UTC)
+    common: dict[str, Any] = {"endpoint": "Sales", "instance": "here", "moved_to_error": 4}
+    for kind in ("A", "B"):
+        EndpointSample.objects.create(taken_at=minute, seconds=60, message_type=kind, **common)
+        EndpointSample.objects.create(taken_at=minute + 50 * SECOND, seconds=10, message_type=kind, **common)
+        EndpointSample.objects.create(taken_at=minute + MINUTE, seconds=10, message_type=kind, **common)
+    _text, markup = shown()
+    failures = [str(each["data-values"]) for each in markup.find("path") if each.get("data-name") == "Failed"]
+    values = failures[rows(markup).index("Sales")].split("|")
+    assert [each for each in values if each != "0"] == ["8", "8"]
+
+
+def test_a_growing_queue_is_seen_without_a_click(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    instance(callback_queue=None)
+    for name, before in (("Sales", 5), ("Billing", 40)):
+        table(queue_database, name).send([message() for _ in range(42)])
+        for ago in range(1, 20):
+            sampled(name, ago * MINUTE, before, None, seconds=60)
+    text, _markup = shown()
+    assert re.search(r"Sales In: .*? 42 \+37 in 10 min Failed", text), text
+    assert text.count("in 10 min") == 1, "Billing has hardly grown"
+
+
+def test_old_rates_are_not_shown_as_those_of_now(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    instance(callback_queue=None)
+    for ago, written in ((70, 1_000), (50, 1_060)):
+        sampled("Sales", ago * SECOND, 3, written)
+    text, _markup = shown()
+    assert re.search(r"Sales In: .*? – Out: .*? – Waiting:", text), text
+    queues = Markup(client_of("viewer").get("/admin/sqlqueue_app/queue/").content.decode()).text()
+    assert "3.0 / 3.0" not in queues
+
+
+def test_without_a_worker_the_page_takes_the_samples(queue_database: QueueDatabase) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    instance(callback_queue=None, silent=timedelta(hours=1))
+    table(queue_database, "Sales").send([message() for _ in range(3)])
+    sampled("Sales", 10 * MINUTE, 7, None)
+    text = Markup(client_of("viewer").get(DASHBOARD).content.decode()).text()
+    assert "messages: now 3, between 3 and 7" in text
+    assert "No samples since" not in text
+    assert QueueSample.objects.filter(queue="Sales", waiting=3).count() == 1
+
+
+@pytest.mark.parametrize("page", ["queue/", "queue/Sales/", "endpoint/Sales/"])
+def test_every_page_with_samples_takes_them_where_no_worker_does(queue_database: QueueDatabase, page: str) -> None:
+    install(queue_database, ENDPOINTS=ENDPOINTS)
+    sampled("Sales", 5 * MINUTE, 7, None)
+    assert client_of("viewer").get(f"/admin/sqlqueue_app/{page}").status_code == 200
+    assert QueueSample.objects.filter(queue="Billing", seconds=10).count() == 1
+
+
+def test_no_statement_is_added_for_endpoints(postgresql_database: QueueDatabase) -> None:
+    many = {f"Endpoint.{number}": {"CALLBACKS": False} for number in range(60)}
+    install(postgresql_database, ENDPOINTS=many)
+    instance(callback_queue=None)
+    client = client_of("viewer")
+    client.get(DASHBOARD)
+    with CaptureQueriesContext(postgresql_database.connection) as own:
+        html = client.get(DASHBOARD).content.decode()
+    assert len(own) <= 15
+    assert html.count('data-plot="Endpoint.') == 50
+    assert "10 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
+
+
+def test_a_page_without_a_worker_costs_few_statements_too(postgresql_database: QueueDatabase) -> None:
+    install(postgresql_database, ENDPOINTS=ENDPOINTS)
+    instance(callback_queue=None, silent=timedelta(hours=1))
+    client = client_of("viewer")
+    costs = []
+    for _ in range(4):
+        with CaptureQueriesContext(postgresql_database.connection) as own:
+            client.get(DASHBOARD)
+        costs.append(len(own))
+    # Four pages do not each begin a new time of samples.
+    assert min(costs) <= 15
+
+
+def test_a_hostile_name_is_text(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={HOSTILE: {"CALLBACKS": False}})
+    answer = client_of("viewer").get(DASHBOARD).content.decode()
+    assert HOSTILE not in answer
+    assert f'data-plot="{escape(HOSTILE)}"' in answer

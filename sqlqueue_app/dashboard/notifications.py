@@ -404,8 +404,7 @@ class NotificationAdmin(ListAdmin[NotificationRule]):
             TableColumn(_("Condition"), lambda rule: with_notes(condition_of(rule), of(rule)), WIDE),
             TableColumn(_("Recipients"), lambda rule: _to(request, rule), WIDE),
             TableColumn(_("State"), lambda rule: with_notes(_state_of_rule(rule), _raised(rule))),
-            TableColumn(_("Last notification"), lambda rule: rule.notified_at),
-            TableColumn(_("Last result"), _last_result),
+            TableColumn(_("Last notification"), lambda rule: with_notes(rule.notified_at, _last_result(rule))),
         ]
 
     def table(self, request: HttpRequest, rows: Iterable[NotificationRule], caption: object = "") -> Any:
@@ -585,7 +584,8 @@ def _text(delivery: NotificationDelivery) -> SafeString:
     return format_html('<details><summary>{}</summary><ul class="sq-plain">{}</ul></details>', news, items)
 
 
-def _last_result(rule: NotificationRule) -> object:
+def _last_result(rule: NotificationRule) -> SafeString | None:
+    """Whether the last one was delivered: it may have been refused."""
     last: NotificationDelivery | None = rule.last  # type: ignore[attr-defined]
     return None if last is None else with_notes(delivery_state(last), _("a test") if last.is_test else "")
 

@@ -121,6 +121,7 @@ class DashboardAdmin(PageAdmin):
             live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
+            alert_count=len(issues),
             tiles=tiles(status, self.url_of, failed=failed, running=managed.running, failing=len(issues)),
             alerts=alerts(snapshot, status, issues, self.url_of),
             charts=managed.charts,
@@ -343,7 +344,8 @@ def _page(issue: Issue, url_of: UrlOf, delayed: Mapping[str, str]) -> str:
     """The page about an issue; empty where the project has taken it off the site."""
     queue, endpoint = issue.outcome.queue, issue.outcome.endpoint
     if issue.name == FAILURES.name:
-        return url_of(FailedMessage)
+        group = issue.outcome.now.get("group")
+        return url_of(FailedMessage, "group", group) if group else url_of(FailedMessage)
     if not issue.is_live and not queue:
         return url_of(CheckResult)
     if issue.name == SCHEDULES.name:

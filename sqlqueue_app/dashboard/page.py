@@ -255,7 +255,7 @@ def page(
         **site.each_context(request),
         "opts": Queue._meta,
         "title": title,
-        "navigation": navigation(site, request),
+        "navigation": navigation(site, request, context.get("alert_count")),
         "search_url": reverse("admin:sqlqueue_app_search_changelist", current_app=site.name) if site.is_registered(Search) else "",
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
@@ -389,11 +389,11 @@ class TabGroup:
         return any(tab.is_here for tab in self.tabs)
 
 
-def navigation(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
-    """The groups of pages on this site that the user may see; those that are empty are left out."""
+def navigation(site: AdminSite, request: HttpRequest, alerts: int | None = None) -> list[TabGroup]:
+    """The groups of pages on this site that the user may see, without empty ones. `alerts`: how many the page shows."""
     groups = _groups(site, request)
     here = max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
-    badges = _badges(request)
+    badges = _badges(request, alerts)
     return [
         TabGroup(label, tuple(replace(tab, is_here=tab.url == here) for tab in tabs), *badges.get(place, ()))
         for place, (label, tabs) in enumerate(groups)
@@ -420,19 +420,18 @@ def url_of_page(site_name: str, model: type[Model], page: str) -> str:
     return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{page}", current_app=site_name)
 
 
-def _badges(request: HttpRequest) -> dict[int, tuple[str, str]]:
-    """Badges by the number of their group: failing checks, and unresolved failures. Two bounded statements."""
+def _badges(request: HttpRequest, alerts: int | None) -> dict[int, tuple[str, str]]:
+    """Badges by the number of their group: alerts, by default those that a worker has written, and unresolved failures."""
     if is_live(request) or not may(request, Permission.VIEW):
         return {}
     alias, found = managed_alias(), {}
     with optional_read(alias, "count what the navigation shows"):
-        now = timezone.now()
-        results = CheckResult.objects.using(alias).filter(failing=True)
-        failing = results.exclude(muted_until__gt=now).count()
+        if alerts is None:
+            failing = CheckResult.objects.using(alias).filter(failing=True)
+            alerts = failing.exclude(muted_until__gt=timezone.now()).count()
         failed, exact = count_failures(FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED))
-        if failing:
-            text = ngettext("%(count)s failing check", "%(count)s failing checks", failing) % {"count": number(failing)}
-            found[0] = (number(failing), text)
+        if alerts:
+            found[0] = (number(alerts), ngettext("%(count)s alert", "%(count)s alerts", alerts) % {"count": number(alerts)})
         if failed:
             count = bounded_number(failed, exact=exact).text
             text = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", failed) % {"count": count}

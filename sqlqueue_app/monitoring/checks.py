@@ -273,7 +273,7 @@ def _failures(snapshot: Snapshot) -> Iterator[ProbeOutcome]:
     found = snapshot.failures
     queues = [each.name for each in snapshot.known_queues if each.kind is QueueKind.ERROR]
     now = {"count": found.count, "about": "" if found.exact else "about ", "effect": "newest" if found.newest else ""}
-    newest = {"newest": found.newest, "also": f"; the newest: {found.newest}" if found.newest else ""}
+    newest = {"newest": found.newest, "group": found.group, "also": f"; the newest: {found.newest}" if found.newest else ""}
     yield ProbeOutcome(
         ", ".join(queues),
         {"failed": found.count} if found.count else None,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from functools import cached_property
 from typing import Any, Final
+from uuid import UUID
 
 from django.db.models import Avg, Count, IntegerField, Min, OuterRef, Q, QuerySet, Subquery
 from django.utils import timezone
@@ -44,12 +45,13 @@ FAILURES_COUNTED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """The failed messages that wait for a decision, what the newest is in words, and since when there are any."""
+    """The failed messages that wait for a decision, what the newest is in words, its group, and since when there are any."""
 
     count: int = 0
     exact: bool = True
     newest: str = ""
     since: datetime | None = None
+    group: UUID | None = None
 
 
 class _CountOf(Subquery):
@@ -238,11 +240,12 @@ class Snapshot:
         counted = _CountOf(unresolved.order_by()[: FAILURES_COUNTED + 1].values("pk"))
         found = of_index.filter(Q(pk=first) | Q(pk=last)).annotate(title=Subquery(title), count=counted)
         with optional_read(self._alias, "count the failed messages"):
-            rows = list(found.order_by("failed_at").values("failed_at", "title", "exception_type", "count"))
+            rows = list(found.order_by("failed_at").values("failed_at", "title", "exception_type", "exception_group", "count"))
             if rows:
                 newest, count = rows[-1], rows[0]["count"]
                 text = cut_text(newest["title"] or newest["exception_type"], 200)
-                return Failures(min(count, FAILURES_COUNTED), count <= FAILURES_COUNTED, text, rows[0]["failed_at"])
+                is_exact, group = count <= FAILURES_COUNTED, newest["exception_group"]
+                return Failures(min(count, FAILURES_COUNTED), is_exact, text, rows[0]["failed_at"], group)
         return Failures()
 
     @cached_property

@@ -65,7 +65,7 @@ def test_badges_count_failing_checks_and_unresolved_failures(queue_database: Que
     now = datetime.now(UTC)
     CheckResult.objects.create(name="payment gateway", failing=True, since=now, checked_at=now)
     text = Markup(navigation(client.get(page).content.decode())).text()
-    assert "1 failing check" in text
+    assert "1 alert" in text
     assert "2 unresolved failures" in text
     FailedMessage.objects.update(status=FailureStatus.ARCHIVED)
     CheckResult.objects.update(muted_until=now.replace(year=now.year + 1))

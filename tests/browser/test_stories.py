@@ -1,0 +1,120 @@
+"""What operators come for, each story from the overview on with the clicks that it may take."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation
+from tests.browser.conftest import Site
+from tests.support.databases import QueueDatabase
+from tests.support.error_rows import FAILED_AT, acknowledgement, failed
+from tests.support.failing import fail
+from tests.support.filling import install, instance, message, table
+
+OVERVIEW = "/admin/sqlqueue_app/dashboard/"
+SECONDS = 60_000  # of patience, in milliseconds
+
+
+def test_a_handler_has_been_failing(sqlite_database: QueueDatabase, site: Site) -> None:
+    """One click to the group, one to retry, and after the confirmation a page that counts what becomes of the messages."""
+    install(sqlite_database)
+    instance()
+    found = fail(sqlite_database, [failed(f"m-{number}") for number in range(3)])
+    window = site.window("writer")
+    window.goto(OVERVIEW)
+    alert = window.locator(".sq-alerts li", has_text="OutOfStock")
+    assert alert.count() == 1
+    alert.get_by_role("link").first.click()
+    window.wait_for_url("**/failedmessage/**")
+    content = window.locator("#content-main").inner_text()
+    assert "shop.OutOfStock: shop.handlers.place()" in content
+    window.get_by_role("link", name="Retry", exact=True).first.click()
+    with window.expect_navigation():
+        window.locator("form.sq-form button[name=confirmed]").click()
+    operation = Operation.objects.get()
+    assert window.url.endswith(f"/operation/{operation.pk}/")
+    tiles = window.locator(".sq-tiles li")
+    assert [each.split() for each in tiles.all_inner_texts()] == [["Pending", "3"], ["Handled", "0"], ["Failed", "again", "0"]]
+
+    table(sqlite_database, "error").send([acknowledgement(found[0].pk), failed("m-1", at=FAILED_AT + timedelta(hours=1))])
+
+    window.wait_for_selector(".sq-tiles data[value='2'], .sq-tiles li:nth-child(2) data[value='1']", timeout=SECONDS)
+    assert [each.split()[-1] for each in tiles.all_inner_texts()] == ["1", "1", "1"]
+    tiles.nth(2).get_by_role("link").click()
+    window.wait_for_url("**/failedmessage/messages/**")
+    assert window.locator("#content-main tbody tr").count() == 1
+    assert site.complaints == []
+
+
+def test_a_queue_grows_behind_a_paused_endpoint(sqlite_database: QueueDatabase, site: Site) -> None:
+    """Without a click: which endpoint, why, since when, how many wait."""
+    install(sqlite_database)
+    instance()
+    table(sqlite_database, "Sales").send(message() for _ in range(20))
+    window = site.window("writer")
+    window.goto(OVERVIEW)
+    window.get_by_role("link", name="Sales", exact=True).first.click()
+    window.get_by_role("link", name="Pause", exact=True).first.click()
+    with window.expect_navigation():
+        window.locator("form.sq-form button[name=confirmed]").click()
+    # As a process does that follows.
+    Instance.objects.update(paused_since=datetime.now(UTC), threads={"Sales": 0, "Sales.here": 1})
+    window.goto(OVERVIEW)
+    alert = window.locator(".sq-alerts li", has_text="Paused")
+    assert alert.count() == 1
+    text = alert.inner_text()
+    assert "Sales" in text
+    assert "writer" in text
+    assert "20" in text
+    assert alert.locator("time").count() == 1
+
+
+def test_who_did_what(sqlite_database: QueueDatabase, site: Site) -> None:
+    """The audit log is one choice away in the navigation, and leads to what came of an operation."""
+    install(sqlite_database)
+    found = fail(sqlite_database, [failed("m-1"), failed("m-2")])
+    FailedMessage.objects.update(status=FailureStatus.UNRESOLVED)
+    window = site.window("writer")
+    window.goto(f"/admin/sqlqueue_app/failedmessage/archive/?ids={found[0].pk}&ids={found[1].pk}")
+    with window.expect_navigation():
+        window.locator("form.sq-form button[name=confirmed]").click()
+    window.goto(OVERVIEW)
+    window.get_by_text("Settings & log", exact=True).click()
+    window.get_by_role("link", name="Audit log", exact=True).last.click()
+    row = window.locator("#content-main tbody tr").first
+    assert "writer" in row.inner_text()
+    row.get_by_role("link").click()
+    window.wait_for_url("**/operation/**")
+    assert "completed" in window.locator("#content-main").inner_text()
+
+
+@pytest.mark.xfail(strict=True, reason="the original of an edited copy is resolved when the copy is sent")
+def test_an_edited_message_is_resolved_when_its_copy_is_handled(sqlite_database: QueueDatabase, site: Site) -> None:
+    install(sqlite_database)
+    (found,) = fail(sqlite_database, [failed("m-1")])
+    window = site.window("admin")
+    window.goto(f"/admin/sqlqueue_app/failedmessage/edit/?ids={found.pk}")
+    for _page in range(2):
+        with window.expect_navigation():
+            window.locator("form.sq-form button[name=confirmed]").click()
+    found.refresh_from_db()
+    assert found.status == FailureStatus.RETRY_ISSUED
+
+
+@pytest.mark.xfail(strict=True, reason="callback queues are removed one by one")
+def test_callback_queues_of_dead_instances_are_removed_together(sqlite_database: QueueDatabase, site: Site) -> None:
+    install(sqlite_database)
+    window = site.window("admin")
+    window.goto("/admin/sqlqueue_app/queue/")
+    assert window.get_by_role("button", name="Remove the queues of dead instances").count() == 1
+
+
+@pytest.mark.xfail(strict=True, reason="the tile opens the list of all queues")
+def test_the_tile_of_expired_messages_opens_the_queues_that_have_some(sqlite_database: QueueDatabase, site: Site) -> None:
+    install(sqlite_database)
+    window = site.window("viewer")
+    window.goto(OVERVIEW)
+    tile = window.locator(".sq-tile", has_text="Expired").get_by_role("link")
+    assert "expired" in str(tile.get_attribute("href"))

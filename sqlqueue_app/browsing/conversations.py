@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -36,7 +36,7 @@ from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
 from sqlqueue_app.status.instances import read_instances
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
-from sqlqueue_app.tables.listing import EVERY, TableScan, find_rows
+from sqlqueue_app.tables.listing import EVERY, ScanResult, TableScan, find_rows
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, queue_table
 from sqlqueue_app.tables.row_selection import headers_of_rows
 
@@ -157,7 +157,7 @@ MOST_MESSAGES: Final = 1_000
 class ScanExtent:
     """How many rows of each queue were scanned, the newest, and of how many `queues`; of `delayed` tables those due first.
 
-    `longer`: by name the row version where a queue with more rows goes on, 0 for a table of delayed messages. `late`: tables that
+    `longer`: by name the row version where a queue goes on that has or may have more, 0 for delayed messages. `late`: tables that
     were not read before the time was up. `lake` is None without a lake.
     """
 
@@ -421,14 +421,14 @@ class ScannedRow:
 class RowSearch:
     """A search for rows: the database finds those that hold one of the texts, `fits` checks their headers.
 
-    `bodies`: also search bodies. `most`: of each table. `queue`: search this one alone, from the row version `before` back.
-    `in_time`: whether there is time for another statement.
+    `bodies`: also search bodies. `most`: how many rows to return of each of so many tables. `queue`: search this one alone, from
+    the row version `before` back. `in_time`: whether there is time for another statement.
     """
 
     texts: tuple[str, ...]
     fits: Callable[[Headers], bool] = lambda _headers: True
     bodies: bool = False
-    most: int = SCAN_ROWS_PER_AUDIT_QUEUE
+    most: Callable[[int], int] = lambda _tables: SCAN_ROWS_PER_AUDIT_QUEUE
     queue: str = ""
     before: int = LAST_ROW_VERSION
     in_time: Callable[[], bool] = lambda: True
@@ -447,6 +447,16 @@ def needle_of(text: str) -> str:
     return max(_PLAIN.findall(text), key=len, default=EVERY)[:100]
 
 
+def rest_of(places: Sequence[TableScan], result: ScanResult, most: int) -> dict[int, int]:
+    """Where each scan goes on: behind the rows that were read, or behind the last one returned if there may be more."""
+    found = dict(result.longer)
+    for number, count in Counter(row.scan for row in result.rows).items():
+        last = 0 if places[number].is_delayed else min(row.row_version for row in result.rows if row.scan == number) - 1
+        if count == most and (last > 0 or places[number].is_delayed):
+            found[number] = last
+    return found
+
+
 def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], ScanExtent, tuple[str, ...]]:
     """The matching rows of all tables, how far they were scanned, and problems. Raises ConnectionLost."""
     try:
@@ -457,7 +467,7 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
         queues = [each for each in queues if each[0].name == wanted.queue and not each[1]]
     count = max(1, len(queues))
     rows = SCAN_ROWS_TOTAL if wanted.queue else max(MIN_SCAN_ROWS, min(SCAN_ROWS_PER_TABLE, SCAN_ROWS_TOTAL // count))
-    places = wanted.places(queues, rows)
+    places, most = wanted.places(queues, rows), wanted.most(count)
     delayed = sum(is_delayed for _queue, is_delayed in queues)
     extent = ScanExtent(rows, SCAN_ROWS_PER_AUDIT_QUEUE, queues=len(queues) - delayed, delayed=delayed)
     found: list[ScannedRow] = []
@@ -470,12 +480,12 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
         try:
             with guarded_read(settings.database, f"look for messages in {len(here)} tables"):
                 part = places[start : start + at_once]
-                result = find_rows(settings.database, part, *wanted.texts, most=wanted.most, bodies=wanted.bodies)
+                result = find_rows(settings.database, part, *wanted.texts, most=most, bodies=wanted.bodies)
         except ConnectionLost:
             raise
         except DatabaseError as error:
             return found, replace(extent, longer=longer), (str(error),)
-        longer |= {here[number][0].name: rest for number, rest in sorted(result.longer.items())}
+        longer |= {here[number][0].name: rest for number, rest in sorted(rest_of(part, result, most).items())}
         scanned = (
             ScannedRow(*here[row.scan], row.row_version, str(row.id or ""), _read(row.headers), instant_of(row.due))
             for row in result.rows

@@ -42,9 +42,10 @@ from sqlqueue_app.status.queues import QueueKind
 from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
-# Of each table, and of each group of results.
-MOST_OF_A_TABLE: Final = 20
-MOST_OF_A_GROUP: Final = 50
+# Of all tables together, each of which has the same share.
+MOST_OF_TABLES: Final = 100
+MOST_OF_THE_ARCHIVE: Final = 50
+MOST_OF_A_GROUP: Final = 200
 # Tasks that are read of each backend, of those that have ended and of the others.
 TASKS_READ: Final = 1_000
 # The queues get the first part of the time, the archive the rest.
@@ -100,7 +101,7 @@ def search_messages(
     wanted = RowSearch(
         json_texts(text),
         bodies=bodies,
-        most=MOST_OF_A_TABLE,
+        most=lambda tables: max(1, MOST_OF_TABLES // tables),
         queue=queue,
         before=before,
         in_time=lambda: clock() < begun + QUEUE_SECONDS,
@@ -169,13 +170,13 @@ def _search_archive(
                 break
     except (LakeError, LakeEngineMissing) as error:
         return ArchiveSearch(lake, problem=str(error)), []
-    newest = sorted(found.values(), key=lambda each: each.counted_at, reverse=True)[:MOST_OF_A_GROUP]
+    newest = sorted(found.values(), key=lambda each: each.counted_at, reverse=True)[:MOST_OF_THE_ARCHIVE]
     read = messages_of_lake(newest)
     return ArchiveSearch(lake, results), [*read.handled, *(read.failed or {}).values()]
 
 
 def _archive_queries(text: str, *, bodies: bool) -> Iterator[Asked]:
-    shared = Asked(size=MOST_OF_A_GROUP, headers=True)
+    shared = Asked(size=MOST_OF_THE_ARCHIVE, headers=True)
     if " " not in text:
         yield replace(shared, message_id=text)
         yield replace(shared, conversation=text)

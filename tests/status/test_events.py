@@ -161,9 +161,9 @@ def test_a_purge_is_an_event(errors: QueueDatabase) -> None:
 @pytest.mark.parametrize(
     ("state", "kind", "text"),
     [
-        (OperationState.COMPLETED, "operation_completed", "The operation on it is completed: 0 done, 0 skipped, 0 failed."),
-        (OperationState.CANCELLED, "operation_cancelled", "The operation on it was cancelled after 0 messages."),
-        (OperationState.FAILED, "operation_failed", "The operation on it ended early after 0 messages: "),
+        (OperationState.COMPLETED, "operation_completed", "Operation completed on it: 0 done, 0 skipped, 0 failed."),
+        (OperationState.CANCELLED, "operation_cancelled", "Operation on it cancelled after 0 messages."),
+        (OperationState.FAILED, "operation_failed", "Operation on it stopped early after 0 messages: "),
     ],
 )
 def test_the_end_of_an_operation_is_an_event(errors: QueueDatabase, state: OperationState, kind: str, text: str) -> None:

@@ -30,7 +30,7 @@ class Alerts:
 def alerts() -> Alerts:
     markup = Markup(client_of("viewer").get(f"{ADMIN}dashboard/").content.decode())
     text = markup.text().partition("Needs attention")[2].partition(" Now ")[0]
-    tile = re.search(r"Checks (\d+) that fail", markup.text())
+    tile = re.search(r"Checks (\d+) failing", markup.text())
     assert tile is not None
     return Alerts(text, [each.check for each in read_health(get_settings()).findings], int(tile[1]), markup.links)
 

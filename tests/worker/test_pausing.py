@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connections
+from django.utils import timezone
 
 from sqlqueue_app import handles, pause, resume, send
 from sqlqueue_app.management.output import status_document, status_lines
@@ -167,7 +169,7 @@ def test_who_takes_over_the_row_of_a_paused_process_is_not_paused(bench: Bench) 
     dead = lease(bench)
     pause("Sales")
     dead.write_paused(True)
-    Instance.objects.using(bench.database.alias).update(heartbeat_at="2020-01-01T00:00:00Z")
+    Instance.objects.using(bench.database.alias).update(heartbeat_at=timezone.now() - timedelta(minutes=2), process_identity=None)
     assert states(bench) == ["dead"]
     lease(bench)
     assert states(bench) == ["alive"]

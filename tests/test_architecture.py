@@ -293,8 +293,8 @@ def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
 
 # --- the size of the house ----------------------------------------------------------------------------------------------------
 
-MOST_FILES = 217
-MOST_LINES = 53_500
+MOST_FILES = 221
+MOST_LINES = 55_500
 
 
 def test_the_package_has_few_files() -> None:
@@ -303,6 +303,12 @@ def test_the_package_has_few_files() -> None:
 
 def test_the_package_has_few_lines() -> None:
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MOST_LINES
+
+
+@pytest.mark.xfail(strict=True, reason="lists with their own row classes and exports are still to be moved to tables")
+def test_the_dashboard_has_few_lines() -> None:
+    pages = [module for module in modules(ROOT) if module.layer == "dashboard"]
+    assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in pages) <= 7_500
 
 
 # --- names --------------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ _LEAST_TOP: Final = 10.0
 _TIMES_MEAN: Final = 1.5
 # Widest letter of a label, in units of the drawing: the room on the left is as wide as the longest label.
 _LETTER: Final = 8
+# Room for half of a time or a day at the ends of its axis.
+_HALF_TIME: Final = 26
 # the length of a point without neighbours
 _ALONE: Final = 6
 Points = Sequence[tuple[datetime, float | None]]
@@ -140,7 +142,7 @@ def line_chart(
     shown = _thinned(readings, _READINGS)
     levels = (bottom, 0.0, top) if bottom else (0.0, top / 2, top)
     y_labels = [Label("-6", f"{y_of(level) + 4:.1f}", unit.label(level * unit.factor), "end") for level in levels]
-    margin = 8 + _LETTER * max(len(label.text) for label in y_labels)
+    margin = max(_HALF_TIME, 8 + _LETTER * max(len(label.text) for label in y_labels))
     time_of = _time_of(end - begin, step, zone)
     paths = [_path(each.points, x_of, lambda value: y_of(value / unit.factor), step) for each in series]
     return Chart(
@@ -151,7 +153,7 @@ def line_chart(
         grid=tuple(f"{y_of(level):.1f}" for level in levels),
         summary=tuple(_summary(each, unit, is_over=ended_at is not None) for each in series),
         rows=tuple((time_of(at), tuple(map(unit.text, found))) for at, found in reversed(_thinned(readings, TABLE_ROWS))),
-        view_box=f"-{margin} -10 {WIDTH + margin + 12} {HEIGHT + 34}",
+        view_box=f"-{margin} -10 {WIDTH + margin + _HALF_TIME} {HEIGHT + 34}",
         xs=_SEPARATOR.join(f"{x_of(at):.1f}" for at, _found in shown),
         times=_SEPARATOR.join(time_of(at) for at, _found in shown),
         ended="" if ended_at is None else _ended(ended_at, end, zone, source),
@@ -213,9 +215,9 @@ def _x_labels(begin: datetime, end: datetime, step: timedelta, zone: tzinfo, x_o
     labels = []
     while (instant := at.replace(tzinfo=zone)) <= end:
         if instant >= begin:
-            x = x_of(instant)
-            anchor = "start" if x < 16 else "end" if x > WIDTH - 16 else "middle"
-            labels.append(Label(f"{x:.0f}", f"{HEIGHT + 18}", date_format(at, "H:i" if every < _DAY else "j M"), anchor))
+            labels.append(
+                Label(f"{x_of(instant):.0f}", f"{HEIGHT + 18}", date_format(at, "H:i" if every < _DAY else "j M"), "middle")
+            )
         at += every
     return labels
 

@@ -254,7 +254,7 @@ def _state(each: DelayedStatus, now: datetime | None) -> State:
     if each.exists is False:
         return State(Grade.ERROR, _("Missing"))
     if each.waiting is None or each.overdue is None:
-        return State(Grade.ERROR, _("Cannot be read"))
+        return State(Grade.ERROR, _("Unreadable"))
     if not each.overdue:
         return State(Grade.OK, _("OK"))
     if now is not None and each.next_due is not None and (now - each.next_due).total_seconds() <= OVERDUE_SECONDS:

@@ -64,19 +64,19 @@ _WORDS: Final = {
     ),
     "archive": _Words(
         gettext_lazy("Archive failed messages"),
-        gettext_lazy("They stay in the error queue, and are not counted as failed any more. They can be brought back."),
+        gettext_lazy("They stay in the error queue, but no longer count as failed. They can be unarchived."),
         gettext_lazy("Will be archived"),
         gettext_lazy("None of these messages can be archived."),
     ),
     "unarchive": _Words(
-        gettext_lazy("Bring back archived messages"),
+        gettext_lazy("Unarchive messages"),
         gettext_lazy("They count as failed again, and can be retried."),
-        gettext_lazy("Will be brought back"),
+        gettext_lazy("Will be unarchived"),
         gettext_lazy("None of these messages is archived."),
     ),
     "complete": _Words(
         gettext_lazy("Mark retried messages as resolved"),
-        gettext_lazy("For messages that were retried and whose endpoint does not tell that it has handled them."),
+        gettext_lazy("For messages that were retried and whose endpoint does not acknowledge that it has handled them."),
         gettext_lazy("Will be resolved"),
         gettext_lazy("None of these messages waits for the result of a retry."),
     ),

@@ -74,26 +74,26 @@ class Listing:
 LISTINGS: Final[dict[str, Listing]] = {
     "messages": Listing(
         gettext_lazy("Messages"),
-        gettext_lazy("Messages that lie in an error queue and wait for somebody to retry, archive or delete them."),
+        gettext_lazy("Messages in an error queue that wait to be retried, archived or deleted."),
         (FailureStatus.UNRESOLVED,),
         is_fixed=False,
     ),
     "archived": Listing(
         gettext_lazy("Archived"),
-        gettext_lazy("Messages that somebody has put away. They lie in their error queue still, and can be brought back."),
+        gettext_lazy("Archived messages. They are still in their error queue, and can be unarchived."),
         (FailureStatus.ARCHIVED,),
     ),
     "resolved": Listing(
         gettext_lazy("Resolved"), gettext_lazy("Messages that were handled after a retry."), (FailureStatus.RESOLVED,)
     ),
     "gone": Listing(
-        gettext_lazy("Deleted or gone"),
-        gettext_lazy("Messages that were deleted here, or that somebody has taken out of their error queue by other means."),
+        gettext_lazy("Removed"),
+        gettext_lazy("Messages that were deleted here, or taken out of their error queue by other means."),
         (FailureStatus.DELETED, FailureStatus.GONE),
     ),
     "unreadable": Listing(
-        gettext_lazy("Cannot be read"),
-        gettext_lazy("Rows of an error queue of which nobody can tell what failed, or where. They cannot be retried."),
+        gettext_lazy("Unreadable"),
+        gettext_lazy("Rows of an error queue that do not tell what failed, or where. They cannot be retried."),
         (FailureStatus.UNRESOLVED,),
         is_poison=True,
     ),
@@ -142,7 +142,7 @@ class FailureAdmin(PageAdmin):
             scope=scope_in_words(count, list_request.selection.in_words(), exact=exact),
             classifiers=[Tab(str(word), _groups_by(list_request, key, also), key == by) for key, word in CLASSIFIER_WORDS.items()],
             others=[
-                Tab(_("nothing else"), _groups_by(list_request, by, ""), not also),
+                Tab("–", _groups_by(list_request, by, ""), not also),
                 *(
                     Tab(str(word), _groups_by(list_request, by, key), key == also)
                     for key, word in CLASSIFIER_WORDS.items()
@@ -472,7 +472,7 @@ def listed_failure(message: FailedMessage, url: str) -> ListedFailure:
 def state_of(message: FailedMessage) -> State:
     """The state of the message as text."""
     if message.poison and message.status == FailureStatus.UNRESOLVED:
-        return State(Grade.ERROR, _("Cannot be read"))
+        return State(Grade.ERROR, _("Unreadable"))
     if message.attempts > 1 and message.status == FailureStatus.UNRESOLVED:
         return State(Grade.ERROR, _("Failed again"))
     level, word = STATUS_WORDS[message.status]
@@ -490,10 +490,7 @@ def _reason(message: FailedMessage, found: RetryLocation) -> State:
     reasons: Mapping[Whereabouts, tuple[Grade, Callable[[], str]]] = {
         Whereabouts.WAITING: (
             Grade.INFO,
-            lambda: (
-                _("It waits in “%(queue)s” as number %(number)s: nobody has received it yet.")
-                % {"queue": queue, "number": found.row_version}
-            ),
+            lambda: _("It waits in “%(queue)s” as number %(number)s.") % {"queue": queue, "number": found.row_version},
         ),
         Whereabouts.TAKEN: (
             Grade.WARNING,

@@ -256,14 +256,14 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
         Tile(
             _("Expired"),
             number(expired),
-            _("over their time and not purged yet, in all queues"),
-            queues,
+            _("expired, not yet purged, in all queues"),
+            f"{queues}?expired=1" if expired and queues else queues,
             Grade.INFO if expired else Grade.OK,
         ),
         Tile(
             _("Delayed"),
             number(delayed),
-            ngettext("of them %(count)s overdue", "of them %(count)s overdue", overdue) % {"count": number(overdue)},
+            ngettext("%(count)s overdue", "%(count)s overdue", overdue) % {"count": number(overdue)},
             url_of(DelayedMessage) or queues,
             Grade.WARNING if overdue else Grade.OK,
         ),
@@ -274,8 +274,8 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
             url_of(Endpoint) or queues,
             Grade.ERROR if missed else Grade.OK if alive else Grade.WARNING,
         ),
-        Tile(_("Checks"), number(failing), _("that fail and are not muted"), checks, Grade.ERROR if failing else Grade.OK),
-        Tile(_("Operations"), number(running), _("that are not done yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
+        Tile(_("Checks"), number(failing), _("failing and not muted"), checks, Grade.ERROR if failing else Grade.OK),
+        Tile(_("Operations"), number(running), _("not completed yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
     ]
 
 
@@ -444,7 +444,7 @@ _INSTANCE_STATES = {
 _PROBLEM_WORDS = {
     ProblemKind.MISSING: gettext_lazy("Missing"),
     ProblemKind.MISMATCH: gettext_lazy("Not a queue"),
-    ProblemKind.UNREADABLE: gettext_lazy("Cannot be read"),
+    ProblemKind.UNREADABLE: gettext_lazy("Unreadable"),
     ProblemKind.NO_EXPIRES_INDEX: gettext_lazy("No index on Expires"),
     ProblemKind.NON_UNICODE_HEADERS: gettext_lazy("Headers not in Unicode"),
     ProblemKind.DEAD_ROWS: gettext_lazy("Dead rows pile up"),
@@ -534,6 +534,8 @@ def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State
         level = Grade.INFO if each.problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
         return State(level, str(_PROBLEM_WORDS[each.problem.kind]))
     if kind is QueueKind.CALLBACK:
+        if holders and not any(one.alive for one in holders):
+            return State(Grade.INFO, _("Instance is gone"))
         return State(Grade.OK, _("Leased")) if holders else State(Grade.OK, _("Free"))
     return State(Grade.OK, _("OK"))
 

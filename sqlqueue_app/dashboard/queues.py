@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
@@ -49,7 +51,7 @@ from sqlqueue_app.dashboard.messages import (
     read_page_query,
     time_texts,
 )
-from sqlqueue_app.dashboard.overview import Overview, overview_of, queue_row, send_command
+from sqlqueue_app.dashboard.overview import Overview, QueueRow, overview_of, queue_row, send_command
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
@@ -92,7 +94,14 @@ class QueueAdmin(PageAdmin):
         found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
         if wanted_format(request):
             return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
-        shown: dict[str, Any] = {"overview": found, "endpoints_url": self.url_of(Endpoint), "live_seconds": LIVE_SECONDS}
+        only_expired = "expired" in request.GET
+        shown: dict[str, Any] = {
+            "overview": with_expired(found) if only_expired else found,
+            "only_expired": only_expired,
+            "endpoints_url": self.url_of(Endpoint),
+            "callback_buttons": [RemoveGoneQueues.button(self, request)],
+            "live_seconds": LIVE_SECONDS,
+        }
         return self.page(request, "queues", **shown, **(extra_context or {}))
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
@@ -522,7 +531,63 @@ class RemoveCallbackQueue(QueueAction):
         return ActionOutcome(_("The queue %(name)s was removed.") % self.words, self.pages.url())
 
 
-QUEUE_ACTIONS: Final = (PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
+class GoneQueuesForm(forms.Form):
+    """The callback queues to remove; all are chosen at first."""
+
+    queues = forms.MultipleChoiceField(label=gettext_lazy("Queues"), widget=forms.CheckboxSelectMultiple)
+
+
+class RemoveGoneQueues(Action):
+    """Drops the callback queues of processes that are gone, with one confirmation."""
+
+    # No name of a queue is written so: underscores are escaped.
+    name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
+    permission = Permission.PURGE
+    label = gettext_lazy("Remove the queues of dead instances")
+    text = gettext_lazy("The tables are dropped with the replies in them, and the processes that had leased them are forgotten.")
+    submit = gettext_lazy("Remove the chosen queues")
+    form_class = GoneQueuesForm
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        self.gone = {each.name: each for each in gone_callback_queues(get_settings())}
+        self.target, self.back_url, self.count = ", ".join(sorted(self.gone)), self.pages.url(), len(self.gone)
+        self.initial = {"queues": list(self.gone)}
+        self.blocked = "" if self.gone else _("No callback queue belongs to a process that is gone.")
+
+    def make_form(self) -> forms.Form:
+        form = super().make_form()
+        form.fields["queues"].choices = [  # type: ignore[attr-defined]
+            (
+                name,
+                _("%(queue)s, replies in it: %(count)s")
+                % {"queue": name, "count": "0" if each.depth is None else each.depth.waiting},
+            )
+            for name, each in sorted(self.gone.items())
+        ]
+        return form
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        removed = sum(remove_callback_queue(self.gone[name]) for name in data["queues"])
+        text = ngettext("%(count)s callback queue was removed.", "%(count)s callback queues were removed.", removed)
+        left = len(data["queues"]) - removed
+        leased = (
+            ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)} if left else ""
+        )
+        return ActionOutcome(f"{text % {'count': number(removed)}} {leased}".strip(), self.back_url, removed)
+
+
+QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
+
+
+def with_expired(found: Overview) -> Overview:
+    """Only the queues that have expired messages."""
+
+    def some(rows: tuple[QueueRow, ...]) -> tuple[QueueRow, ...]:
+        return tuple(row for row in rows if row.expired and row.expired.value)
+
+    queues, others, callbacks = some(found.queues), some(found.others), some(found.callbacks)
+    return replace(found, queues=queues, others=others, callbacks=callbacks, callbacks_open=True, delayed=())
 
 
 def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:

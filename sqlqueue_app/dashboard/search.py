@@ -173,7 +173,8 @@ def _task_state(status: str) -> State:
 
 
 def _no_bodies() -> Unsearched:
-    return Unsearched(f"{_('Bodies.')} {refusal_text(Permission.VIEW_BODY)}")
+    bodies = _("Bodies.")
+    return Unsearched(f"{bodies} {refusal_text(Permission.VIEW_BODY)}")
 
 
 def _searched(found: SearchResult, *, bodies: bool, queue: str) -> list[str]:

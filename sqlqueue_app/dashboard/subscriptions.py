@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from django import forms
@@ -150,7 +151,8 @@ class SubscriptionAdmin(PageAdmin):
         is_known = each.is_in_settings or bool(each.live)
         url = self.url_of(Endpoint, "endpoint", path_of(row.endpoint)) if is_known else ""
         link, remarks = link_html(url, row.endpoint), format_html_join(" ", "{}", ((cell_html(state),) for state in _remarks(each)))
-        button = cell_html([Unsubscribe.button(self, request, path_of(row.topic), path_of(row.endpoint))])
+        end = Unsubscribe.button(self, request, path_of(row.topic), path_of(row.endpoint))
+        button = cell_html([replace(end, is_dangerous=False)])
         address = '<span>{} <bdi class="sq-quiet sq-long sq-mono">{}</bdi></span> {} {}'
         return format_html(address, link, row.address, remarks, button)
 

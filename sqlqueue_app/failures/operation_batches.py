@@ -81,8 +81,8 @@ class Reason(enum.StrEnum):
 
 _TEXTS: Final = {
     Reason.STATUS: gettext_lazy("Its status is: %(detail)s."),
-    Reason.NOT_THERE: gettext_lazy("It is not in the error queue any more, or somebody else is at work on it."),
-    Reason.IN_HANDS: gettext_lazy("It was received in the meantime, or somebody is at work on it."),
+    Reason.NOT_THERE: gettext_lazy("It is not in the error queue any more, or is being processed."),
+    Reason.IN_HANDS: gettext_lazy("It was received in the meantime, or is being processed."),
     Reason.POISON: gettext_lazy("Its headers cannot be read."),
     Reason.NO_FAILED_QUEUE: gettext_lazy(
         "It does not say in which queue it failed: it has no header NServiceBus.FailedQ, or none of its headers can be read."

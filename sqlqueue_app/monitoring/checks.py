@@ -512,7 +512,7 @@ POOLS: Final = Check(
 BRANCHES: Final = Check(
     f"{OWN_PREFIX}branches",
     USUAL,
-    gettext_lazy("Branches in doubt"),
+    gettext_lazy("In-doubt transactions"),
     gettext_lazy("A transaction has been prepared in the database %(alias)s since %(prepared)s and keeps its locks: %(subject)s."),
     gettext_lazy("Workers commit it or roll it back as the log says: see in their logs why they cannot, as branch_in_doubt."),
     _branches,

@@ -350,7 +350,7 @@ def lines_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) ->
     raised = delivery.payload.get("raised") or []
     if raised:
         yield ""
-        yield _("Not over yet: %(subjects)s") % {"subjects": ", ".join(name_of(kind, each) for each in raised)}
+        yield _("Still active: %(subjects)s") % {"subjects": ", ".join(name_of(kind, each) for each in raised)}
     if rule_link:
         yield ""
         yield _("The rule of this notification: %(link)s") % {"link": rule_link}

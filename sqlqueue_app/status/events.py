@@ -77,28 +77,26 @@ class KindOfEvent:
 _FINDING: Final = "%(finding)s"
 
 CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
-    EventKind.GROUP_NEW: KindOfEvent(
-        Severity.ERROR, _("new group of failures"), _("Messages fail in a new way: %(subject)s"), About.GROUP
-    ),
+    EventKind.GROUP_NEW: KindOfEvent(Severity.ERROR, _("new group of failures"), _("New failure group: %(subject)s"), About.GROUP),
     EventKind.GROUP_BACK: KindOfEvent(
         Severity.ERROR, _("group of failures came back"), _("Messages fail again, though none was left: %(subject)s"), About.GROUP
     ),
     EventKind.OPERATION_COMPLETED: KindOfEvent(
         Severity.INFO,
         _("operation completed"),
-        _("The operation on %(subject)s is completed: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
+        _("Operation completed on %(subject)s: %(done)s done, %(skipped)s skipped, %(failed)s failed."),
         About.OPERATION,
     ),
     EventKind.OPERATION_FAILED: KindOfEvent(
         Severity.ERROR,
         _("operation failed"),
-        _("The operation on %(subject)s ended early after %(done)s messages: %(error)s"),
+        _("Operation on %(subject)s stopped early after %(done)s messages: %(error)s"),
         About.OPERATION,
     ),
     EventKind.OPERATION_CANCELLED: KindOfEvent(
         Severity.WARNING,
         _("operation cancelled"),
-        _("The operation on %(subject)s was cancelled after %(done)s messages."),
+        _("Operation on %(subject)s cancelled after %(done)s messages."),
         About.OPERATION,
     ),
     EventKind.QUEUE_PURGED: KindOfEvent(

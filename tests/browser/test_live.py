@@ -97,10 +97,10 @@ def test_refreshing_can_be_stopped(filled: QueueDatabase, site: Site) -> None:
     window = site.window("viewer")
     quick(window)
     window.goto(SALES)
-    window.click("text=Stop refreshing")
-    assert "The page is not refreshed." in window.inner_text(".sq-live")
+    window.click("text=Pause updates")
+    assert "Updates are paused." in window.inner_text(".sq-live")
     table(filled, "Sales").send([message()])
-    window.click("text=Refresh again")
+    window.click("text=Resume updates")
     window.wait_for_selector('[data-key="message 21"]', timeout=SECONDS)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import UTC, datetime
 from urllib.parse import urljoin
 
 import pytest
 
+from sqlqueue_app.models import ConversationEdge, LakeBatch
 from tests.browser.conftest import Site
 from tests.browser.filling import GROUP, ONE, PENDING, fill
 from tests.support.databases import QueueDatabase
@@ -114,6 +117,52 @@ def test_every_link_of_a_page_leads_to_a_page(filled: QueueDatabase, site: Site,
         addresses = {urljoin(ADMIN + page, link) for link in links if not link.startswith("#")}
         dead += [(page, address) for address in sorted(addresses) if client.get(address).status_code != 200]
     assert dead == []
+
+
+def test_no_list_of_django_is_wider_than_a_phone(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("superuser", phone=True)
+    window.goto(f"{ADMIN}instance/")
+    assert "ago" in (window.text_content("#result_list") or "")
+    assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+
+
+def test_the_map_can_be_read_on_a_phone(filled: QueueDatabase, site: Site) -> None:
+    """Rules for phones once swallowed all that came after them."""
+    LakeBatch.objects.create(id=uuid.uuid4(), kind="audit", lake_id=uuid.uuid4(), committed_at=datetime.now(UTC))
+    hour = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 3_600 * 3_600, UTC)
+    ConversationEdge.objects.create(sender="Web", receiver="Sales", message_type="A", seconds=3_600, at=hour, count=1)
+    window = site.window("viewer", phone=True)
+    window.goto(f"{ADMIN}analytics/map/")
+    colour = window.eval_on_selector(".sq-map circle", "circle => getComputedStyle(circle).fill")
+    assert colour == window.evaluate(
+        "(() => { const box = document.createElement('p'); box.style.color = 'var(--darkened-bg)';"
+        " document.querySelector('.sq').append(box); return getComputedStyle(box).color })()"
+    )
+    assert window.eval_on_selector(".sq-edge", "edge => getComputedStyle(edge).fill") == "none"
+    assert window.is_visible("text=The diagram is wider than the page")
+
+
+def test_no_word_of_a_table_is_broken(filled: QueueDatabase, site: Site) -> None:
+    window = site.window("viewer")
+    for page in ("failedmessage/", "failedmessage/messages/", "event/"):
+        window.goto(ADMIN + page)
+        broken = window.evaluate(
+            """[...document.querySelectorAll('.sq-table .sq-long')].flatMap((each) => {
+                const walker = document.createTreeWalker(each, NodeFilter.SHOW_TEXT), found = [];
+                for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+                    for (const word of node.data.matchAll(/[A-Za-z]{2,40}/g)) {
+                        const range = document.createRange();
+                        range.setStart(node, word.index);
+                        range.setEnd(node, word.index + word[0].length);
+                        if (range.getClientRects().length > 1) {
+                            found.push(word[0]);
+                        }
+                    }
+                }
+                return found;
+            })"""
+        )
+        assert broken == [], page
 
 
 def test_messages_of_a_diagram_are_links_in_their_order(filled: QueueDatabase, site: Site) -> None:

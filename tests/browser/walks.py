@@ -119,6 +119,7 @@ def set_the_scene(database: QueueDatabase) -> Scene:
     ids["here"] = Instance.objects.get(name="here").pk
     ids["paused"] = instance(name="paused", pid=1, callback_queue=None, silent=-timedelta(hours=1), paused=True).pk
     ids["dead"] = instance(name="dead", host="dead", callback_queue=None, silent=timedelta(minutes=5)).pk
+    instance(name="lost", host="lost", pid=2, callback_queue="Sales.here-3", silent=timedelta(minutes=5))
     asked = {"kind": "retry", "requested_at": now, "state": OperationState.RUNNING}
     ids["operation"] = Operation.objects.create(id=uuid.uuid4(), **asked).pk
     muted = {"failing": True, "since": now, "checked_at": now, "muted_until": now + timedelta(days=1), "muted_by": "anna"}
@@ -199,6 +200,8 @@ QUEUES: Final = (
          lambda scene: count(scene.database, "Sales") == 0),
     Walk("queue_remove", "queue/Sales.here-2/", "Remove the queue", "The queue Sales.here-2 was removed.",
          lambda scene: not table(scene.database, "Sales.here-2").exists()),
+    Walk("queue_remove_gone", "queue/", "Remove the queues of dead instances", "removed.",
+         lambda scene: not Instance.objects.filter(name="lost").exists()),
 )  # fmt: skip
 ENDPOINTS: Final = (
     Walk("endpoint_pause_instance", "endpoint/Sales/", "Pause", "Pause requested for 1 process.",

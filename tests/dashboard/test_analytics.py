@@ -105,7 +105,7 @@ def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
     text = found.text()
     assert "Processed 4 Failed 1 Failure rate 20.0 % Critical time mean 3.0 s p50" in text
     assert "Negative critical times" in text
-    assert "Up to the batch of" in text
+    assert "Data up to" in text
     assert "Processed and failed (per second)" in text
     assert len(found.find("figure", **{"class": "sq-chart"})) == 4
     assert "Shop.Order Sales 3 1 25.0 % 4.3 s" in text
@@ -114,7 +114,7 @@ def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
     assert "Shop.Order Sales" not in page("?type=Shop.Bill").text()
     assert "Processed 3" in page("?endpoint=Sales").text()
     assert "Processed 11" in page("?period=90d").text()
-    assert "Nothing was counted in this time." in page("?endpoint=Nobody").text()
+    assert "No figures in this period." in page("?endpoint=Nobody").text()
 
 
 def test_the_form_shows_what_is_filtered_by(computed: QueueDatabase) -> None:

@@ -176,7 +176,7 @@ def test_the_overview_says_what_fails_and_is_not_muted(queue_database: QueueData
     assert first.index("payment gateway") < first.index("The clock of the machine mill differs")
     assert "quiet" not in first
     assert "said elsewhere" not in first
-    assert "Checks 2 that fail and are not muted" in text, "as many as alerts"
+    assert "Checks 2 failing and not muted" in text, "as many as alerts"
 
 
 def test_many_results_cost_few_statements(postgresql_database: QueueDatabase) -> None:

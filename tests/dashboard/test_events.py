@@ -47,8 +47,8 @@ def test_an_event_is_a_sentence_with_a_link(queue_database: QueueDatabase) -> No
 
     text = found.text()
     assert "The queue Sales was purged: 1,234 messages were deleted." in text
-    assert "The operation on Sales ended early after 3 messages: away" in text
-    assert "Messages fail in a new way: shop.errors.OutOfStock: No stacktrace" in text
+    assert "Operation on Sales stopped early after 3 messages: away" in text
+    assert "New failure group: shop.errors.OutOfStock: No stacktrace" in text
     assert {f"{ADMIN}queue/Sales/", f"{ADMIN}operation/{operation.pk}/", f"{ADMIN}failedmessage/group/{GROUP}/"} <= set(found.links)
     assert all(client_of("viewer").get(link).status_code == 200 for link in found.links if link.startswith(ADMIN))
     assert found.inline == []

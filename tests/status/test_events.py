@@ -129,7 +129,7 @@ def test_any_subject_is_taken(errors: QueueDatabase, subject: str) -> None:
     event = Event.objects.using(alias()).get()
     assert event.details == {"group": subject, "nested": [subject]}
     assert len(event.subject) <= 400
-    assert text_of_event(event) == f"Messages fail in a new way: {event.subject}"
+    assert text_of_event(event) == f"New failure group: {event.subject}"
 
 
 def test_what_cannot_be_told_undoes_nothing(errors: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,9 +161,9 @@ def test_a_purge_is_an_event(errors: QueueDatabase) -> None:
 @pytest.mark.parametrize(
     ("state", "kind", "text"),
     [
-        (OperationState.COMPLETED, "operation_completed", "The operation on it is completed: 0 done, 0 skipped, 0 failed."),
-        (OperationState.CANCELLED, "operation_cancelled", "The operation on it was cancelled after 0 messages."),
-        (OperationState.FAILED, "operation_failed", "The operation on it ended early after 0 messages: "),
+        (OperationState.COMPLETED, "operation_completed", "Operation completed on it: 0 done, 0 skipped, 0 failed."),
+        (OperationState.CANCELLED, "operation_cancelled", "Operation on it cancelled after 0 messages."),
+        (OperationState.FAILED, "operation_failed", "Operation on it stopped early after 0 messages: "),
     ],
 )
 def test_the_end_of_an_operation_is_an_event(errors: QueueDatabase, state: OperationState, kind: str, text: str) -> None:

@@ -55,6 +55,7 @@ ACTS = {
     "queue_purge": "purge_queue",
     "queue_purge_expired": "purge_queue",
     "queue_remove": "purge_queue",
+    "queue_remove_gone": "purge_queue",
     "queue_move_all": "move_message",
     "queue_message_delete": "delete_message",
     "queue_message_move": "move_message",

@@ -33,7 +33,7 @@ def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
         f"- Sales: 11 messages are waiting; the limit is 10 ({clock.now:%Y-%m-%d %H:%M:%S} UTC)",
         f"  {ADMIN}sqlqueue_app/queue/Sales/",
         "",
-        "Not over yet: Sales",
+        "Still active: Sales",
         "",
         f"The rule of this notification: {ADMIN}sqlqueue_app/notificationrule/{sent.rule_id}/",
     ]

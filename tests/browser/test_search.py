@@ -14,8 +14,10 @@ from tests.support.conversations import sent_headers
 from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
 from tests.support.filling import install, row, table
-from tests.support.lakes import write
+from tests.support.lakes import time_to_search, write
 
+__all__ = ["time_to_search"]
+pytestmark = pytest.mark.usefixtures("time_to_search")
 OVERVIEW = "/admin/sqlqueue_app/dashboard/"
 
 

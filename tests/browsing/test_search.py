@@ -24,9 +24,11 @@ from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
 from tests.support.failing import fail
 from tests.support.filling import install, row, table
-from tests.support.lakes import write
+from tests.support.lakes import time_to_search, write
 
 ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}
+__all__ = ["time_to_search"]
+pytestmark = pytest.mark.usefixtures("time_to_search")
 QUEUES, DELAYED, FAILED, ARCHIVE = Place
 
 
@@ -158,7 +160,7 @@ def test_of_many_the_newest_are_shown_and_the_others_on_the_way(shop: QueueDatab
 
 def test_when_the_time_is_over_it_is_said_what_was_not_read(shop: QueueDatabase) -> None:
     table(shop, "Sales").send([sent("order")])
-    readings = itertools.count(step=1)
+    readings = itertools.count(step=1_000)
     result = find("order", clock=lambda: float(next(readings)))
     assert result.messages == {}
     assert {"Sales", "Billing", "audit"} <= set(result.extent.late)

@@ -19,13 +19,15 @@ from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
 from tests.support.failing import fail
 from tests.support.filling import HOSTILE, install, row, table
-from tests.support.lakes import write
+from tests.support.lakes import time_to_search, write
 from tests.support.pages import Markup, client_of
 from tests.support.roles import LOOKS
 from tests.support.site_pages import site_paths
 
 SEARCH = "/admin/sqlqueue_app/search/"
 ENDPOINTS: dict[str, Any] = {"Sales": {"CALLBACKS": False, "AUDIT_QUEUE": "audit"}, "Billing": {"CALLBACKS": False}}
+__all__ = ["time_to_search"]
+pytestmark = pytest.mark.usefixtures("time_to_search")
 EVERYWHERE = "Enter a message id, a conversation, a type, an endpoint or any text"
 
 

@@ -150,6 +150,7 @@ class CheckAdmin(PageAdmin):
         results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
+        failing = sum(each.failing and not is_muted(each, now) for each in results)
         caption, columns = _("Results of checks, failing ones first"), self._columns(request, now)
         return self.page(
             request,
@@ -157,6 +158,7 @@ class CheckAdmin(PageAdmin):
             live_seconds=LIVE_SECONDS,
             table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}") if results else None,
             note=_("The first %(count)s are shown; a file has all.") % {"count": number(SHOWN)} if is_cut else "",
+            alert_count=None if is_cut else failing,
             no_worker=not any(each.works_for_all for each in status.instances),
             worker_command=WORKER_COMMAND,
             nothing=_("No check has run yet: workers run them."),

@@ -122,6 +122,7 @@ class DashboardAdmin(PageAdmin):
             title=capfirst(str(self.opts.verbose_name)),
             overview=overview,
             alert_count=len(issues),
+            failure_count=failed,
             tiles=tiles(status, self.url_of, failed=failed, running=managed.running, failing=len(issues)),
             alerts=alerts(snapshot, status, issues, self.url_of),
             charts=managed.charts,

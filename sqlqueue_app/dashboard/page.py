@@ -33,7 +33,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
 
 from sqlqueue_app.dashboard.access import Permission, may
-from sqlqueue_app.dashboard.formats import bounded_number, number
+from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
 from sqlqueue_app.failures.queries import count_failures
@@ -255,7 +255,7 @@ def page(
         **site.each_context(request),
         "opts": Queue._meta,
         "title": title,
-        "navigation": navigation(site, request, context.get("alert_count")),
+        "navigation": navigation(site, request, context.get("alert_count"), context.get("failure_count")),
         "search_url": reverse("admin:sqlqueue_app_search_changelist", current_app=site.name) if site.is_registered(Search) else "",
         "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
         "crumbs": (*_first_crumbs(site), *crumbs),
@@ -389,11 +389,13 @@ class TabGroup:
         return any(tab.is_here for tab in self.tabs)
 
 
-def navigation(site: AdminSite, request: HttpRequest, alerts: int | None = None) -> list[TabGroup]:
-    """The groups of pages on this site that the user may see, without empty ones. `alerts`: how many the page shows."""
+def navigation(
+    site: AdminSite, request: HttpRequest, alerts: int | None = None, unresolved: Number | None = None
+) -> list[TabGroup]:
+    """The groups of pages on this site that the user may see, without empty ones, with the numbers that the page shows, if any."""
     groups = _groups(site, request)
     here = max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
-    badges = _badges(request, alerts)
+    badges = _badges(request, alerts, unresolved)
     return [
         TabGroup(label, tuple(replace(tab, is_here=tab.url == here) for tab in tabs), *badges.get(place, ()))
         for place, (label, tabs) in enumerate(groups)
@@ -420,7 +422,7 @@ def url_of_page(site_name: str, model: type[Model], page: str) -> str:
     return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{page}", current_app=site_name)
 
 
-def _badges(request: HttpRequest, alerts: int | None) -> dict[int, tuple[str, str]]:
+def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None) -> dict[int, tuple[str, str]]:
     """Badges by the number of their group: alerts, by default those that a worker has written, and unresolved failures."""
     if is_live(request) or not may(request, Permission.VIEW):
         return {}
@@ -429,13 +431,14 @@ def _badges(request: HttpRequest, alerts: int | None) -> dict[int, tuple[str, st
         if alerts is None:
             failing = CheckResult.objects.using(alias).filter(failing=True)
             alerts = failing.exclude(muted_until__gt=timezone.now()).count()
-        failed, exact = count_failures(FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED))
+        if unresolved is None:
+            failed, exact = count_failures(FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED))
+            unresolved = bounded_number(failed, exact=exact)
         if alerts:
             found[0] = (number(alerts), ngettext("%(count)s alert", "%(count)s alerts", alerts) % {"count": number(alerts)})
-        if failed:
-            count = bounded_number(failed, exact=exact).text
-            text = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", failed) % {"count": count}
-            found[1] = (count, text)
+        if unresolved.value:
+            words = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", unresolved.value)
+            found[1] = (unresolved.text, words % {"count": unresolved.text})
     return found
 
 

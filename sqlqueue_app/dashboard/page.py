@@ -426,7 +426,11 @@ def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None)
     """Badges by the number of their group: alerts, by default those that a worker has written, and unresolved failures."""
     if is_live(request) or not may(request, Permission.VIEW):
         return {}
-    alias, found = managed_alias(), {}
+    found: dict[int, tuple[str, str]] = {}
+    try:
+        alias = managed_alias()
+    except ConfigurationError:
+        return {}  # the page itself says what is wrong with the settings
     with optional_read(alias, "count what the navigation shows"):
         if alerts is None:
             failing = CheckResult.objects.using(alias).filter(failing=True)

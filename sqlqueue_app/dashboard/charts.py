@@ -325,7 +325,7 @@ def spark_times(begin: datetime, step: timedelta, count: int) -> str:
 # --- The traffic of the last hour by endpoint -------------------------------------------------------------------------
 
 # More are on the page of the endpoints; those with failures and the longest queues come first.
-MOST_ENDPOINTS: Final = 50
+MOST_ENDPOINTS: Final = 30
 RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
 _STEP: Final = timedelta(seconds=MINUTE.seconds)
 _COUNT: Final = TRAFFIC // _STEP

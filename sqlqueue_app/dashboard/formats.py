@@ -6,13 +6,14 @@ import enum
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from sqlqueue_app.status.texts import Unit, two_units
 from sqlqueue_app.tables.queue import Depth
@@ -41,14 +42,20 @@ class Stamp:
         return f"{self.date} {self.time}"
 
 
+@lru_cache(maxsize=4096)
+def _formatted(value: float, places: int, _language: str | None) -> str:
+    """A number in the current language; a page has thousands of them, of which most are the same."""
+    return str(number_format(value, decimal_pos=places, force_grouping=True))
+
+
 def number(value: int) -> str:
     """A number with thousands separators."""
-    return str(number_format(value, decimal_pos=0, force_grouping=True))
+    return _formatted(value, 0, get_language())
 
 
 def _rounded(value: float, places: int) -> str:
     """Rounded and formatted; Django alone truncates digits."""
-    return str(number_format(round(value, places) if places else round(value), decimal_pos=places, force_grouping=True))
+    return _formatted(round(value, places) if places else round(value), places, get_language())
 
 
 def rate(value: float) -> str:

@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button
 from sqlqueue_app.dashboard.charts import (
+    MOST_ENDPOINTS,
     PERIODS,
     RECEIVED,
     Chart,
@@ -141,15 +142,14 @@ class DashboardAdmin(PageAdmin):
         alias = managed_alias()
         with optional_read(alias, "read the tables of the dashboard"):
             now = status.managed_now or database_now(alias)
-            endpoints = endpoint_queues(status, {})
-            traffic = self._traffic(status, list(endpoints), period, now)
             # Right also where no worker is alive, as the pages of the failed messages, which look closer.
             is_failing = any(each.queue.kind is QueueKind.ERROR and each.depth and each.depth.waiting for each in status.queues)
             is_indexed = not is_failing or any(each.works_for_all for each in status.instances)
             if not is_indexed and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
                 catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-            by_endpoint, minimums, running = failed_and_minimums(alias, list(endpoints))
+            by_endpoint, minimums, running = failed_and_minimums(alias, list(endpoint_queues(status, {})))
             endpoints = endpoint_queues(status, by_endpoint)
+            traffic = self._traffic(status, dict(list(endpoints.items())[:MOST_ENDPOINTS]), period, now)
             actions = OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
             events = Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
             return _Managed(
@@ -164,10 +164,11 @@ class DashboardAdmin(PageAdmin):
             )
         return _Managed()
 
-    def _traffic(self, status: Status, endpoints: Sequence[str], period: Period, now: datetime) -> Traffic:
+    def _traffic(self, status: Status, endpoints: Mapping[str, Sequence[QueueStatus]], period: Period, now: datetime) -> Traffic:
         """The samples of the page. It takes them itself where no worker does."""
         groups = [[each.name for each in status.queues if each.queue.kind in kinds] for _title, kinds in _CHARTS]
-        traffic = read_traffic(managed_alias(), [name for group in groups for name in group], groups, period.length, endpoints, now)
+        queues = [each.name for found in endpoints.values() for each in found]
+        traffic = read_traffic(managed_alias(), queues, groups, period.length, endpoints, now)
         taken = page_sampling.take(status.instances, traffic.newest, now, status)
         traffic.add(taken, groups if resolution_for(period.length) is FINEST else ())
         return traffic

@@ -279,15 +279,14 @@ def read_traffic(
     rolled_up: set[tuple[str, datetime]] = set()
     # Of the same time what was rolled up comes first.
     for what, of, at, a, b, c in sorted(rows, key=lambda row: (row[2], -(row[4] or 0))):
-        minute = MINUTE.begin_of(at)
         if what == "queue":
             found.queues.setdefault(of, []).append(QueueCounts(at, a, b, c))
         elif what == "total":
             for total, value in zip(found.totals, (a, b), strict=True):
                 total += [] if value is None else [(at, float(value))]
-        elif b == MINUTE.seconds or (of, minute) not in rolled_up:
-            found.moved[of][minute] += a
-            rolled_up |= {(of, minute)} if b == MINUTE.seconds else set()
+        elif b == MINUTE.seconds or (of, MINUTE.begin_of(at)) not in rolled_up:
+            found.moved[of][MINUTE.begin_of(at)] += a
+            rolled_up |= {(of, at)} if b == MINUTE.seconds else set()
     return found
 
 

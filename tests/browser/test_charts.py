@@ -122,3 +122,32 @@ def test_a_chart_of_which_nothing_is_new_says_so(sampled: QueueDatabase) -> None
     assert "No samples since" in text
     assert "messages: last 3,000" in text
     assert "messages: now" not in text
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_a_row_of_sparklines_has_one_cursor(sampled: QueueDatabase, site: Site, phone: bool) -> None:
+    window = site.window("viewer", phone=phone)
+    window.goto("/admin/sqlqueue_app/dashboard/")
+    window.click(".sq-live button")
+    lines = window.locator("tr[data-plot=Sales] svg.sq-spark")
+    assert lines.count() == 4
+    assert [lines.nth(place).get_attribute("role") for place in range(4)] == ["slider", None, None, None]
+    waiting = lines.nth(2)
+    # The newest minute may just have begun.
+    values = str(waiting.locator("[data-values]").get_attribute("data-values")).split("|")
+    assert "3,000" in values[-2:]
+    waiting.scroll_into_view_if_needed()
+    box = waiting.bounding_box()
+    assert box is not None
+    window.mouse.move(box["x"] + box["width"] - 1, box["y"] + 5)
+    time, *words = reading(window)
+    assert [each.split(":")[0] for each in words] == ["In", "Out", "Waiting", "Failed"]
+    assert words[2] == f"Waiting: {values[-1]}"
+    window.mouse.move(0, 0)
+    assert reading(window) == []
+    lines.first.focus()
+    assert reading(window) == [time, *words]
+    window.keyboard.press("ArrowLeft")
+    assert reading(window)[3] == f"Waiting: {values[-2]}"
+    assert all(str(lines.nth(place).locator(".sq-cursor").get_attribute("d")).startswith("M1") for place in range(4))
+    assert site.complaints == []

@@ -144,8 +144,8 @@ def test_no_statement_is_added_for_endpoints(postgresql_database: QueueDatabase)
     with CaptureQueriesContext(postgresql_database.connection) as own:
         html = client.get(DASHBOARD).content.decode()
     assert len(own) <= 15
-    assert html.count('data-plot="Endpoint.') == 50
-    assert "10 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
+    assert html.count('data-plot="Endpoint.') == 30
+    assert "30 endpoints without failures and with fewer messages are not shown." in Markup(html).text()
 
 
 def test_a_page_without_a_worker_costs_few_statements_too(postgresql_database: QueueDatabase) -> None:

@@ -72,7 +72,7 @@ def test_each_number_says_what_it_counts(queue_database: QueueDatabase) -> None:
     text = page().text()
     assert "Failed messages 2 unresolved, in the error queues" in text
     assert "Waiting 2 in main queues and satellites" in text
-    assert "Expired 1 over their time and not purged yet, in all queues" in text
+    assert "Expired 1 expired, not yet purged, in all queues" in text
     assert "Instances 0 alive; 0 dead" in text
 
 

@@ -56,7 +56,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import Conversation, DelayedMessage, Endpoint, FailedMessage, LakeSearch, QueueSample
+from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, QueueSample, Search
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import (
     GoneCallbackQueue,
@@ -211,12 +211,8 @@ class QueueAdmin(PageAdmin):
             "queue": queue.name,
         }
         crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
-        asked = urlencode({"id": request.GET.get("id", "")})
-        places = (
-            (self.url_of(Conversation), _("Find its conversation")),
-            (self.url_of(LakeSearch), _("Find it in the message archive")),
-        )
-        links = [(f"{url}?{asked}", label) for url, label in places if url and request.GET.get("id")]
+        asked, search = request.GET.get("id", ""), self.url_of(Search)
+        links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
     def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:

@@ -123,7 +123,7 @@ def test_the_rate_of_a_young_process_is_over_its_life_and_labelled_so(queue_data
 def test_an_endpoint_of_which_nothing_is_known(queue_database: QueueDatabase) -> None:
     install(queue_database)
     text = page(SALES).text()
-    assert "No process has registered: nobody receives." in text
+    assert "No process has registered: nothing is received." in text
     assert "messages: now 0, between 0 and 0" in text, "the page takes a sample, because no worker does"
     assert "Handled and failed" not in text
     assert client_of("viewer").get(f"{LIST}Nobody/").status_code == 404

@@ -61,7 +61,7 @@ def test_a_row_of_the_error_queue_leads_to_its_failed_message_and_back(queue_dat
     (again, other) = fail(queue_database, [failed(), failed("m-2")])
     assert (first.pk, again.pk, other.pk) == (ONE, ONE, TWO)
     links = page(f"{ADMIN}queue/error/").links
-    assert [link for link in links if link.startswith(FAILURES + "m") or link.count(str(ONE))] == [f"{FAILURES}{ONE}/"] * 2
+    assert [link for link in links if link.count(str(ONE))] == [f"{FAILURES}{ONE}/"] * 2
     for number in (first.row_version, again.row_version):
         assert f"{FAILURES}{ONE}/" in page(f"{ADMIN}queue/error/{number}/").links
     assert f"{ADMIN}queue/error/{again.row_version}/" in page(f"{FAILURES}{ONE}/").links

@@ -70,7 +70,7 @@ def test_confirmed_it_is_done_and_recorded(shop: QueueDatabase) -> None:
     answer = client.post(page, form_of(client.get(page).content.decode()))
 
     assert answer.status_code == 302
-    assert answer["Location"] == f"{FAILURES}messages/?endpoint=Sales"
+    assert answer["Location"] == f"/admin/sqlqueue_app/operation/{Operation.objects.get().pk}/"
     assert statuses(*failures) == ["RETRY_ISSUED", "RETRY_ISSUED"]
     assert (count(shop, "Sales"), count(shop, "error")) == (2, 0)
     action = OperatorAction.objects.get()

@@ -18,7 +18,7 @@ PROCESSES = (1, 2)
 
 
 def plan(database: Database, *, messages: int) -> Plan:
-    """`run_sqlqueue_worker` with one and with two processes; a rate counts while all processes are at work."""
+    """`run_sqlqueue_worker` with one and with two processes; they begin together and empty one queue."""
     kinds = [_kind(database, messages, processes) for processes in PROCESSES]
     return Plan("processes", "one process and two", database.name, kinds, {"messages": messages})
 

@@ -41,11 +41,10 @@ def test_the_start_is_no_part_of_a_rate() -> None:
     assert rate(slow_start) == 1.0
 
 
-def test_processes_are_counted_while_all_are_at_work() -> None:
-    early, late = [float(number) for number in range(10)], [5.0 + number for number in range(10)]
-
-    # from 5 to 9 both handle one message a second
-    assert rate(early, late) == 2.0
+def test_the_rate_of_processes_is_that_of_all_messages() -> None:
+    assert rate([1.0, 3.0, 5.0], [2.0, 4.0]) == 1.0
+    # a process that the machine did not let run before the end has handled one message
+    assert rate([1.0, 2.0, 3.0], [3.5]) == 1.2
 
 
 def test_resident_memory_of_nobody_is_nothing() -> None:

@@ -1,6 +1,7 @@
-"""Editing a failed message and retrying it: an edited copy is sent with a new id, and the message is resolved.
+"""Editing a failed message and retrying it: an edited copy is sent with a new id.
 
-Both happen in one transaction. Header rules follow ServiceControl.
+The message is resolved when the copy was handled. Header rules follow ServiceControl, with one addition: the copy carries the id of
+the message, so that its endpoint acknowledges it.
 """
 
 from __future__ import annotations
@@ -190,10 +191,11 @@ def edit_and_retry(
         _check(settings, failure)
         if failure.row_version != row_version:
             raise EditRefused(_("The message has failed again meanwhile: look at it and edit it again."))
-        # Resolved before it is dispatched, as in ServiceControl; both are in one transaction.
-        set_status([failure.pk], FailureStatus.RESOLVED, at, row_version=None)
+        set_status([failure.pk], FailureStatus.RETRY_ISSUED, at, row_version=None)
         with transaction.atomic(using=settings.database):
-            return _send(settings, failure, dict(headers), body)
+            message_id = _send(settings, failure, dict(headers), body)
+        failure.history.filter(retried_at=None).update(retried_at=at, copy_id=message_id)
+        return message_id
 
 
 def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: str) -> str:
@@ -212,10 +214,10 @@ def _send(settings: Settings, failure: FailedMessage, headers: Headers, body: st
         **without_failure({**kept, **headers}),
         names.MESSAGE_ID: message_id,
         names.EDIT_OF: str(failure.pk),
+        # For the acknowledgement. A copy that fails is a new failure, which `unique_message_id` tells by both ids.
+        names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk),
         names.RETRY_ACKNOWLEDGEMENT_QUEUE: address_text(targets.book, source.address),
     }
-    # The copy is a new message: if it fails, that is a new failure.
-    edited.pop(names.RETRY_UNIQUE_MESSAGE_ID, None)
     changed = TakenRow(row.row_version, row.id, None, None, None, None, _bytes(body, row.body or b""))
     table = queue_table(settings.database, target.address)
     new = copy_of(table, changed, edited)

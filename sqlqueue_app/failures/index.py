@@ -313,6 +313,7 @@ class FailureIndexing:
 
 _LOCK: Final = "failure index is written"
 _ATTEMPT_VALUES: Final = ("exception_type", "exception_message", "failed_q")
+_WORKER_CHARACTERS: Final = 255
 # In these states the row is in the error queue. In any other state a new row makes the message unresolved again.
 _WAITING: Final = (FailureStatus.UNRESOLVED, FailureStatus.ARCHIVED)
 _ENDED: Final = (FailureStatus.RESOLVED, FailureStatus.DELETED)
@@ -350,7 +351,8 @@ class FailureRecords:
     def resolve(self, found: Sequence[Acknowledgement], now: datetime) -> tuple[int, list[int]]:
         """Delete acknowledgements and resolve their messages; returns how many, and the rows that are not acknowledgements.
 
-        A message that has a row in the error queue has failed again since, and is not resolved.
+        A message that has a row in the error queue has failed again since, and is not resolved. With an edited copy its original is
+        resolved.
         """
         with self._writing(now):
             messages = FailedMessage.objects.using(self._alias)
@@ -358,9 +360,14 @@ class FailureRecords:
             meant = [each for each in found if each.is_certain or each.id in known]
             removed = set(remove_rows(self._table, [each.row_version for each in meant]))
             ids = {each.id for each in meant if each.row_version in removed}
-            self._locked(Q(pk__in=ids))
-            waiting = messages.filter(pk__in=ids, row_version=None).exclude(status__in=_ENDED)
-            resolved = waiting.update(status=FailureStatus.RESOLVED, status_at=now)
+            resolved = 0
+            # A copy names its original in a header, which is untrusted: a circle of them ends when none is left to resolve.
+            while ids:
+                waiting = [each for each in self._locked(Q(pk__in=ids)) if each.row_version is None and each.status not in _ENDED]
+                resolved += messages.filter(pk__in=[each.pk for each in waiting]).update(
+                    status=FailureStatus.RESOLVED, status_at=now
+                )
+                ids = {each.edit_of for each in waiting if each.edit_of is not None}
         return resolved, [each.row_version for each in found if each not in meant]
 
     def gone(self, row_versions: Iterable[int], now: datetime) -> int:
@@ -488,12 +495,8 @@ class _IndexBatch:
             back.queue, back.row_version = self._queue, row.row_version
             self._back.append(back)
             return
-        values = {name: row.values[name] for name in _ATTEMPT_VALUES}
-        self._attempts.append(
-            FailedAttempt(
-                failure_id=row.id, queue=self._queue, row_version=row.row_version, failed_at=row.failed_at, **values
-            )
-        )  # fmt: skip
+        place = {"queue": self._queue, "row_version": row.row_version}
+        self._attempts.append(FailedAttempt(failure_id=row.id, failed_at=row.failed_at, **place, **row.attempt))
 
     def _fail_again(self, message: FailedMessage, row: FailureRow, *, is_new: bool) -> None:
         """Add the row of a known message: a failure after a retry, or another row of the same failure."""
@@ -509,7 +512,9 @@ class _IndexBatch:
         if message.row_version is None or row.failed_at >= message.failed_at:
             message.row_version, message.failed_at = row.row_version, max(message.failed_at, row.failed_at)
             for name, value in row.values.items():
-                setattr(message, name, value)
+                # A retry of an edited copy does not say any more what it is a copy of.
+                if name != "edit_of" or value is not None:
+                    setattr(message, name, value)
 
 
 def numbers_of(attempts: QuerySet[FailedAttempt]) -> list[int]:
@@ -528,12 +533,16 @@ NO_FAILED_QUEUE: Final = f"the header {names.FAILED_QUEUE} is missing: nothing s
 
 @dataclass(frozen=True, slots=True)
 class FailureRow:
-    """A failed message in an error queue. `values` are the columns of FailedMessage except id, state, position and counts."""
+    """A failed message in an error queue. `values` are the columns of FailedMessage except id, state, position and counts.
+
+    `attempt` are the columns of FailedAttempt except id, position and what an operator did with it.
+    """
 
     row_version: int
     id: uuid.UUID
     failed_at: datetime
     values: Mapping[str, Any]
+    attempt: Mapping[str, Any]
     groups: tuple[Group, ...]
 
 
@@ -592,7 +601,14 @@ def _failure(queue: str, row: PeekedRow, headers: Headers, poison: str, now: dat
     }
     native = str(row.id)
     unique = deterministic_guid(queue, native) if poison else unique_message_id(headers, native_id=native)
-    return FailureRow(row.row_version, unique, failed_at, {name: fitting(name, each) for name, each in values.items()}, groups)
+    values = {name: fitting(name, each) for name, each in values.items()}
+    attempt = {
+        **{name: values[name] for name in _ATTEMPT_VALUES},
+        "worker": (headers.get(names.HOST_DISPLAY_NAME) or headers.get(names.PROCESSING_MACHINE) or "")[:_WORKER_CHARACTERS],
+        "started_at": _time(headers.get(names.HANDLER_START_TIME)),
+        "delayed_at": _time(headers.get(names.DELAYED_RETRIES_TIMESTAMP)),
+    }
+    return FailureRow(row.row_version, unique, failed_at, values, attempt, groups)
 
 
 _GROUP_FIELDS: Final = tuple(each.name for each in FailedMessage._meta.get_fields() if each.name.endswith("_group"))

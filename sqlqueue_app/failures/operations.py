@@ -39,7 +39,7 @@ from sqlqueue_app.failures.operation_kinds import KINDS, OperationKind, Scope, f
 from sqlqueue_app.failures.retrying import RetryTargets, Target
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import SqlQueueError, TransientError, counted
-from sqlqueue_app.models import ActionResult, FailedMessage, FailureStatus, Operation, OperationState
+from sqlqueue_app.models import ActionResult, FailedAttempt, FailedMessage, FailureStatus, Operation, OperationState
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.background import BackgroundJob
 from sqlqueue_app.receiving.instances import managed_alias
@@ -270,6 +270,10 @@ class OperationRunner:
                 done = kind.batch(self._settings, row.scope, row.cursor, self._size, now)
             changed = FailedMessage.objects.using(self.alias).filter(pk__in=done.failures, status_at=now)
             changed.update(operation=row.pk)
+            if row.kind == "retry":
+                sent = changed.filter(status=FailureStatus.RETRY_ISSUED).values("pk")
+                attempts = FailedAttempt.objects.using(self.alias).filter(failure__in=sent, retried_at=None)
+                attempts.update(retried_at=now, operation=row.pk)
             self._add(row, done.outcome, done.cursor)
             return self._ended(row, OperationState.COMPLETED) if done.is_last else row
 

@@ -193,12 +193,12 @@ def unique_message_id(headers: Headers, *, native_id: str) -> uuid.UUID:
     """What ServiceControl calls the message, the same for all its failures.
 
     `native_id` is the id of the row, which stands in for a missing message id. Where a retry has written what is no id, it is made
-    as for a first failure.
+    as for a first failure. An edited copy is a message of its own: it names the original only for the acknowledgement.
     """
-    try:
-        return uuid.UUID(headers.get(names.RETRY_UNIQUE_MESSAGE_ID) or "")
-    except ValueError:
+    retried = guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
+    if retried is None or retried == guid_of(headers.get(names.EDIT_OF)):
         return deterministic_guid(headers.get(names.MESSAGE_ID) or native_id, processing_endpoint(headers))
+    return retried
 
 
 def processing_endpoint(headers: Headers) -> str:

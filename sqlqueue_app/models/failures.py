@@ -105,7 +105,11 @@ class FailedMessage(models.Model):
 
 
 class FailedAttempt(models.Model):
-    """One arrival of a failed message in an error queue. `row_version` is set while its row is there."""
+    """One arrival of a failed message in an error queue. `row_version` is set while its row is there.
+
+    `worker`, `started_at` and `delayed_at` are what its headers said. `retried_at` is when it was sent again, by `operation` or as
+    an edited copy with the message id `copy_id`.
+    """
 
     failure = models.ForeignKey(FailedMessage, on_delete=models.CASCADE, related_name="history")
     queue = models.CharField("error queue", max_length=400)
@@ -114,6 +118,12 @@ class FailedAttempt(models.Model):
     exception_type = models.CharField("exception type", max_length=400, blank=True, default="")
     exception_message = models.TextField("exception message", blank=True, default="")
     failed_q = models.CharField("failed queue", max_length=400, blank=True, default="")
+    worker = models.CharField("worker", max_length=255, blank=True, default="", help_text="the host that handled it")
+    started_at = UtcInstantField("handler started at", null=True, blank=True)
+    delayed_at = UtcInstantField("last delayed retry at", null=True, blank=True)
+    retried_at = UtcInstantField("retried at", null=True, blank=True)
+    operation = models.UUIDField("operation", null=True, blank=True, help_text="the bulk operation that retried it")
+    copy_id = models.CharField("message id of the copy", max_length=64, blank=True, default="")
 
     class Meta:
         verbose_name = "attempt"

@@ -50,7 +50,7 @@ def send(failure: FailedMessage, body: str = '{"order": 2}', headers: dict[str, 
     return edit_and_retry(get_settings(), failure.pk, **{**known, **more})
 
 
-def test_a_copy_with_the_changes_is_sent_and_the_message_is_resolved(shop: QueueDatabase) -> None:
+def test_a_copy_with_the_changes_is_sent(shop: QueueDatabase) -> None:
     failure = failed(shop, more={"Custom": "old", names.RETRY_UNIQUE_MESSAGE_ID: str(uuid.uuid4()), names.CONVERSATION_ID: "c"})
     editable = read(failure)
     assert editable.body == '{"order": 1}'
@@ -71,15 +71,17 @@ def test_a_copy_with_the_changes_is_sent_and_the_message_is_resolved(shop: Queue
         names.ENCLOSED_MESSAGE_TYPES: "Shop.PlaceOrder",
         names.CONTENT_TYPE: "application/json",
         names.EDIT_OF: str(failure.pk),
+        names.RETRY_UNIQUE_MESSAGE_ID: str(failure.pk),
         "Custom": "new",
         "Added": "ä",
     }
     assert count(shop, "error") == 0
-    assert statuses(failure) == ["RESOLVED"]
+    assert statuses(failure) == ["RETRY_ISSUED"]
     failure.refresh_from_db()
     assert failure.row_version is None
     assert uuid.UUID(failure.retry_row_id) == row.id
-    assert FailedAttempt.objects.get().row_version is None
+    attempt = FailedAttempt.objects.get()
+    assert (attempt.row_version, attempt.copy_id, attempt.retried_at) == (None, message_id, failure.status_at)
 
 
 def test_a_message_is_edited_once(shop: QueueDatabase) -> None:
@@ -87,9 +89,9 @@ def test_a_message_is_edited_once(shop: QueueDatabase) -> None:
     headers = read(failure).headers
     send(failure, headers=headers)
 
-    with pytest.raises(EditRefused, match="resolved"):
+    with pytest.raises(EditRefused, match="retry issued"):
         send(failure, headers=headers)
-    with pytest.raises(EditRefused, match="resolved"):
+    with pytest.raises(EditRefused, match="retry issued"):
         read(failure)
     assert count(shop, "Sales") == 1
 

@@ -293,7 +293,7 @@ def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
 
 # --- the size of the house ----------------------------------------------------------------------------------------------------
 
-MOST_FILES = 221
+MOST_FILES = 226
 MOST_LINES = 55_500
 
 

@@ -25,6 +25,7 @@ from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refu
 from sqlqueue_app.dashboard.actions import Action
 from sqlqueue_app.dashboard.failure_actions import FAILURE_ACTIONS, SAMPLE, WriteNote, failure_buttons, found_group
 from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp, stamp_of
+from sqlqueue_app.dashboard.life import life_table
 from sqlqueue_app.dashboard.lists import export, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
@@ -309,15 +310,11 @@ class FailureAdmin(PageAdmin):
             buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,))),
             failure_state=state_of(message),
             status_at=stamp(message.status_at),
-            failed_at=stamp(message.failed_at),
-            first_failed_at=stamp(message.first_failed_at),
-            sent_at=stamp_of(message.sent_at),
             size=size_of(message.size),
-            operation_url=self.url_of(Operation, "operation", message.operation) if message.operation else "",
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
             kept_days=FAILURES_KEPT.days,
-            attempts=[(each, stamp(each.failed_at)) for each in found.attempts],
+            life=life_table(self, found, state_of(message), _reason(message, found.location).word if found.location else ""),
             groups=[(str(CLASSIFIER_WORDS[key]), each, self.url("group", each.pk)) for key, each in found.groups],
             found=found,
             **self._row(request, found),

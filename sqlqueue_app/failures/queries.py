@@ -27,7 +27,7 @@ from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import AddressError, DatabaseError, QueueNotFound
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup
+from sqlqueue_app.models import FailedAttempt, FailedMessage, FailureGroup, FailureStatus, Operation
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, address_book_of
 from sqlqueue_app.tables.connections import database_now, guarded_read, optional_read
@@ -177,10 +177,17 @@ _PYTHON: Final = "Traceback (most recent call last):"
 
 @dataclass(frozen=True, slots=True)
 class FailureDetail:
-    """A failed message. `row` is its row in the error queue or None; `problem` is the error if the row cannot be read."""
+    """A failed message. `row` is its row in the error queue or None; `problem` is the error if the row cannot be read.
+
+    `attempts` are the newest first, `operations` those that retried them by id, `copies` the failures of edited copies by message
+    id. `location` is where a pending retry is.
+    """
 
     message: FailedMessage
     attempts: tuple[FailedAttempt, ...]
+    operations: Mapping[UUID, Operation]
+    copies: Mapping[str, FailedMessage]
+    location: RetryLocation | None
     groups: tuple[tuple[str, FailureGroup], ...]
     queue: KnownQueue | None
     table: QueueTable | None
@@ -189,7 +196,9 @@ class FailureDetail:
 
 
 def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> FailureDetail | None:
-    """The message with this unique id, or None; four statements, and more if its row is gone, which is then written to the index.
+    """The message with this unique id, or None. If its row is gone, that is written to the index.
+
+    Four statements; one more each if it was retried, if it was edited, and two for a pending retry.
 
     The body is cut at 64 KiB and shown as bytes with `as_hex`. Raises errors of the managed database.
     """
@@ -197,7 +206,7 @@ def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> F
     message = FailedMessage.objects.using(alias).filter(pk=unique).first()
     if message is None:
         return None
-    attempts = message.history.order_by("-failed_at", "-pk")[:ATTEMPTS_AT_MOST]
+    attempts = tuple(message.history.order_by("-failed_at", "-pk")[:ATTEMPTS_AT_MOST])
     named = {getattr(message, each.field): key for key, each in CLASSIFIERS.items()}
     groups = FailureGroup.objects.using(alias).filter(pk__in=[each for each in named if each is not None])
     queue = next((each for each in error_queues(settings) if each.name == message.queue), None)
@@ -208,7 +217,12 @@ def read_failure(settings: Settings, unique: UUID, *, as_hex: bool = False) -> F
         FailureRecords(alias, table, message.queue).gone([message.row_version], timezone.now())
         message.refresh_from_db(using=alias)
     ordered = sorted(((named[each.pk], each) for each in groups), key=lambda each: list(CLASSIFIERS).index(each[0]))
-    return FailureDetail(message, tuple(attempts), tuple(ordered), queue, table, row, problem)
+    operations = Operation.objects.using(alias).in_bulk({each.operation for each in attempts if each.operation})
+    edited = [each.copy_id for each in attempts if each.copy_id]
+    copies = {each.message_id: each for each in FailedMessage.objects.using(alias).filter(message_id__in=edited, edit_of=unique)}
+    pending = [message] if message.status == FailureStatus.RETRY_ISSUED else []
+    location = find_retries(settings, pending).get(unique)
+    return FailureDetail(message, attempts, operations, copies, location, tuple(ordered), queue, table, row, problem)
 
 
 def _read_row(table: QueueTable, message: FailedMessage, as_hex: bool) -> tuple[MessageDetail | None, str]:

@@ -257,7 +257,7 @@ def test_an_edit_is_typed_seen_and_sent(shop: QueueDatabase) -> None:
     (row,) = table(shop, "Sales").peek(9)
     assert row.body == b'{"order": "7",\n "b": 2}'
     assert json.loads(row.headers or "")["Custom"] == "new"
-    assert statuses(failure) == ["RESOLVED"]
+    assert statuses(failure) == ["RETRY_ISSUED"]
     action = OperatorAction.objects.get()
     assert (action.action, action.result, action.permission) == ("edit", ActionResult.DONE, "edit_message")
 

@@ -159,7 +159,7 @@ def test_a_message_whose_row_is_gone_is_shown_all_the_same(filled: QueueDatabase
     shown = page(f"{ONE}/")
 
     assert "Gone from the error queue" in shown.text()
-    assert "does not lie in the error queue any more" in shown.text()
+    assert "is not in the error queue any more" in shown.text()
     assert "m-1" in page("gone/").text()
 
 

@@ -1,0 +1,97 @@
+"""A failed message's life: a table of when it was sent, each failure and what was done about it, and where it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import urlencode
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from sqlqueue_app.dashboard.formats import Grade, State
+from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, table, with_notes
+from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.failures.queries import FailureDetail
+from sqlqueue_app.messages import headers as names
+from sqlqueue_app.models import FailedAttempt, FailureStatus, Operation, Search
+
+
+@dataclass(frozen=True, slots=True)
+class LifeStep:
+    """Something that happened to a message: when, what, where, for how long, and more about it."""
+
+    at: datetime | None
+    state: State
+    place: object = ""
+    took: timedelta | None = None
+    details: object = ""
+
+
+def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: str) -> HtmlTable:
+    """The steps, the newest first. `state` is the message's own, `location` where a pending retry is, in words."""
+    columns: list[TableColumn[LifeStep]] = [
+        TableColumn(_("When"), lambda each: each.at),
+        TableColumn(_("What"), lambda each: each.state),
+        TableColumn(_("Where"), lambda each: each.place),
+        TableColumn(_("Duration"), lambda each: each.took),
+        TableColumn(_("Details"), lambda each: each.details, WIDE),
+    ]
+    steps = [_now(pages, found, state, location)]
+    for attempt in found.attempts:
+        if attempt.retried_at is not None:
+            steps.append(_retry(pages, found, attempt))
+        steps += _failure(attempt)
+    headers = (found.row.headers if found.row else None) or {}
+    if found.message.sent_at is not None:
+        steps.append(LifeStep(found.message.sent_at, State(Grade.INFO, _("Sent")), headers.get(names.ORIGINATING_ENDPOINT)))
+    return table(_("What happened to the message, the newest first."), columns, steps)
+
+
+def _now(pages: PageAdmin, found: FailureDetail, state: State, location: str) -> LifeStep:
+    message = found.message
+    if message.row_version is not None:
+        return LifeStep(message.status_at, State(state.level, _("In the error queue")), message.queue, None, state.word)
+    newest = next((each.copy_id for each in found.attempts if each.copy_id), "")
+    details: object = location
+    if message.status == FailureStatus.RESOLVED:
+        details = _search(pages, newest or message.message_id, _("Search for the handled message"))
+    elif message.status == FailureStatus.RETRY_ISSUED and newest in found.copies:
+        details = _("Its edited copy has failed. This message is resolved when the copy is handled.")
+    return LifeStep(message.status_at, state, message.retried_to, None, details)
+
+
+def _search(pages: PageAdmin, message_id: str, text: str) -> SafeString:
+    return link_html(f"{pages.url_of(Search)}?{urlencode({'q': message_id})}", text)
+
+
+def _retry(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> LifeStep:
+    if attempt.copy_id:
+        copy = found.copies.get(attempt.copy_id)
+        link = (
+            link_html(pages.url("message", copy.pk), attempt.copy_id) if copy else _search(pages, attempt.copy_id, attempt.copy_id)
+        )
+        return LifeStep(
+            attempt.retried_at, State(Grade.INFO, _("Edited and retried")), details=format_html(_("As message {}"), link)
+        )
+    operation = found.operations.get(attempt.operation) if attempt.operation else None
+    details = _operation(pages, operation) if operation else ""
+    return LifeStep(attempt.retried_at, State(Grade.INFO, _("Retried")), details=details)
+
+
+def _operation(pages: PageAdmin, operation: Operation) -> SafeString:
+    by = _("Requested by %(user)s") % {"user": operation.user_name or "–"}
+    return format_html("{}. {}", by, link_html(pages.url_of(Operation, "operation", operation.pk), _("Results")))
+
+
+def _failure(attempt: FailedAttempt) -> Iterator[LifeStep]:
+    took = attempt.failed_at - attempt.started_at if attempt.started_at else None
+    exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
+    place = with_notes(attempt.failed_q, attempt.worker)
+    yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), place, took, exception)
+    if attempt.delayed_at is not None:
+        yield LifeStep(
+            attempt.delayed_at, State(Grade.INFO, _("Delayed retry")), attempt.failed_q, None, _("the last one before it failed")
+        )

@@ -60,6 +60,7 @@ from sqlqueue_app.models import (
     Schedule,
     Search,
     Subscription,
+    TaskResult,
 )
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
@@ -340,6 +341,7 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
             (gettext_lazy("Delayed"), DelayedMessage, "changelist"),
             (gettext_lazy("Schedules"), Schedule, "changelist"),
             (gettext_lazy("Subscriptions"), Subscription, "changelist"),
+            (gettext_lazy("Tasks"), TaskResult, "changelist"),
         ),
     ),
     (

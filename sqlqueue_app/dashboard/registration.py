@@ -27,6 +27,7 @@ from sqlqueue_app.dashboard.redirects import RedirectAdmin
 from sqlqueue_app.dashboard.schedules import ScheduleAdmin
 from sqlqueue_app.dashboard.search import SearchAdmin
 from sqlqueue_app.dashboard.subscriptions import SubscriptionAdmin
+from sqlqueue_app.dashboard.tasks import TaskAdmin
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import (
     Analytics,
@@ -48,6 +49,7 @@ from sqlqueue_app.models import (
     Schedule,
     Search,
     Subscription,
+    TaskResult,
 )
 from sqlqueue_app.models.queues import QueueMessage, queue_models
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
@@ -65,6 +67,7 @@ ADMINS: Final = (
     (DelayedMessage, DelayedAdmin),
     (Subscription, SubscriptionAdmin),
     (Schedule, ScheduleAdmin),
+    (TaskResult, TaskAdmin),
     (Redirect, RedirectAdmin),
     (CheckResult, CheckAdmin),
     (Event, EventAdmin),

@@ -319,9 +319,12 @@ class TaskResult(models.Model):
     return_value = JsonTextField("return value", null=True, blank=True)
 
     class Meta:
-        verbose_name = "result of a task"
-        verbose_name_plural = "results of tasks"
-        indexes: ClassVar = [models.Index(fields=["backend", "finished_at"], name="sqlqueue_task_finished")]
+        verbose_name = _("task")
+        verbose_name_plural = _("tasks")
+        indexes: ClassVar = [
+            models.Index(fields=["backend", "finished_at"], name="sqlqueue_task_finished"),
+            models.Index(fields=["enqueued_at", "id"], name="sqlqueue_task_newest"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.task} ({self.id})"

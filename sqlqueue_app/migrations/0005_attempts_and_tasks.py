@@ -1,4 +1,4 @@
-"""What is known of a failed attempt: its worker and times, and when and how it was sent again."""
+"""What is known of a failed attempt: its worker and times, and when and how it was sent again. An index for the list of tasks."""
 
 from __future__ import annotations
 
@@ -26,4 +26,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "failedattempt", "copy_id", models.CharField("message id of the copy", max_length=64, blank=True, default="")
         ),
+        migrations.AlterModelOptions("taskresult", options={"verbose_name": "task", "verbose_name_plural": "tasks"}),
+        migrations.AddIndex("taskresult", models.Index(fields=["enqueued_at", "id"], name="sqlqueue_task_newest")),
     ]

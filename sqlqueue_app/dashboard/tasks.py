@@ -1,0 +1,103 @@
+"""The pages of Django tasks: a list of results, newest first, and one task with its attempts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar, Final
+
+from django import forms
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.formats import Grade, State
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
+from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.models import TaskResult
+from sqlqueue_app.receiving.instances import managed_alias
+
+# By the values of Django's TaskResultStatus.
+TASK_STATES: Final = {
+    "READY": (Grade.INFO, gettext_lazy("Waiting")),
+    "RUNNING": (Grade.INFO, gettext_lazy("Running")),
+    "FAILED": (Grade.ERROR, gettext_lazy("Failed")),
+    "SUCCESSFUL": (Grade.OK, gettext_lazy("Successful")),
+}
+
+
+def task_state(task: TaskResult) -> State:
+    """The status of a task, or after a failed attempt that it is tried again."""
+    if task.status == "READY" and task.errors:
+        return State(Grade.WARNING, _("Waiting for its next attempt"))
+    level, word = TASK_STATES.get(task.status, (Grade.INFO, task.status))
+    return State(level, str(word))
+
+
+class TaskFilter(DaysFilter):
+    """The filter of the list of tasks; the days are those on which they were enqueued."""
+
+    instant = "enqueued_at"
+    lookups: ClassVar = {"task": "task__icontains"}
+    field_order = ("status", "task", "queue_name", "since", "until")
+
+    status = forms.ChoiceField(
+        label=gettext_lazy("State"), choices=choices((key, word) for key, (_grade, word) in TASK_STATES.items())
+    )
+    task = forms.CharField(label=gettext_lazy("Task"), max_length=200)
+    queue_name = forms.CharField(label=gettext_lazy("Queue"), max_length=200)
+
+
+class TaskAdmin(ListAdmin[TaskResult]):
+    """The pages of tasks. They need the permission `sqlqueue_app.view_queue`, arguments and results also `view_body`."""
+
+    caption = gettext_lazy("Tasks, newest first")
+    nothing = gettext_lazy("No matching tasks. Tasks are listed from when they are enqueued until their results are deleted.")
+    instant = "enqueued_at"
+    filter_form = TaskFilter
+    file_name = "tasks"
+    file_columns = ("id", "backend", "task", "queue", "status", "enqueued_at", "started_at", "finished_at")
+    file_fields = ("id", "backend", "task", "queue_name", "status", "enqueued_at", "started_at", "finished_at")
+
+    def pages(self) -> list[URLPattern]:
+        """The list, and one task."""
+        return [*super().pages(), self.readonly_view("<str:task_id>/", self.task_view, "task")]
+
+    def columns(self, request: HttpRequest) -> list[TableColumn[TaskResult]]:
+        return [
+            TableColumn(_("Task"), lambda each: with_notes(link_html(self.url("task", each.pk), each.task), each.pk), WIDE),
+            TableColumn(_("State"), task_state),
+            TableColumn(_("Queue"), lambda each: each.queue_name),
+            TableColumn(_("Enqueued"), lambda each: each.enqueued_at),
+            TableColumn(_("Due"), lambda each: each.run_after),
+            TableColumn(_("Attempts"), lambda each: len(each.worker_ids), NUMBER),
+            TableColumn(_("Duration"), _duration),
+            TableColumn(_("Exception"), lambda each: each.errors[-1]["exception_class_path"] if each.errors else None),
+        ]
+
+    def task_view(self, request: HttpRequest, task_id: str) -> HttpResponse:
+        """One task: its times, attempts, arguments and result. Http404 if its result is not stored any more."""
+        task = TaskResult.objects.using(managed_alias()).filter(pk=task_id[:64]).first()
+        if task is None:
+            raise Http404(_("There is no such task: its result was deleted, or it never was enqueued here."))
+        shown = may(request, Permission.VIEW_BODY)
+        values = ((_("Arguments"), task.args), (_("Keyword arguments"), task.kwargs), (_("Return value"), task.return_value))
+        return self.page(
+            request,
+            "task",
+            title=task.task,
+            crumbs=(Crumb(task.task),),
+            task=task,
+            state=task_state(task),
+            took=_duration(task),
+            values=[(label, json.dumps(value, indent=2, ensure_ascii=False)) for label, value in values] if shown else [],
+            refused="" if shown else refusal_text(Permission.VIEW_BODY),
+            search_text=task.pk,
+            live_seconds=None if task.finished_at else self.live_seconds,
+        )
+
+
+def _duration(task: TaskResult) -> Any:
+    """From the start of its last attempt to its end."""
+    return task.finished_at - task.last_attempted_at if task.finished_at and task.last_attempted_at else None

@@ -1,0 +1,75 @@
+"""The pages of tasks: what was enqueued, what became of it, and one task with its attempts."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sqlqueue_app.models import TaskResult
+from tests.support.databases import QueueDatabase
+from tests.support.filling import install
+from tests.support.pages import Markup, client_of
+
+TASKS = "/admin/sqlqueue_app/taskresult/"
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+ERROR = {"exception_class_path": "shop.OutOfStock", "traceback": "Traceback (most recent call last):\n  no tea\n"}
+
+
+def task(name: str, *, minutes: int = 0, status: str = "SUCCESSFUL", **more: Any) -> TaskResult:
+    at = NOW + timedelta(minutes=minutes)
+    ended = {"started_at": at, "last_attempted_at": at, "finished_at": at + timedelta(seconds=2)} if status != "READY" else {}
+    known: dict[str, Any] = {"args": ["order 42"], "kwargs": {}, "errors": [], "worker_ids": ["mill:7"], **ended, **more}
+    return TaskResult.objects.create(
+        id=str(uuid.uuid4()), backend="default", queue_name="Sales", task=name, status=status, enqueued_at=at, **known
+    )
+
+
+@pytest.fixture
+def tasks(queue_database: QueueDatabase) -> dict[str, TaskResult]:
+    install(queue_database)
+    return {
+        "billed": task("shop.tasks.bill"),
+        "failed": task("shop.tasks.bill", minutes=1, status="FAILED", errors=[ERROR]),
+        "again": task("shop.tasks.remind", minutes=2, status="READY", errors=[ERROR], run_after=NOW + timedelta(days=1)),
+    }
+
+
+def listed(query: str = "") -> list[str]:
+    """The ids of the tasks on the page, in its order."""
+    links = Markup(client_of("viewer").get(TASKS + query).content.decode()).links
+    return [link.removeprefix(TASKS).rstrip("/") for link in links if link.startswith(TASKS) and len(link) > len(TASKS) + 30]
+
+
+def test_tasks_are_listed_newest_first_and_filtered(tasks: dict[str, TaskResult]) -> None:
+    assert listed() == [tasks[name].pk for name in ("again", "failed", "billed")]
+    assert listed("?status=FAILED") == [tasks["failed"].pk]
+    assert listed("?task=BILL&status=SUCCESSFUL") == [tasks["billed"].pk]
+    assert listed("?since=2026-05-02") == []
+    text = Markup(client_of("viewer").get(TASKS).content.decode()).text()
+    for word in ("Waiting for its next attempt", "Failed", "Successful", "shop.OutOfStock", "2 s"):
+        assert word in text
+
+
+def test_the_page_of_a_task_shows_its_attempts(tasks: dict[str, TaskResult]) -> None:
+    text = Markup(client_of("viewer").get(f"{TASKS}{tasks['failed'].pk}/").content.decode()).text()
+    assert "Failure 1: shop.OutOfStock" in text
+    assert "no tea" in text
+    assert "mill:7" in text
+
+
+def test_arguments_and_results_need_the_permission_to_see_bodies(tasks: dict[str, TaskResult]) -> None:
+    page = f"{TASKS}{tasks['billed'].pk}/"
+    assert "order 42" not in client_of("viewer").get(page).content.decode()
+    assert "order 42" in client_of("writer").get(page).content.decode()
+    exported = json.loads(b"".join(client_of("admin").get(f"{TASKS}?format=json")))
+    assert [each["task"] for each in exported] == ["shop.tasks.remind", "shop.tasks.bill", "shop.tasks.bill"]
+    assert "order 42" not in json.dumps(exported)
+
+
+def test_a_task_that_there_is_not(queue_database: QueueDatabase) -> None:
+    install(queue_database)
+    assert client_of("viewer").get(f"{TASKS}{uuid.uuid4()}/").status_code == 404

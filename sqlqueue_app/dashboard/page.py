@@ -45,6 +45,7 @@ from sqlqueue_app.models import (
     Conversation,
     Dashboard,
     DelayedMessage,
+    DistributedTransaction,
     Endpoint,
     Event,
     FailedMessage,
@@ -358,6 +359,7 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
         (
             (gettext_lazy("Notifications"), NotificationRule, "changelist"),
             (gettext_lazy("Checks"), CheckResult, "changelist"),
+            (gettext_lazy("In-doubt transactions"), DistributedTransaction, "changelist"),
             (gettext_lazy("Operations"), Operation, "changelist"),
             (gettext_lazy("Events"), Event, "changelist"),
             (gettext_lazy("Audit log"), OperatorAction, "changelist"),

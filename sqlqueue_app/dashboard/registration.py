@@ -17,6 +17,7 @@ from sqlqueue_app.dashboard.delayed import DelayedAdmin
 from sqlqueue_app.dashboard.endpoints import EndpointAdmin, InstanceAdmin
 from sqlqueue_app.dashboard.failures import FailureAdmin
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
+from sqlqueue_app.dashboard.in_doubt import InDoubtAdmin
 from sqlqueue_app.dashboard.lake import LakeSearchAdmin, PipelineAdmin
 from sqlqueue_app.dashboard.notifications import NotificationAdmin
 from sqlqueue_app.dashboard.operations import OperationAdmin
@@ -35,6 +36,7 @@ from sqlqueue_app.models import (
     Conversation,
     Dashboard,
     DelayedMessage,
+    DistributedTransaction,
     Endpoint,
     Event,
     FailedMessage,
@@ -70,6 +72,7 @@ ADMINS: Final = (
     (TaskResult, TaskAdmin),
     (Redirect, RedirectAdmin),
     (CheckResult, CheckAdmin),
+    (DistributedTransaction, InDoubtAdmin),
     (Event, EventAdmin),
     (NotificationRule, NotificationAdmin),
     (Operation, OperationAdmin),

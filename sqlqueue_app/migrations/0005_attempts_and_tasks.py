@@ -27,5 +27,13 @@ class Migration(migrations.Migration):
             "failedattempt", "copy_id", models.CharField("message id of the copy", max_length=64, blank=True, default="")
         ),
         migrations.AlterModelOptions("taskresult", options={"verbose_name": "task", "verbose_name_plural": "tasks"}),
+        migrations.AlterModelOptions(
+            "distributedtransaction",
+            options={
+                "verbose_name": "in-doubt transaction",
+                "verbose_name_plural": "in-doubt transactions",
+                "default_permissions": (),
+            },
+        ),
         migrations.AddIndex("taskresult", models.Index(fields=["enqueued_at", "id"], name="sqlqueue_task_newest")),
     ]

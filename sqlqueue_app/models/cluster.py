@@ -268,8 +268,8 @@ class DistributedTransaction(models.Model):
     decided_at = UtcInstantField("decided at", help_text="by the clock of the database, before its commit")
 
     class Meta:
-        verbose_name = "distributed transaction"
-        verbose_name_plural = "distributed transactions"
+        verbose_name = _("in-doubt transaction")
+        verbose_name_plural = _("in-doubt transactions")
         default_permissions = ()
 
     def __str__(self) -> str:

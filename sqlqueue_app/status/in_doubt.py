@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -43,6 +45,21 @@ class Resolved:
     committed: int = 0
     rolled_back: int = 0
     open: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTransaction:
+    """A transaction with branches that have not ended.
+
+    `queue` is set if it is in the log, which means that its branches are committed. Otherwise its message is being handled, or its
+    branches will be rolled back. `prepared` are those in the databases that answer, `unavailable` the databases of others.
+    """
+
+    id: uuid.UUID
+    since: datetime
+    queue: str
+    prepared: tuple[PreparedBranch, ...]
+    unavailable: tuple[str, ...] = ()
 
 
 class InDoubt:
@@ -95,6 +112,30 @@ class InDoubt:
         if not self._can_have_branches or not self._log.has_coordinator():
             return []
         return [branch for branches in self._prepared_by_alias().values() for branch in branches]
+
+    def pending(self) -> list[PendingTransaction]:
+        """The transactions whose branches have not ended, the oldest first; those of messages at work among them. Takes no locks.
+
+        Databases that are away are waited for as `CONNECT_SECONDS` says. DatabaseError if that of the queues cannot be asked.
+        """
+        if not self._can_have_branches or not self._log.has_coordinator():
+            return []
+        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at")[:_LOOKED_AT]
+        recorded = {row.id: row for row in rows}
+        prepared = self._prepared_by_alias({alias for row in recorded.values() for alias in row.branches})
+        found: dict[uuid.UUID, PendingTransaction] = {}
+        by_transaction: defaultdict[uuid.UUID, list[PreparedBranch]] = defaultdict(list)
+        for branch in (each for branches in prepared.values() for each in branches):
+            by_transaction[branch.id.transaction].append(branch)
+        for unique, branches in by_transaction.items():
+            since = min(each.prepared_at for each in branches)
+            queue = recorded[unique].queue if unique in recorded else ""
+            found[unique] = PendingTransaction(unique, since, queue, tuple(branches))
+        for unique, row in recorded.items():
+            if unavailable := tuple(alias for alias in row.branches if alias not in prepared):
+                known = found.get(unique, PendingTransaction(unique, row.decided_at, row.queue, ()))
+                found[unique] = replace(known, unavailable=unavailable)
+        return sorted(found.values(), key=lambda each: each.since)
 
     def _prepared_by_alias(self, known: Collection[str] = ()) -> dict[str, list[PreparedBranch]]:
         if not self._can_have_branches:

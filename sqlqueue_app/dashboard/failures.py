@@ -50,7 +50,7 @@ from sqlqueue_app.failures.queries import (
 )
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, Queue
+from sqlqueue_app.models import Endpoint, FailedMessage, FailureStatus, Operation, Queue
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
@@ -313,6 +313,7 @@ class FailureAdmin(PageAdmin):
             size=size_of(message.size),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
+            endpoint_url=self.url_of(Endpoint, "endpoint", path_of(message.endpoint)) if message.endpoint else "",
             kept_days=FAILURES_KEPT.days,
             life=life_table(self, found, state_of(message), _reason(message, found.location).word if found.location else ""),
             groups=[(str(CLASSIFIER_WORDS[key]), each, self.url("group", each.pk)) for key, each in found.groups],

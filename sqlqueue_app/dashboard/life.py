@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from urllib.parse import urlencode
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from sqlqueue_app.dashboard.formats import Grade, State
+from sqlqueue_app.dashboard.formats import Grade, State, precise_duration
 from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, table, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.queries import FailureDetail
@@ -26,7 +26,7 @@ class LifeStep:
     at: datetime | None
     state: State
     place: object = ""
-    took: timedelta | None = None
+    took: str = ""
     details: object = ""
 
 
@@ -53,14 +53,14 @@ def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: s
 def _now(pages: PageAdmin, found: FailureDetail, state: State, location: str) -> LifeStep:
     message = found.message
     if message.row_version is not None:
-        return LifeStep(message.status_at, State(state.level, _("In the error queue")), message.queue, None, state.word)
+        return LifeStep(message.status_at, State(state.level, _("In the error queue")), message.queue, details=state.word)
     newest = next((each.copy_id for each in found.attempts if each.copy_id), "")
     details: object = location
     if message.status == FailureStatus.RESOLVED:
         details = _search(pages, newest or message.message_id, _("Search for the handled message"))
     elif message.status == FailureStatus.RETRY_ISSUED and newest in found.copies:
         details = _("Its edited copy has failed. This message is resolved when the copy is handled.")
-    return LifeStep(message.status_at, state, message.retried_to, None, details)
+    return LifeStep(message.status_at, state, message.retried_to, details=details)
 
 
 def _search(pages: PageAdmin, message_id: str, text: str) -> SafeString:
@@ -87,11 +87,11 @@ def _operation(pages: PageAdmin, operation: Operation) -> SafeString:
 
 
 def _failure(attempt: FailedAttempt) -> Iterator[LifeStep]:
-    took = attempt.failed_at - attempt.started_at if attempt.started_at else None
+    took = precise_duration(attempt.failed_at - attempt.started_at) if attempt.started_at else ""
     exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
     place = with_notes(attempt.failed_q, attempt.worker)
     yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), place, took, exception)
     if attempt.delayed_at is not None:
         yield LifeStep(
-            attempt.delayed_at, State(Grade.INFO, _("Delayed retry")), attempt.failed_q, None, _("the last one before it failed")
+            attempt.delayed_at, State(Grade.INFO, _("Delayed retry")), attempt.failed_q, details=_("the last one before it failed")
         )

@@ -62,7 +62,7 @@ def test_each_failure_and_each_retry_is_a_step(queue_database: QueueDatabase) ->
     here, failure, _delayed, sent = steps(found.pk)
     assert "error" in here[2]
     assert "mill-7" in failure[2]
-    assert failure[3] == "3 s"
+    assert failure[3] == "3.0 s"
     assert "shop.OutOfStock" in failure[4]
     assert sent[2] == "Web"
 

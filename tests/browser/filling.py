@@ -29,6 +29,7 @@ from tests.support.databases import QueueDatabase
 from tests.support.delayed_rows import put
 from tests.support.error_rows import failed
 from tests.support.filling import install, instance, message, row, subscribe, table
+from tests.support.task_results import ERROR, task
 
 ONE, PENDING = deterministic_guid("m-1", "Sales"), deterministic_guid("m-2", "Sales")
 GROUP = deterministic_guid("Message Type", "Shop.PlaceOrder")
@@ -74,6 +75,7 @@ def fill(database: QueueDatabase) -> None:
     subscribe(database, "Sales", "Sales.OrderPlaced")
     set_minimum("Sales", 3, actor=Actor("anna"))
     subscribe(database, "An.Endpoint.With.A.Long.Name.That.Is.Gone", "Sales.OrderPlaced", "Nowhere.With.A.Long.Name@here")
+    task("shop.tasks.bill", id=str(ONE), status="FAILED", errors=[ERROR], kwargs={"note": "x" * 300})
     report_event(EventKind.QUEUE_PURGED, "Sales", {"count": 7})
     put(database, timedelta(hours=1), **{"NServiceBus.IsSagaTimeoutMessage": "True"})
     put(database, -timedelta(hours=1), to="A.Queue.That.Does.Not.Exist.And.Has.A.Very.Long.Name@nowhere")

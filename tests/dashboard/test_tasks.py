@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
@@ -13,19 +12,9 @@ from sqlqueue_app.models import TaskResult
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
 from tests.support.pages import Markup, client_of
+from tests.support.task_results import ENQUEUED_AT, ERROR, task
 
 TASKS = "/admin/sqlqueue_app/taskresult/"
-NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-ERROR = {"exception_class_path": "shop.OutOfStock", "traceback": "Traceback (most recent call last):\n  no tea\n"}
-
-
-def task(name: str, *, minutes: int = 0, status: str = "SUCCESSFUL", **more: Any) -> TaskResult:
-    at = NOW + timedelta(minutes=minutes)
-    ended = {"started_at": at, "last_attempted_at": at, "finished_at": at + timedelta(seconds=2)} if status != "READY" else {}
-    known: dict[str, Any] = {"args": ["order 42"], "kwargs": {}, "errors": [], "worker_ids": ["mill:7"], **ended, **more}
-    return TaskResult.objects.create(
-        id=str(uuid.uuid4()), backend="default", queue_name="Sales", task=name, status=status, enqueued_at=at, **known
-    )
 
 
 @pytest.fixture
@@ -34,7 +23,7 @@ def tasks(queue_database: QueueDatabase) -> dict[str, TaskResult]:
     return {
         "billed": task("shop.tasks.bill"),
         "failed": task("shop.tasks.bill", minutes=1, status="FAILED", errors=[ERROR]),
-        "again": task("shop.tasks.remind", minutes=2, status="READY", errors=[ERROR], run_after=NOW + timedelta(days=1)),
+        "again": task("shop.tasks.remind", minutes=2, status="READY", errors=[ERROR], run_after=ENQUEUED_AT + timedelta(days=1)),
     }
 
 

@@ -155,12 +155,12 @@ class PageAdmin(ReadOnlyAdmin):
     def page(
         self, request: HttpRequest, template: str, *, title: str = "", crumbs: tuple[Crumb, ...] = (), **context: Any
     ) -> HttpResponse:
-        """A page, by default with the title of the model's first page, whose crumb `crumbs` follow."""
+        """A page below the model's first page. The text of the last crumb is the title, unless another is given."""
         query = request.GET.copy()
         query.pop("format", None)
         shared = {"opts": self.opts, "may_export": may(request, Permission.EXPORT), "export_query": query.urlencode()}
         crumbs = self.crumbs(*crumbs)
-        return page(self.admin_site, request, template, title=title or crumbs[0].text, crumbs=crumbs, **{**shared, **context})
+        return page(self.admin_site, request, template, title=title or crumbs[-1].text, crumbs=crumbs, **{**shared, **context})
 
     def problem(
         self,
@@ -179,7 +179,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
-        name = capfirst(str(self.opts.verbose_name_plural))
+        name = label_of_page(self.opts.model) or capfirst(str(self.opts.verbose_name_plural))
         return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
@@ -362,6 +362,12 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
         ),
     ),
 )
+
+
+def label_of_page(model: type[Model], page: str = "changelist") -> str:
+    """The name of a page in the navigation, which is its title; empty for other pages."""
+    found = (str(label) for _group, pages in NAVIGATION for label, *named in pages if named == [model, page])
+    return next(found, "")
 
 
 @dataclass(frozen=True, slots=True)

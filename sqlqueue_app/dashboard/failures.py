@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
@@ -19,7 +20,7 @@ from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -83,47 +84,33 @@ QUEUES_OF_A_PAGE: Final = 2
 OPERATIONS_SHOWN: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A list of messages with certain statuses. `is_poison`: only messages with unreadable headers."""
-
-    title: object
-    text: object
-    statuses: tuple[FailureStatus, ...]
-    is_fixed: bool = True
-    is_poison: bool = False
-
-
-LISTINGS: Final[dict[str, Listing]] = {
-    "messages": Listing(
+# Of each list the title, what it contains, and the statuses of its messages, which a search in the first one may change.
+LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
+    "messages": (
         gettext_lazy("Failed messages"),
         gettext_lazy("Messages in an error queue that wait to be retried, archived or deleted."),
         (FailureStatus.UNRESOLVED,),
-        is_fixed=False,
     ),
-    "pending": Listing(
+    "pending": (
         gettext_lazy("Pending retries"),
         gettext_lazy("Messages that were sent for retry. Their endpoint has not acknowledged that it has handled them."),
         (FailureStatus.RETRY_ISSUED,),
     ),
-    "archived": Listing(
+    "archived": (
         gettext_lazy("Archived"),
         gettext_lazy("Archived messages. They are still in their error queue, and can be unarchived."),
         (FailureStatus.ARCHIVED,),
     ),
-    "resolved": Listing(
-        gettext_lazy("Resolved"), gettext_lazy("Messages that were handled after a retry."), (FailureStatus.RESOLVED,)
-    ),
-    "gone": Listing(
+    "resolved": (gettext_lazy("Resolved"), gettext_lazy("Messages that were handled after a retry."), (FailureStatus.RESOLVED,)),
+    "gone": (
         gettext_lazy("Removed"),
         gettext_lazy("Messages that were deleted here, or taken out of their error queue by other means."),
         (FailureStatus.DELETED, FailureStatus.GONE),
     ),
-    "unreadable": Listing(
+    "unreadable": (
         gettext_lazy("Unreadable"),
         gettext_lazy("Rows of an error queue that do not tell what failed, or where. They cannot be retried."),
         (FailureStatus.UNRESOLVED,),
-        is_poison=True,
     ),
 }
 
@@ -138,7 +125,7 @@ class FailureAdmin(PageAdmin):
         """Groups, lists, pending retries, one group, one message."""
         return [
             self.readonly_view("", self.changelist_view),
-            *(self.readonly_view(f"{name}/", self._view_of(name), name) for name in LISTINGS),
+            *(self.readonly_view(f"{name}/", partial(self.list_view, name=name), name) for name in LISTINGS),
             self.readonly_view("group/<uuid:unique>/", self.group_view, "group"),
             self.readonly_view("<uuid:unique>/", self.message_view, "message"),
         ]
@@ -241,17 +228,13 @@ class FailureAdmin(PageAdmin):
         found = Operation.objects.using(alias).filter(pk__in=changed).order_by("-requested_at", "-pk")[:OPERATIONS_SHOWN]
         return [(each, self.url_of(Operation, "operation", each.pk)) for each in found]
 
-    def _view_of(self, name: str) -> Any:
-        listing = LISTINGS[name]
-
-        def view(request: HttpRequest) -> HttpResponseBase:
-            now = timezone.now()
-            state = self._catch_up(now)
-            list_request = ListRequest.read(request.GET, now, *listing.statuses, fixed=listing.is_fixed)
-            crumbs = (Crumb(str(listing.title)),)
-            return self._list(request, list_request, state, name=name, text=listing.text, crumbs=crumbs, poison=listing.is_poison)
-
-        return view
+    def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One of LISTINGS."""
+        title, text, statuses = LISTINGS[name]
+        now = timezone.now()
+        state = self._catch_up(now)
+        list_request = ListRequest.read(request.GET, now, *statuses, fixed=name != "messages")
+        return self._list(request, list_request, state, name=name, text=text, crumbs=(Crumb(str(title)),))
 
     def _list(
         self,
@@ -260,14 +243,13 @@ class FailureAdmin(PageAdmin):
         state: IndexState,
         *,
         name: str = "",
-        poison: bool = False,
         counted: tuple[int, bool] | None = None,
         **context: Any,
     ) -> HttpResponseBase:
         """A page of messages with the query bar, or all of them as a file."""
         selection = list_request.selection
         messages: QuerySet[FailedMessage] = selection.queryset()
-        if poison:
+        if name == "unreadable":
             messages = messages.exclude(poison="")
         if wanted_format(request):
             file_name = "pending retries" if name == "pending" else f"failed {name or 'messages'}"
@@ -290,7 +272,7 @@ class FailureAdmin(PageAdmin):
             bar_url=self.url(name or "messages"),
             table=self._messages(request, name, found.messages, f"{request.path}?{here}", is_selected if actions else None),
             **_counted(counted or count_failures(messages), selection),
-            buttons=[] if poison else actions,
+            buttons=[] if name == "unreadable" else actions,
             chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
             is_selected=is_selected,
             here=here,
@@ -390,7 +372,7 @@ class FailureAdmin(PageAdmin):
     def _page(self, request: HttpRequest, template: str, name: str, state: IndexState, **context: Any) -> HttpResponse:
         lists = [
             Tab(_("Groups"), self.url(), template == "failed_groups"),
-            *(Tab(str(each.title), self.url(key), key == name) for key, each in LISTINGS.items()),
+            *(Tab(str(title), self.url(key), key == name) for key, (title, _text, _statuses) in LISTINGS.items()),
         ]
         owner = get_settings().error_queue_owner
         # The page of one message does not refresh, nor one whose messages are selected: the selection would grow.
@@ -412,13 +394,10 @@ CLASSIFIER_WORDS: Mapping[str, object] = {
     "instance": gettext_lazy("Instance"),
     "endpoint": gettext_lazy("Endpoint"),
 }
-STATUS_WORDS: Mapping[int, tuple[Grade, object]] = {
-    FailureStatus.UNRESOLVED: (Grade.ERROR, gettext_lazy("Unresolved")),
-    FailureStatus.RESOLVED: (Grade.OK, gettext_lazy("Resolved")),
-    FailureStatus.RETRY_ISSUED: (Grade.INFO, gettext_lazy("Retry issued")),
-    FailureStatus.ARCHIVED: (Grade.INFO, gettext_lazy("Archived")),
-    FailureStatus.DELETED: (Grade.INFO, gettext_lazy("Deleted")),
-    FailureStatus.GONE: (Grade.WARNING, gettext_lazy("Gone from the error queue")),
+_STATUSES: Final[Mapping[int, Grade]] = {
+    FailureStatus.UNRESOLVED: Grade.ERROR,
+    FailureStatus.RESOLVED: Grade.OK,
+    FailureStatus.GONE: Grade.WARNING,
 }
 _LONGEST_BAR = 20
 
@@ -443,8 +422,7 @@ def state_of(message: FailedMessage) -> State:
         return State(Grade.ERROR, _("Unreadable"))
     if message.attempts > 1 and message.status == FailureStatus.UNRESOLVED:
         return State(Grade.ERROR, _("Failed again"))
-    level, word = STATUS_WORDS[message.status]
-    return State(level, str(word))
+    return State(_STATUSES.get(message.status, Grade.INFO), capfirst(message.get_status_display()))
 
 
 _REASONS: Final[Mapping[Whereabouts, tuple[Grade, object]]] = {

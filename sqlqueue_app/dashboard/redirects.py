@@ -57,19 +57,13 @@ class TargetForm(forms.Form):
     to = forms.CharField(label=gettext_lazy("Queue that retries go to"), widget=forms.TextInput(PLAIN_INPUT))
 
 
-class RedirectForm(TargetForm):
-    """Both queues of a redirect."""
-
-    field_order = ("from", "to")
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["from"] = forms.CharField(
-            label=_("Queue in which messages failed"),
-            help_text=_("Its address, as messages have it in NServiceBus.FailedQ."),
-            widget=forms.TextInput(PLAIN_INPUT),
-        )
-        self.order_fields(self.field_order)
+_FROM = forms.CharField(
+    label=gettext_lazy("Queue in which messages failed"),
+    help_text=gettext_lazy("Its address, as messages have it in NServiceBus.FailedQ."),
+    widget=forms.TextInput(PLAIN_INPUT),
+)
+# The name of the field is a keyword.
+RedirectForm = type("RedirectForm", (TargetForm,), {"from": _FROM, "field_order": ("from", "to")})
 
 
 class MakeRedirect(RedirectAction):

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -22,7 +23,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, Change, begin_operation
 from sqlqueue_app.dashboard.formats import number
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, found_or_404
 from sqlqueue_app.failures.editing import (
     SENSITIVE,
     Editable,
@@ -139,7 +140,7 @@ def _sample_of(request: HttpRequest, statuses: Collection[int], selection: Failu
     wanted = request.GET.get("sample", "").strip()
     if not wanted or selection.ids:
         return selection
-    count = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 6 else 0
+    count = _number(wanted)
     if not 0 < count <= MOST_IDS:
         text = _("“%(value)s” is no number of messages: ask for 1 to %(most)d.")
         return selection.with_problems(text % {"value": wanted[:80], "most": MOST_IDS})
@@ -248,6 +249,17 @@ class EditForm(forms.Form):
     )  # fmt: skip
     body = forms.CharField(label=gettext_lazy("Body"), strip=False, required=False, widget=forms.Textarea({"rows": 20}))
 
+    def clean(self) -> dict[str, Any]:
+        """The texts, and as `edited` the headers that they hold."""
+        values = self.cleaned_data
+        if values.keys() >= {"headers", "body"}:
+            try:
+                values["edited"] = read_edited_headers(values["headers"])
+                check_body(values["body"], values["edited"].get(names.CONTENT_TYPE))
+            except EditRefused as error:
+                raise ValidationError(str(error)) from None
+        return values
+
 
 class EditFailure(FailureAction):
     """Sends an edited copy of a failed message: a form, then a page with the differences to confirm, then the retry."""
@@ -271,9 +283,10 @@ class EditFailure(FailureAction):
             action = cls(pages, request)
             try:
                 action.find()
+                return action.answer()
             except EditRefused as error:
-                return _problem(pages, request, str(error), 400)
-            return action.answer()
+                title = str(cls.label)
+                return pages.problem(request, title=title, text=str(error), status=409, crumbs=(Crumb(title),))
 
         return pages.action_view(cls.route, view, cls.page)
 
@@ -281,38 +294,25 @@ class EditFailure(FailureAction):
         if may(self.request, Permission.EDIT) and not may(self.request, Permission.VIEW_BODY):
             self.permission = Permission.VIEW_BODY
         self.check_permission()
-        try:
-            self.editable = editable = read_editable(get_settings(), self.failure_id)
-        except EditRefused as error:
-            return _problem(self.pages, self.request, str(error), 409)
-        posted = self.request.POST
-        if "headers" not in posted or "body" not in posted:
-            return self._ask(EditForm(initial={"headers": editable.headers_text, "body": editable.body}, auto_id="sq-%s"))
-        form = EditForm(posted, auto_id="sq-%s", label_suffix="")
-        if not form.is_valid():
-            return self._ask(form, status=400)
-        self.typed_texts = posted["headers"], posted["body"]
-        try:
-            self.headers = read_edited_headers(self.typed_texts[0])
-            check_body(self.typed_texts[1], self.headers.get(names.CONTENT_TYPE))
-        except EditRefused as error:
-            return self._ask(form, [str(error)], status=400)
-        self._show_changes()
-        return super().answer() if SEEN in posted else self.show(forms.Form())
-
-    def _ask(self, form: EditForm, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
-        form.label_suffix = ""
+        self.editable = editable = read_editable(get_settings(), self.failure_id)
+        posted = self.request.POST if self.request.POST.keys() >= {"headers", "body"} else None
+        initial = {"headers": editable.headers_text, "body": editable.body}
+        form = EditForm(posted, initial=initial, auto_id="sq-%s", label_suffix="")
+        if form.is_valid():
+            self.edited = form.cleaned_data
+            self._show_changes()
+            return super().answer() if SEEN in self.request.POST else self.show(forms.Form())
         self.text = _("A copy with your changes is sent to the queue where the message failed, under an id of its own.")
-        self.submit, self.facts = _("Preview changes"), ((_("Cannot be changed"), ", ".join(sorted(self.editable.locked))),)
-        self.hidden = (("ids", str(self.failure_id)), ("row_version", str(self.editable.failure.row_version)))
-        return self.show(form, errors, status)
+        self.submit, self.facts = _("Preview changes"), ((_("Cannot be changed"), ", ".join(sorted(editable.locked))),)
+        self.hidden = (("ids", str(self.failure_id)), ("row_version", str(editable.failure.row_version)))
+        return self.show(form, status=400 if form.is_bound else 200)
 
     def _show_changes(self) -> None:
         """Set what the second page shows."""
-        editable, headers, (headers_text, body) = self.editable, self.headers, self.typed_texts
+        editable, edited, headers = self.editable, self.edited, self.edited["edited"]
         # Keep the original order, which means nothing, so that it is not a difference.
         ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}
-        after = Editable(editable.failure, ordered, editable.locked, body)
+        after = Editable(editable.failure, ordered, editable.locked, edited["body"])
         self.changes = (*_changes(editable.headers_text, after.headers_text), *_changes(*_bodies(editable, after)))
         unchanged = _("There are no changes: the message is sent again as it is, under another id.")
         self.text = _("These are your changes.") if self.changes else unchanged
@@ -322,12 +322,12 @@ class EditFailure(FailureAction):
         if sensitive:
             warning = _("These headers decide where replies go, or how the message is handled: %(names)s")
             self.warnings = (warning % {"names": ", ".join(sensitive)},)
-        typed = (("headers", headers_text), ("body", body), (SEEN, "1"))
+        typed = (("headers", edited["headers"]), ("body", edited["body"]), (SEEN, "1"))
         self.hidden = (("ids", str(self.failure_id)), ("row_version", str(self.row_version)), *typed)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        body, version = self.typed_texts[1], self.row_version
-        message_id = edit_and_retry(get_settings(), self.failure_id, row_version=version, headers=self.headers, body=body)
+        headers, body = self.edited["edited"], self.edited["body"]
+        message_id = edit_and_retry(get_settings(), self.failure_id, row_version=self.row_version, headers=headers, body=body)
         return ActionOutcome(_("The edited message was sent with the id %(id)s.") % {"id": message_id}, self.back_url)
 
 
@@ -353,11 +353,6 @@ def _changes(before: str, after: str) -> Iterator[Change]:
 
 def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-
-
-def _problem(admin: PageAdmin, request: HttpRequest, text: str, status: int) -> HttpResponse:
-    title = _("Edit and retry")
-    return admin.problem(request, title=title, text=text, status=status, crumbs=(Crumb(title),))
 
 
 # --- Notes on groups --------------------------------------------------------------------------------------------------
@@ -396,10 +391,8 @@ class WriteNote(Action):
 
 def found_group(unique: uuid.UUID) -> FailureGroup:
     """The group with this id; Http404 if there is none."""
-    group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
-    if group is None:
-        raise Http404(_("There is no such group: its messages were retried, deleted, or removed long ago."))
-    return group
+    text = _("There is no such group: its messages were retried, deleted, or removed long ago.")
+    return found_or_404(FailureGroup.objects.using(managed_alias()).filter(pk=unique), text)
 
 
 _BULK: Final = tuple(map(_bulk_action, FAILURE_KINDS.values()))

@@ -314,7 +314,7 @@ class FailureAdmin(PageAdmin):
                 TableColumn(_("State"), state_of),
             ]
         columns.append(TableColumn(_("Actions"), lambda each: row_buttons(request, self, each, back)))
-        return table(_("Failed messages, the newest failure first."), columns, messages, lambda each: each.pk) if messages else None
+        return table(_("Messages, newest failure first"), columns, messages, lambda each: each.pk) if messages else None
 
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""

@@ -10,7 +10,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
@@ -36,7 +36,7 @@ from sqlqueue_app.dashboard.lists import (
     with_notes,
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.monitoring.notifying import MOST_ATTEMPTS, name_of, news_of, number_in_words, sentences_of, shown_target
@@ -195,9 +195,7 @@ class RuleAction(Action):
     rule: NotificationRule
 
     def find(self, **key: Any) -> None:
-        found = NotificationRule.objects.using(managed_alias()).filter(pk=key["pk"]).first()
-        if found is None:
-            raise Http404(_("There is no such rule: it was deleted."))
+        found = _rule(key["pk"])
         self.rule, self.target = found, f"{found.name}: {shown_target(found.channel, found.target)}"
         self.back_url = self.pages.url("rule", found.pk)
         self.facts = (
@@ -348,9 +346,8 @@ class SendAgain(Action):
     text = gettext_lazy("It goes to the rule's present recipients under the same id, so that a receiver can recognize a duplicate.")
 
     def find(self, **key: Any) -> None:
-        delivery = NotificationDelivery.objects.using(managed_alias()).select_related("rule").filter(**key).first()
-        if delivery is None:
-            raise Http404(_("There is no such notification: old ones are deleted."))
+        found = NotificationDelivery.objects.using(managed_alias()).select_related("rule").filter(**key)
+        delivery = found_or_404(found, _("There is no such notification: old ones are deleted."))
         self.delivery, rule = delivery, delivery.rule
         self.target = f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}"
         self.back_url = self.pages.url("deliveries")
@@ -366,6 +363,10 @@ class SendAgain(Action):
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         send_again(self.delivery.pk)
         return ActionOutcome(_("A worker sends it again."), self.back_url)
+
+
+def _rule(pk: int) -> NotificationRule:
+    return found_or_404(NotificationRule.objects.using(managed_alias()).filter(pk=pk), _("There is no such rule: it was deleted."))
 
 
 def _values(data: Mapping[str, Any]) -> RuleValues:
@@ -450,9 +451,7 @@ class NotificationAdmin(WithRecipients):
 
     def rule_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """One rule, its actions, and its last notifications."""
-        rule = NotificationRule.objects.using(managed_alias()).filter(pk=pk).first()
-        if rule is None:
-            raise Http404(_("There is no such rule: it was deleted."))
+        rule = _rule(pk)
         newest = NotificationDelivery.objects.using(managed_alias()).filter(rule=pk).order_by("-created_at", "-pk")
         deliveries = list(newest[: _LAST_DELIVERIES + 1])
         log, caption = DeliveryAdmin(self), _("Last notifications of this rule, newest first")

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django import forms
 from django.db.models import Count
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -34,7 +34,7 @@ from sqlqueue_app.dashboard.lists import (
     table,
     text_html,
 )
-from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.failures.operation_batches import reason_in_words
 from sqlqueue_app.failures.operation_kinds import KINDS
@@ -202,11 +202,8 @@ def _messages(operation: Operation) -> tuple[dict[int, int], list[FailedMessage]
 
 
 def _operation(pk: UUID) -> Operation:
-    """Http404 if there is none."""
-    found = Operation.objects.using(managed_alias()).filter(pk=pk).first()
-    if found is None:
-        raise Http404(_("There is no such operation: it may be in another database, or have been deleted."))
-    return found
+    text = _("There is no such operation: it may be in another database, or have been deleted.")
+    return found_or_404(Operation.objects.using(managed_alias()).filter(pk=pk), text)
 
 
 def _kind(operation: Operation) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import django
 from django.apps import apps
@@ -20,7 +20,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -74,6 +74,7 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 View = Callable[..., HttpResponseBase]
+_Found = TypeVar("_Found", bound=Model)
 
 
 class ReadOnlyAdmin(_ModelAdmin):
@@ -504,6 +505,14 @@ def name_of_path(path: str, names: Iterable[str]) -> str | None:
     known = set(names)
     by_path = {path_of(name): name for name in known}
     return by_path.get(path) or next((name for name in (path, unquote(path)) if name in known), None)
+
+
+def found_or_404(found: QuerySet[_Found], text: str) -> _Found:
+    """The only row; Http404 with this text if there is none."""
+    row = found.first()
+    if row is None:
+        raise Http404(text)
+    return row
 
 
 def day_of(text: str) -> date | None:

@@ -140,7 +140,7 @@ def test_groups_by_two_classifiers(queue_database: QueueDatabase, query: str) ->
 def test_odd_pairs_of_classifiers_are_groups_by_one(sqlite_database: QueueDatabase, query: str) -> None:
     install(sqlite_database)
     fail(sqlite_database, [failed("m-1")])
-    assert "1 message: status unresolved" in page(f"{FAILURES}?{query}").text()
+    assert "1 message: Unresolved" in page(f"{FAILURES}?{query}").text()
 
 
 def test_pairs_follow_each_other_page_by_page(queue_database: QueueDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

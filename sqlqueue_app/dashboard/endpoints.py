@@ -48,7 +48,7 @@ from sqlqueue_app.dashboard.overview import (
     queue_row,
     unreceived_state,
 )
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, name_of_path, navigation, path_of
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
 from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
@@ -472,7 +472,8 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list, below the navigation of our pages."""
-        return super().changelist_view(request, {**(extra_context or {}), "navigation": navigation(self.admin_site, request)})
+        more = {"title": label_of_page(Instance), "navigation": navigation(self.admin_site, request)}
+        return super().changelist_view(request, {**more, **(extra_context or {})})
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """With the clock of the database, which also wrote the heartbeats, on each row; without rows that wait to be deleted."""

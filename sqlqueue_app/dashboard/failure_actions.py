@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
+from urllib.parse import urlencode
 
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -17,11 +19,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.bodies import decode_body
-from sqlqueue_app.conf import Settings, get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, may
+from sqlqueue_app.conf import get_settings
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, Change, begin_operation
 from sqlqueue_app.dashboard.formats import number
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, found_or_404
 from sqlqueue_app.failures.editing import (
     SENSITIVE,
     Editable,
@@ -36,7 +38,7 @@ from sqlqueue_app.failures.operation_kinds import FAILURE_KINDS, FailureKind, er
 from sqlqueue_app.failures.operations import Preview, preview
 from sqlqueue_app.failures.selection import MOST_IDS, FailureSelection
 from sqlqueue_app.messages import headers as names
-from sqlqueue_app.models import FailureGroup, FailureStatus, Redirect
+from sqlqueue_app.models import FailedMessage, FailureGroup, FailureStatus, Redirect
 from sqlqueue_app.receiving.instances import managed_alias
 
 _REASONS_SHOWN: Final = 20
@@ -44,43 +46,33 @@ _REASONS_SHOWN: Final = 20
 SAMPLE: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The texts on the page of a kind."""
-
-    title: str | Promise
-    text: str | Promise
-    eligible: str | Promise
-    nothing: str | Promise
-    is_dangerous: bool = False
-
-
+# The texts on the page of each kind: title, text, which messages it takes, and what blocks it if there are none.
 _WORDS: Final = {
-    "retry": _Words(
+    "retry": (
         gettext_lazy("Retry failed messages"),
         gettext_lazy("They go back to the queues in which they failed, or where a redirect says, and leave the error queue."),
         gettext_lazy("Will be retried"),
         gettext_lazy("None of these messages can be retried."),
     ),
-    "archive": _Words(
+    "archive": (
         gettext_lazy("Archive failed messages"),
         gettext_lazy("They stay in the error queue, but no longer count as failed. They can be unarchived."),
         gettext_lazy("Will be archived"),
         gettext_lazy("None of these messages can be archived."),
     ),
-    "unarchive": _Words(
+    "unarchive": (
         gettext_lazy("Unarchive messages"),
         gettext_lazy("They count as failed again, and can be retried."),
         gettext_lazy("Will be unarchived"),
         gettext_lazy("None of these messages is archived."),
     ),
-    "complete": _Words(
+    "complete": (
         gettext_lazy("Mark retried messages as resolved"),
         gettext_lazy("For messages that were retried and whose endpoint does not acknowledge that it has handled them."),
         gettext_lazy("Will be resolved"),
         gettext_lazy("None of these messages waits for the result of a retry."),
     ),
-    "redirect": _Words(
+    "redirect": (
         gettext_lazy("Apply redirects to pending retries"),
         gettext_lazy(
             "What waits in a queue whose retries are redirected moves to where they go, each message once. One that was received "
@@ -89,33 +81,50 @@ _WORDS: Final = {
         gettext_lazy("Will be moved, if they wait still"),
         gettext_lazy("None of these messages was sent to a queue whose retries are redirected."),
     ),
-    "delete": _Words(
+    "delete": (
         gettext_lazy("Delete failed messages"),
         gettext_lazy("They are deleted from the error queue for good, and cannot be brought back."),
         gettext_lazy("Will be deleted"),
         gettext_lazy("None of these messages can be deleted."),
-        is_dangerous=True,
     ),
 }
 
 
-def failure_buttons(request: HttpRequest, admin: PageAdmin, selection: FailureSelection) -> list[Button]:
+def failure_buttons(request: HttpRequest, pages: PageAdmin, selection: FailureSelection) -> list[Button]:
     """The actions for a selection by its statuses, or by the status of one message. At most two statements."""
-    statuses = _statuses(selection)
-    refused = error_queue_refusal(get_settings())
-    query = selection.to_query()
-    found = []
-    for kind in FAILURE_KINDS.values():
-        if statuses.isdisjoint(kind.statuses) or (kind.name == "redirect" and not Redirect.objects.using(managed_alias()).exists()):
-            continue
-        reason = refused if kind.takes else ""
-        url = f"{admin.url(kind.name)}?{query}"
-        is_dangerous = _WORDS[kind.name].is_dangerous
-        found.append(button(request, Permission(kind.permission), str(kind.label), url, dangerous=is_dangerous, reason=reason))
-    if len(selection.ids) == 1 and FailureStatus.UNRESOLVED in statuses:
-        reason = refused or ("" if may(request, Permission.VIEW_BODY) else _("You may not see the bodies of messages."))
-        found.insert(1, button(request, Permission.EDIT, _("Edit and retry"), f"{admin.url('edit')}?{query}", reason=reason))
-    return found
+    is_one = len(selection.ids) == 1
+    statuses = set(selection.queryset().values_list("status", flat=True) if is_one else selection.statuses or FailureStatus)
+    left_out = set() if is_one else {EditFailure.name}
+    if FailureStatus.RETRY_ISSUED in statuses and not Redirect.objects.using(managed_alias()).exists():
+        left_out.add("redirect")
+    return _buttons(request, pages, statuses, selection.to_query(), left_out)
+
+
+def row_buttons(request: HttpRequest, pages: PageAdmin, message: FailedMessage, back: str) -> list[Button]:
+    """What may be done with a message in a list, without deleting, and leads back to the URL `back`. No statement."""
+    query = urlencode({"ids": message.pk, "back": back})
+    unreadable = _("This row cannot be read as a failed message.") if message.poison else ""
+    found = _buttons(request, pages, {message.status}, query, {"redirect", "delete"}, unreadable)
+    short = {str(EditFailure.label): _("Edit…")}
+    return [replace(each, label=short.get(each.label, each.label), about=message.message_id) for each in found]
+
+
+def group_buttons(request: HttpRequest, pages: PageAdmin, selection: FailureSelection, title: str, back: str) -> list[Button]:
+    """What may be done with a group of a list, without deleting, as in `row_buttons`. No statement."""
+    query = f"{selection.to_query()}&{urlencode({'back': back})}"
+    found = _buttons(request, pages, selection.statuses, query, {EditFailure.name, "redirect", "delete"})
+    return [replace(each, about=title) for each in found]
+
+
+def _buttons(
+    request: HttpRequest, pages: PageAdmin, statuses: Collection[int], query: str, left_out: Collection[str], unreadable: str = ""
+) -> list[Button]:
+    refused, no_body = error_queue_refusal(get_settings()) or unreadable, refusal(request, Permission.VIEW_BODY)
+    return [
+        each.button(pages, request, query=query, reason=(refused if each.takes else "") or (no_body if each is EditFailure else ""))
+        for each in _OFFERED
+        if each.name not in left_out and not set(each.statuses).isdisjoint(statuses)
+    ]
 
 
 def selection_of(request: HttpRequest) -> FailureSelection:
@@ -126,16 +135,16 @@ def selection_of(request: HttpRequest) -> FailureSelection:
     return FailureSelection.from_query(query)
 
 
-def _sample_of(request: HttpRequest, kind: FailureKind, selection: FailureSelection) -> FailureSelection:
+def _sample_of(request: HttpRequest, statuses: Collection[int], selection: FailureSelection) -> FailureSelection:
     """The most recent failures of the selection, as many as `sample` in the query string; without it the selection."""
     wanted = request.GET.get("sample", "").strip()
     if not wanted or selection.ids:
         return selection
-    count = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) < 6 else 0
+    count = _number(wanted)
     if not 0 < count <= MOST_IDS:
         text = _("“%(value)s” is no number of messages: ask for 1 to %(most)d.")
         return selection.with_problems(text % {"value": wanted[:80], "most": MOST_IDS})
-    last = selection.or_statuses(*kind.statuses).queryset().order_by("-failed_at", "-pk")
+    last = selection.or_statuses(*map(FailureStatus, statuses)).queryset().order_by("-failed_at", "-pk")
     ids = tuple(last.values_list("pk", flat=True)[:count])
     return FailureSelection(ids=ids) if ids else selection
 
@@ -151,61 +160,68 @@ def page_of(admin: PageAdmin, selection: FailureSelection) -> str:
     return f"{admin.url('messages')}?{selection.to_query()}"
 
 
-def _statuses(selection: FailureSelection) -> set[int]:
-    if len(selection.ids) == 1:
-        return set(selection.queryset().values_list("status", flat=True))
-    return set(selection.statuses or FailureStatus)
+class FailureAction(Action):
+    """An action on messages with one of `statuses`. `takes`: they leave their error queue, so that it must be ours."""
+
+    statuses: ClassVar[Collection[int]]
+    takes: ClassVar[bool] = True
 
 
-class BulkAction(Action):
+class BulkAction(FailureAction):
     """A bulk operation on the failed messages of a selection, which the query string or the form names, after a dry run."""
 
-    kind: ClassVar[FailureKind]
+    eligible: ClassVar[str | Promise]
+    nothing: ClassVar[str | Promise]
     selection: FailureSelection
 
     def find(self, **key: Any) -> None:
-        words = _WORDS[self.kind.name]
-        self.selection = _sample_of(self.request, self.kind, selection_of(self.request))
+        self.selection = _sample_of(self.request, self.statuses, selection_of(self.request))
         self.target, self.back_url = self.selection.in_words(), page_of(self.pages, self.selection)
-        self.title, self.text, self.hidden = words.title, words.text, self.selection.to_fields()
+        self.hidden = self.selection.to_fields()
+        back = self.request.POST.get("back") or self.request.GET.get("back", "")
+        if back.startswith(self.pages.url()):
+            self.back_url = back
+            self.hidden.append(("back", back))
         found = Preview()
         # Nothing is counted for a user without the permission.
         if may(self.request, self.permission):
-            found, self.blocked = _dry_run(get_settings(), self.kind, self.selection)
+            found, self.blocked = self._dry_run()
         self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
-        self.facts, self.warnings = _facts(found, words, self.selection), _warnings(found)
-        self.typed = _to_type(self.kind, self.selection, found)
+        self.facts, self.warnings = self._facts(found), _warnings(found)
+        # For everything, and for deleting more than one message.
+        if self.selection.is_everything or (self.is_dangerous and found.eligible > 1):
+            self.typed = str(found.eligible)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        return begin_operation(self.pages, self.request, self.kind.name, self.selection, self.back_url)
+        return begin_operation(self.pages, self.request, self.name, self.selection, self.back_url)
+
+    def _dry_run(self) -> tuple[Preview, str]:
+        """The dry run, and why the action is blocked, if it is."""
+        try:
+            FAILURE_KINDS[self.name].check(get_settings())
+            found = preview(get_settings(), self.name, self.selection)
+        except OperationRefused as error:
+            return Preview(), str(error)
+        if found.total == 0:
+            return found, _("No matching messages.")
+        return found, "" if found.eligible else str(self.nothing)
+
+    def _facts(self, found: Preview) -> Sequence[tuple[str, str]]:
+        facts = [(_("Messages"), self.selection.in_words()), (str(self.eligible), number(found.eligible))]
+        targets = found.targets.most_common(_REASONS_SHOWN)
+        facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in targets]
+        if found.not_eligible:
+            facts.append((_("Will stay as they are"), number(found.not_eligible)))
+        return facts
 
 
 def _bulk_action(kind: FailureKind) -> type[BulkAction]:
     declared = {
-        "kind": kind, "name": kind.name, "page": kind.name, "route": f"{kind.name}/", "permission": Permission(kind.permission),
-        "label": kind.label, "is_dangerous": _WORDS[kind.name].is_dangerous,
+        "name": kind.name, "page": kind.name, "route": f"{kind.name}/", "permission": Permission(kind.permission),
+        "label": kind.label, "statuses": kind.statuses, "takes": kind.takes, "is_dangerous": kind.name == "delete",
+        **dict(zip(("title", "text", "eligible", "nothing"), _WORDS[kind.name], strict=True)),
     }  # fmt: skip
     return type(f"{kind.name.title()}Failures", (BulkAction,), declared)
-
-
-def _dry_run(settings: Settings, kind: FailureKind, selection: FailureSelection) -> tuple[Preview, str]:
-    """The dry run, and why the action is blocked, if it is."""
-    try:
-        kind.check(settings)
-        found = preview(settings, kind.name, selection)
-    except OperationRefused as error:
-        return Preview(), str(error)
-    if found.total == 0:
-        return found, _("There is no such message.")
-    return found, "" if found.eligible else str(_WORDS[kind.name].nothing)
-
-
-def _facts(found: Preview, words: _Words, selection: FailureSelection) -> Sequence[tuple[str, str]]:
-    facts = [(_("Messages"), selection.in_words()), (str(words.eligible), number(found.eligible))]
-    facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in found.targets.most_common(_REASONS_SHOWN)]
-    if found.not_eligible:
-        facts.append((_("Will stay as they are"), number(found.not_eligible)))
-    return facts
 
 
 def _warnings(found: Preview) -> list[str]:
@@ -215,13 +231,6 @@ def _warnings(found: Preview) -> list[str]:
         % {"count": number(count), "reason": reason}
         for reason, count in found.in_words()[:_REASONS_SHOWN]
     ]
-
-
-def _to_type(kind: FailureKind, selection: FailureSelection, found: Preview) -> str:
-    """The number that must be typed: for everything, and for deleting more than one message."""
-    if selection.is_everything or (_WORDS[kind.name].is_dangerous and found.eligible > 1):
-        return str(found.eligible)
-    return ""
 
 
 # --- Edit and retry ---------------------------------------------------------------------------------------------------
@@ -240,13 +249,25 @@ class EditForm(forms.Form):
     )  # fmt: skip
     body = forms.CharField(label=gettext_lazy("Body"), strip=False, required=False, widget=forms.Textarea({"rows": 20}))
 
+    def clean(self) -> dict[str, Any]:
+        """The texts, and as `edited` the headers that they hold."""
+        values = self.cleaned_data
+        if values.keys() >= {"headers", "body"}:
+            try:
+                values["edited"] = read_edited_headers(values["headers"])
+                check_body(values["body"], values["edited"].get(names.CONTENT_TYPE))
+            except EditRefused as error:
+                raise ValidationError(str(error)) from None
+        return values
 
-class EditFailure(Action):
+
+class EditFailure(FailureAction):
     """Sends an edited copy of a failed message: a form, then a page with the differences to confirm, then the retry."""
 
     name, page, route = "edit", "edit", "edit/"
     permission = Permission.EDIT
     label = gettext_lazy("Edit and retry")
+    statuses = (FailureStatus.UNRESOLVED,)
 
     def find(self, **key: Any) -> None:
         query = self.request.POST if self.request.POST.get("ids") else self.request.GET
@@ -262,9 +283,10 @@ class EditFailure(Action):
             action = cls(pages, request)
             try:
                 action.find()
+                return action.answer()
             except EditRefused as error:
-                return _problem(pages, request, str(error), 400)
-            return action.answer()
+                title = str(cls.label)
+                return pages.problem(request, title=title, text=str(error), status=409, crumbs=(Crumb(title),))
 
         return pages.action_view(cls.route, view, cls.page)
 
@@ -272,38 +294,25 @@ class EditFailure(Action):
         if may(self.request, Permission.EDIT) and not may(self.request, Permission.VIEW_BODY):
             self.permission = Permission.VIEW_BODY
         self.check_permission()
-        try:
-            self.editable = editable = read_editable(get_settings(), self.failure_id)
-        except EditRefused as error:
-            return _problem(self.pages, self.request, str(error), 409)
-        posted = self.request.POST
-        if "headers" not in posted or "body" not in posted:
-            return self._ask(EditForm(initial={"headers": editable.headers_text, "body": editable.body}, auto_id="sq-%s"))
-        form = EditForm(posted, auto_id="sq-%s", label_suffix="")
-        if not form.is_valid():
-            return self._ask(form, status=400)
-        self.typed_texts = posted["headers"], posted["body"]
-        try:
-            self.headers = read_edited_headers(self.typed_texts[0])
-            check_body(self.typed_texts[1], self.headers.get(names.CONTENT_TYPE))
-        except EditRefused as error:
-            return self._ask(form, [str(error)], status=400)
-        self._show_changes()
-        return super().answer() if SEEN in posted else self.show(forms.Form())
-
-    def _ask(self, form: EditForm, errors: Sequence[str] = (), status: int = 200) -> HttpResponse:
-        form.label_suffix = ""
+        self.editable = editable = read_editable(get_settings(), self.failure_id)
+        posted = self.request.POST if self.request.POST.keys() >= {"headers", "body"} else None
+        initial = {"headers": editable.headers_text, "body": editable.body}
+        form = EditForm(posted, initial=initial, auto_id="sq-%s", label_suffix="")
+        if form.is_valid():
+            self.edited = form.cleaned_data
+            self._show_changes()
+            return super().answer() if SEEN in self.request.POST else self.show(forms.Form())
         self.text = _("A copy with your changes is sent to the queue where the message failed, under an id of its own.")
-        self.submit, self.facts = _("Preview changes"), ((_("Cannot be changed"), ", ".join(sorted(self.editable.locked))),)
-        self.hidden = (("ids", str(self.failure_id)), ("row_version", str(self.editable.failure.row_version)))
-        return self.show(form, errors, status)
+        self.submit, self.facts = _("Preview changes"), ((_("Cannot be changed"), ", ".join(sorted(editable.locked))),)
+        self.hidden = (("ids", str(self.failure_id)), ("row_version", str(editable.failure.row_version)))
+        return self.show(form, status=400 if form.is_bound else 200)
 
     def _show_changes(self) -> None:
         """Set what the second page shows."""
-        editable, headers, (headers_text, body) = self.editable, self.headers, self.typed_texts
+        editable, edited, headers = self.editable, self.edited, self.edited["edited"]
         # Keep the original order, which means nothing, so that it is not a difference.
         ordered = {name: headers[name] for name in (*editable.headers, *headers) if name in headers}
-        after = Editable(editable.failure, ordered, editable.locked, body)
+        after = Editable(editable.failure, ordered, editable.locked, edited["body"])
         self.changes = (*_changes(editable.headers_text, after.headers_text), *_changes(*_bodies(editable, after)))
         unchanged = _("There are no changes: the message is sent again as it is, under another id.")
         self.text = _("These are your changes.") if self.changes else unchanged
@@ -313,12 +322,12 @@ class EditFailure(Action):
         if sensitive:
             warning = _("These headers decide where replies go, or how the message is handled: %(names)s")
             self.warnings = (warning % {"names": ", ".join(sensitive)},)
-        typed = (("headers", headers_text), ("body", body), (SEEN, "1"))
+        typed = (("headers", edited["headers"]), ("body", edited["body"]), (SEEN, "1"))
         self.hidden = (("ids", str(self.failure_id)), ("row_version", str(self.row_version)), *typed)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        body, version = self.typed_texts[1], self.row_version
-        message_id = edit_and_retry(get_settings(), self.failure_id, row_version=version, headers=self.headers, body=body)
+        headers, body = self.edited["edited"], self.edited["body"]
+        message_id = edit_and_retry(get_settings(), self.failure_id, row_version=self.row_version, headers=headers, body=body)
         return ActionOutcome(_("The edited message was sent with the id %(id)s.") % {"id": message_id}, self.back_url)
 
 
@@ -344,11 +353,6 @@ def _changes(before: str, after: str) -> Iterator[Change]:
 
 def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
-
-
-def _problem(admin: PageAdmin, request: HttpRequest, text: str, status: int) -> HttpResponse:
-    title = _("Edit and retry")
-    return admin.problem(request, title=title, text=text, status=status, crumbs=(Crumb(title),))
 
 
 # --- Notes on groups --------------------------------------------------------------------------------------------------
@@ -387,10 +391,11 @@ class WriteNote(Action):
 
 def found_group(unique: uuid.UUID) -> FailureGroup:
     """The group with this id; Http404 if there is none."""
-    group = FailureGroup.objects.using(managed_alias()).filter(pk=unique).first()
-    if group is None:
-        raise Http404(_("There is no such group: its messages were retried, deleted, or removed long ago."))
-    return group
+    text = _("There is no such group: its messages were retried, deleted, or removed long ago.")
+    return found_or_404(FailureGroup.objects.using(managed_alias()).filter(pk=unique), text)
 
 
-FAILURE_ACTIONS: Final = (*map(_bulk_action, FAILURE_KINDS.values()), EditFailure, WriteNote)
+_BULK: Final = tuple(map(_bulk_action, FAILURE_KINDS.values()))
+# In the order of their buttons.
+_OFFERED: Final[tuple[type[FailureAction], ...]] = (_BULK[0], EditFailure, *_BULK[1:])
+FAILURE_ACTIONS: Final[tuple[type[Action], ...]] = (*_OFFERED, WriteNote)

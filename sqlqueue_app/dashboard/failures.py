@@ -5,9 +5,10 @@ Each page updates the index first, with a bound, so that it is right even if no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
@@ -17,16 +18,38 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text
 from sqlqueue_app.dashboard.actions import Action
-from sqlqueue_app.dashboard.failure_actions import FAILURE_ACTIONS, SAMPLE, WriteNote, failure_buttons, found_group
-from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp, stamp_of
+from sqlqueue_app.dashboard.failure_actions import (
+    FAILURE_ACTIONS,
+    SAMPLE,
+    WriteNote,
+    failure_buttons,
+    found_group,
+    group_buttons,
+    row_buttons,
+)
+from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number, size_of, stamp
 from sqlqueue_app.dashboard.life import life_table
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.lists import (
+    NUMBER,
+    WIDE,
+    HtmlTable,
+    TableColumn,
+    export,
+    link_html,
+    table,
+    text_html,
+    wanted_format,
+    with_notes,
+)
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
@@ -45,6 +68,7 @@ from sqlqueue_app.failures.queries import (
     find_retries,
     read_failure,
     read_failures,
+    read_group,
     read_groups,
     traces_of,
 )
@@ -61,42 +85,33 @@ QUEUES_OF_A_PAGE: Final = 2
 OPERATIONS_SHOWN: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A list of messages with certain statuses. `is_poison`: only messages with unreadable headers."""
-
-    title: object
-    text: object
-    statuses: tuple[FailureStatus, ...]
-    is_fixed: bool = True
-    is_poison: bool = False
-
-
-LISTINGS: Final[dict[str, Listing]] = {
-    "messages": Listing(
-        gettext_lazy("Messages"),
+# Of each list the title, what it contains, and the statuses of its messages, which a search in the first one may change.
+LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
+    "messages": (
+        gettext_lazy("Failed messages"),
         gettext_lazy("Messages in an error queue that wait to be retried, archived or deleted."),
         (FailureStatus.UNRESOLVED,),
-        is_fixed=False,
     ),
-    "archived": Listing(
+    "pending": (
+        gettext_lazy("Pending retries"),
+        gettext_lazy("Messages that were sent for retry. Their endpoint has not acknowledged that it has handled them."),
+        (FailureStatus.RETRY_ISSUED,),
+    ),
+    "archived": (
         gettext_lazy("Archived"),
         gettext_lazy("Archived messages. They are still in their error queue, and can be unarchived."),
         (FailureStatus.ARCHIVED,),
     ),
-    "resolved": Listing(
-        gettext_lazy("Resolved"), gettext_lazy("Messages that were handled after a retry."), (FailureStatus.RESOLVED,)
-    ),
-    "gone": Listing(
+    "resolved": (gettext_lazy("Resolved"), gettext_lazy("Messages that were handled after a retry."), (FailureStatus.RESOLVED,)),
+    "gone": (
         gettext_lazy("Removed"),
         gettext_lazy("Messages that were deleted here, or taken out of their error queue by other means."),
         (FailureStatus.DELETED, FailureStatus.GONE),
     ),
-    "unreadable": Listing(
+    "unreadable": (
         gettext_lazy("Unreadable"),
         gettext_lazy("Rows of an error queue that do not tell what failed, or where. They cannot be retried."),
         (FailureStatus.UNRESOLVED,),
-        is_poison=True,
     ),
 }
 
@@ -111,8 +126,7 @@ class FailureAdmin(PageAdmin):
         """Groups, lists, pending retries, one group, one message."""
         return [
             self.readonly_view("", self.changelist_view),
-            *(self.readonly_view(f"{name}/", self._view_of(name), name) for name in LISTINGS),
-            self.readonly_view("pending/", self.pending_view, "pending"),
+            *(self.readonly_view(f"{name}/", partial(self.list_view, name=name), name) for name in LISTINGS),
             self.readonly_view("group/<uuid:unique>/", self.group_view, "group"),
             self.readonly_view("<uuid:unique>/", self.message_view, "message"),
         ]
@@ -122,68 +136,86 @@ class FailureAdmin(PageAdmin):
         now = timezone.now()
         state = self._catch_up(now)
         list_request = ListRequest.read(request.GET, now, FailureStatus.UNRESOLVED)
+        selection = list_request.selection
         by = request.GET.get("by", "")
         by = by if by in CLASSIFIERS else next(iter(CLASSIFIERS))
         also = request.GET.get("and", "")
         also = also if also in CLASSIFIERS and also != by else ""
         if wanted_format(request):
-            return export(
-                request, f"failure groups by {by} {also}", GROUP_COLUMNS, exported_groups(list_request.selection, by, now, also)
-            )
-        found = read_groups(list_request.selection, by, now=now, after=list_request.after, also=also)
-        count, exact = count_failures(list_request.selection.queryset())
+            return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, _exported_groups(selection, by, now, also))
+        found = read_groups(selection, by, now=now, after=list_request.after, also=also)
+
+        def address(by: str = by, also: str = also, after: PageKey | None = None) -> str:
+            return list_request.address(by=by, **{"and": "" if also == by else also, "after": after})
+
+        words = CLASSIFIER_WORDS.items()
+        back = f"{request.path}?{address(after=list_request.after)}"
         return self._page(
             request,
             "failed_groups",
             "",
             state,
-            title=_("Groups of failures"),
             list_request=list_request,
-            groups=[group_text(each, self._group_url(each, by)) for each in found.groups],
-            scope=scope_in_words(count, list_request.selection.in_words(), exact=exact),
-            classifiers=[Tab(str(word), _groups_by(list_request, key, also), key == by) for key, word in CLASSIFIER_WORDS.items()],
+            table=self._groups(request, selection, by, found.groups, back) if found.groups else None,
+            **_counted(count_failures(selection.queryset()), selection),
+            classifiers=[Tab(str(word), f"?{address(key)}", key == by) for key, word in words],
             others=[
-                Tab("–", _groups_by(list_request, by, ""), not also),
-                *(
-                    Tab(str(word), _groups_by(list_request, by, key), key == also)
-                    for key, word in CLASSIFIER_WORDS.items()
-                    if key != by
-                ),
+                Tab("–", f"?{address(also='')}", not also),
+                *(Tab(str(word), f"?{address(also=key)}", key == also) for key, word in words if key != by),
             ],
-            first_url=_groups_by(list_request, by, also) if list_request.after else "",
-            next_url=_groups_by(list_request, by, also, found.next) if found.next else "",
-            trend_width=TREND_WIDTH,
-            trend_height=TREND_HEIGHT,
+            first_query=address() if list_request.after else None,
+            next_query=address(after=found.next) if found.next else None,
             **(extra_context or {}),
         )
 
-    def _group_url(self, row: GroupRow, by: str) -> str:
-        """The messages of a group; for a pair, the messages in both."""
-        if row.also is None:
-            return self.url("group", row.group.pk)
-        selection = FailureSelection(group=row.group.pk, classifier=by, also=row.also.pk)
-        return f"{self.url('messages')}?{selection.to_query()}"
+    def _groups(self, request: HttpRequest, selection: FailureSelection, by: str, rows: Sequence[GroupRow], back: str) -> HtmlTable:
+        def link(row: GroupRow) -> SafeString:
+            pair = FailureSelection(group=row.group.pk, classifier=by, also=row.also.pk if row.also else None)
+            url = f"{self.url('messages')}?{pair.to_query()}" if row.also else self.url("group", row.group.pk)
+            title, also = (Truncator(each.title if each else "").chars(300) for each in (row.group, row.also))
+            note = format_html("{}: {}", row.group.noted_by, row.group.note) if row.group.note else ""
+            return with_notes(link_html(url, title), also and text_html(also), note)
+
+        def buttons(row: GroupRow) -> list[Button]:
+            named = [each for each in (row.group.pk, row.also and row.also.pk, selection.group, selection.also) if each]
+            if len(named) > 2:
+                return []  # a selection has two groups: with fewer it would be more than is shown
+            chosen = replace(selection, group=named[0], classifier=by, also=named[1] if len(named) > 1 else None)
+            return group_buttons(request, self, chosen, row.group.title, back)
+
+        columns: list[TableColumn[GroupRow]] = [
+            TableColumn(_("Group"), link, WIDE),
+            TableColumn(_("Messages"), lambda row: row.count, NUMBER),
+            TableColumn(_("Last 24 hours"), lambda row: trend_html(row.trend)),
+            TableColumn(_("First"), lambda row: ago_html(row.first)),
+            TableColumn(_("Last"), lambda row: ago_html(row.last)),
+            TableColumn(_("Actions"), buttons),
+        ]
+        caption = _("Groups of failures, newest failure first. First and last refer to the latest failure of each message.")
+        return table(caption, columns, rows, lambda row: f"{row.group.pk} {row.also.pk if row.also else ''}")
 
     def group_view(self, request: HttpRequest, unique: UUID) -> HttpResponseBase:
-        """The unresolved messages of one group, and its note."""
+        """The unresolved messages of one group, with its numbers, its newest exception and its note."""
         now = timezone.now()
         state = self._catch_up(now)
         group = found_group(unique)
-        classifier = next((each for each in CLASSIFIERS.values() if each.name == group.classifier), None)
-        selection = FailureSelection(group=unique, classifier=classifier.key if classifier else "")
-        list_request = ListRequest.of(selection, request.GET, FailureStatus.UNRESOLVED)
-        note = WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")
+        key = next((key for key, each in CLASSIFIERS.items() if each.name == group.classifier), "")
+        list_request = ListRequest.of(FailureSelection(group=unique, classifier=key), request.GET, FailureStatus.UNRESOLVED)
+        selection = list_request.selection
+        found = read_group(group, selection, now=now)
         return self._list(
             request,
             list_request,
             state,
-            title=group.title,
             text=_("Group by %(classifier)s") % {"classifier": group.classifier},
             crumbs=(Crumb(group.title),),
             group=group,
+            counted=(found.count if found else 0, True),
+            numbers=found,
+            trend=trend_html(found.trend) if found else "",
+            newest=selection.queryset().order_by("-failed_at", "-pk").first(),
             operations=self._operations(selection),
-            noted_at=stamp_of(group.noted_at),
-            note_buttons=[note],
+            note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),
             sample=SAMPLE,
@@ -197,26 +229,13 @@ class FailureAdmin(PageAdmin):
         found = Operation.objects.using(alias).filter(pk__in=changed).order_by("-requested_at", "-pk")[:OPERATIONS_SHOWN]
         return [(each, self.url_of(Operation, "operation", each.pk)) for each in found]
 
-    def _view_of(self, name: str) -> Any:
-        listing = LISTINGS[name]
-
-        def view(request: HttpRequest) -> HttpResponseBase:
-            now = timezone.now()
-            state = self._catch_up(now)
-            list_request = ListRequest.read(request.GET, now, *listing.statuses, fixed=listing.is_fixed)
-            title = str(listing.title)
-            return self._list(
-                request,
-                list_request,
-                state,
-                name=name,
-                title=title,
-                text=listing.text,
-                crumbs=(Crumb(title),),
-                poison=listing.is_poison,
-            )
-
-        return view
+    def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """One of LISTINGS."""
+        title, text, statuses = LISTINGS[name]
+        now = timezone.now()
+        state = self._catch_up(now)
+        list_request = ListRequest.read(request.GET, now, *statuses, fixed=name != "messages")
+        return self._list(request, list_request, state, name=name, text=text, crumbs=(Crumb(str(title)),))
 
     def _list(
         self,
@@ -225,18 +244,26 @@ class FailureAdmin(PageAdmin):
         state: IndexState,
         *,
         name: str = "",
-        poison: bool = False,
+        counted: tuple[int, bool] | None = None,
         **context: Any,
     ) -> HttpResponseBase:
         """A page of messages with the query bar, or all of them as a file."""
-        messages: QuerySet[FailedMessage] = list_request.selection.queryset()
-        if poison:
+        selection = list_request.selection
+        messages: QuerySet[FailedMessage] = selection.queryset()
+        if name == "unreadable":
             messages = messages.exclude(poison="")
         if wanted_format(request):
-            return export(request, f"failed {name or 'messages'}", MESSAGE_COLUMNS, exported_failures(messages))
-        actions = failure_buttons(request, self, list_request.selection)
+            file_name = "pending retries" if name == "pending" else f"failed {name or 'messages'}"
+            return export(request, file_name, MESSAGE_COLUMNS, _exported_failures(messages))
         found = read_failures(messages, after=list_request.after, size=list_request.size)
-        count, exact = count_failures(messages)
+        # A selection cannot express that headers are unreadable.
+        actions = failure_buttons(request, self, selection) if found.messages else []
+        is_selected = request.GET.get("select") == "page"
+        here = list_request.address(size=list_request.size, after=list_request.after)
+        context["sizes"] = [
+            Tab(number(each), "?" + list_request.address(size=each, after=list_request.after), each == list_request.size)
+            for each in PAGE_SIZES
+        ]
         return self._page(
             request,
             "failed_messages",
@@ -244,52 +271,51 @@ class FailureAdmin(PageAdmin):
             state,
             list_request=list_request,
             bar_url=self.url(name or "messages"),
-            rows=[listed_failure(each, self.url("message", each.pk)) for each in found.messages],
-            scope=scope_in_words(count, list_request.selection.in_words(), exact=exact),
-            # A selection cannot express that headers are unreadable.
-            buttons=() if poison or not found.messages else actions,
-            chosen=_for_chosen(actions),
-            **self._paging(list_request, found.next),
+            table=self._messages(request, name, found.messages, f"{request.path}?{here}", is_selected if actions else None),
+            **_counted(counted or count_failures(messages), selection),
+            buttons=[] if name == "unreadable" else actions,
+            chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
+            is_selected=is_selected,
+            here=here,
+            back=f"{request.path}?{here}",
+            first_query=list_request.address(size=list_request.size) if list_request.after else None,
+            next_query=list_request.address(size=list_request.size, after=found.next) if found.next else None,
             **context,
         )
 
-    def _paging(self, list_request: ListRequest, following: object) -> dict[str, Any]:
-        return {
-            "first_url": list_request.address(size=list_request.size) if list_request.after else "",
-            "next_url": list_request.address(size=list_request.size, after=following) if following else "",
-            "sizes": [
-                Tab(number(each), list_request.address(size=each, after=list_request.after), each == list_request.size)
-                for each in PAGE_SIZES
-            ],
-        }
+    def _messages(
+        self, request: HttpRequest, name: str, messages: Sequence[FailedMessage], back: str, is_selected: bool | None
+    ) -> HtmlTable | None:
+        """The table of a list; its rows can be selected unless `is_selected` is None."""
 
-    def pending_view(self, request: HttpRequest) -> HttpResponseBase:
-        """Retried messages that are not acknowledged, each with the reason."""
-        now = timezone.now()
-        state = self._catch_up(now)
-        list_request = ListRequest.read(request.GET, now, FailureStatus.RETRY_ISSUED, fixed=True)
-        messages = list_request.selection.queryset()
-        if wanted_format(request):
-            return export(request, "pending retries", MESSAGE_COLUMNS, exported_failures(messages))
-        found = read_failures(messages, after=list_request.after, size=list_request.size)
-        count, exact = count_failures(messages)
-        actions = failure_buttons(request, self, list_request.selection)
-        where = find_retries(get_settings(), found.messages)
-        return self._page(
-            request,
-            "failed_pending",
-            "pending",
-            state,
-            title=_("Pending retries"),
-            crumbs=(Crumb(_("Pending retries")),),
-            list_request=list_request,
-            bar_url=self.url("pending"),
-            buttons=actions if found.messages else (),
-            chosen=_for_chosen(actions),
-            rows=[pending_text(each, where[each.pk], self.url("message", each.pk), now) for each in found.messages],
-            scope=scope_in_words(count, list_request.selection.in_words(), exact=exact),
-            **self._paging(list_request, found.next),
-        )
+        def message(each: FailedMessage) -> SafeString:
+            box = '<input type="checkbox" name="ids" value="{}" aria-label="{}"{}> '
+            label, checked = _("Select %(id)s") % {"id": each.message_id}, SafeString(" checked" if is_selected else "")
+            link = link_html(self.url("message", each.pk), Truncator(each.message_type or _("without a type")).chars(200))
+            cell = with_notes(link, format_html('<span class="sq-mono">{}</span>', text_html(each.message_id)))
+            return cell if is_selected is None else format_html(box, each.pk, label, checked) + cell
+
+        def exception(each: FailedMessage) -> SafeString:
+            return with_notes(each.exception_type, Truncator(each.poison or each.exception_message).chars(200))
+
+        columns: list[TableColumn[FailedMessage]] = [TableColumn(_("Message"), message, WIDE)]
+        if name == "pending":
+            where = find_retries(get_settings(), messages)
+            columns += [
+                TableColumn(_("Sent to"), lambda each: each.retried_to, WIDE),
+                TableColumn(_("Sent for retry"), lambda each: ago_html(each.status_at)),
+                TableColumn(_("Why it is pending"), lambda each: _reason(each, where[each.pk]), WIDE),
+            ]
+        else:
+            columns += [
+                TableColumn(_("Endpoint"), lambda each: each.endpoint),
+                TableColumn(_("Exception"), exception, WIDE),
+                TableColumn(_("Failures"), lambda each: each.attempts, NUMBER),
+                TableColumn(_("Last failed"), lambda each: ago_html(each.failed_at)),
+                TableColumn(_("State"), state_of),
+            ]
+        columns.append(TableColumn(_("Actions"), lambda each: row_buttons(request, self, each, back)))
+        return table(_("Messages, newest failure first"), columns, messages, lambda each: each.pk) if messages else None
 
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""
@@ -344,27 +370,16 @@ class FailureAdmin(PageAdmin):
     def _page(self, request: HttpRequest, template: str, name: str, state: IndexState, **context: Any) -> HttpResponse:
         lists = [
             Tab(_("Groups"), self.url(), template == "failed_groups"),
-            *(Tab(str(each.title), self.url(key), key == name) for key, each in LISTINGS.items()),
+            *(Tab(str(title), self.url(key), key == name) for key, (title, _text, _statuses) in LISTINGS.items()),
         ]
-        lists.insert(2, Tab(_("Pending retries"), self.url("pending"), name == "pending"))
         owner = get_settings().error_queue_owner
-        # The page of one message does not refresh.
-        live = None if template == "failed_message" else LIVE_SECONDS
+        # The page of one message does not refresh, nor one whose messages are selected: the selection would grow.
+        live = None if template == "failed_message" or context.get("is_selected") else LIVE_SECONDS
         return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", live_seconds=live, **context)
 
     def _catch_up(self, now: datetime) -> IndexState:
         """Update the index."""
         return catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-
-
-def _groups_by(list_request: ListRequest, by: str, also: str, after: PageKey | None = None) -> str:
-    """The URL of the groups by one or two classifiers, which must differ."""
-    return list_request.address(by=by, **{"and": "" if also == by else also, "after": after})
-
-
-def _for_chosen(actions: Sequence[Button]) -> list[Button]:
-    """The same actions for the selected messages, which the form lists."""
-    return [replace(each, url=each.url.partition("?")[0]) for each in actions]
 
 
 # --- Rows -------------------------------------------------------------------------------------------------------------
@@ -377,94 +392,26 @@ CLASSIFIER_WORDS: Mapping[str, object] = {
     "instance": gettext_lazy("Instance"),
     "endpoint": gettext_lazy("Endpoint"),
 }
-STATUS_WORDS: Mapping[int, tuple[Grade, object]] = {
-    FailureStatus.UNRESOLVED: (Grade.ERROR, gettext_lazy("Unresolved")),
-    FailureStatus.RESOLVED: (Grade.OK, gettext_lazy("Resolved")),
-    FailureStatus.RETRY_ISSUED: (Grade.INFO, gettext_lazy("Retry issued")),
-    FailureStatus.ARCHIVED: (Grade.INFO, gettext_lazy("Archived")),
-    FailureStatus.DELETED: (Grade.INFO, gettext_lazy("Deleted")),
-    FailureStatus.GONE: (Grade.WARNING, gettext_lazy("Gone from the error queue")),
+_STATUSES: Final[Mapping[int, Grade]] = {
+    FailureStatus.UNRESOLVED: Grade.ERROR,
+    FailureStatus.RESOLVED: Grade.OK,
+    FailureStatus.GONE: Grade.WARNING,
 }
 _LONGEST_BAR = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """The failures of the last 24 hours as text and as bars, each with x, y and height."""
-
-    bars: tuple[tuple[int, int, int], ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupText:
-    """A row of the table of groups."""
-
-    found: GroupRow
-    url: str
-    count: Number
-    first: Stamp
-    last: Stamp
-    trend: Trend
-    noted_at: Stamp | None
-
-
-@dataclass(frozen=True, slots=True)
-class ListedFailure:
-    """A row of a table of failed messages; `why` is set for pending retries."""
-
-    message: FailedMessage
-    url: str
-    name: str
-    exception_message: str
-    failed_at: Stamp
-    attempts: str
-    state: State
-    why: State | None = None
-    since: str = ""
-
-
-def group_text(row: GroupRow, url: str) -> GroupText:
-    """The row of a group."""
-    return GroupText(
-        found=row,
-        url=url,
-        count=Number(row.count, number(row.count)),
-        first=stamp(row.first),
-        last=stamp(row.last),
-        trend=trend_of(row.trend),
-        noted_at=stamp_of(row.group.noted_at),
-    )
-
-
-def trend_of(pieces: tuple[int, ...]) -> Trend:
-    """Bars scaled to a height of 20, and a text."""
-    most = max(pieces, default=0) or 1
-    heights = [max(round(each * _LONGEST_BAR / most), 1) if each else 0 for each in pieces]
-    bars = tuple((place * 5, _LONGEST_BAR - height, height) for place, height in enumerate(heights) if height)
-    failures, recent = sum(pieces), pieces[-1] if pieces else 0
+def trend_html(pieces: Sequence[int]) -> SafeString:
+    """The failures of the last 24 hours as bars with a text."""
+    most, failures = max(pieces, default=0) or 1, sum(pieces)
     text = ngettext("%(count)s failure in 24 hours", "%(count)s failures in 24 hours", failures) % {"count": number(failures)}
     if failures:
         hours = PIECE // timedelta(hours=1)
-        text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(recent)}
-    return Trend(bars, text)
-
-
-TREND_WIDTH = PIECES * 5
-TREND_HEIGHT = _LONGEST_BAR
-
-
-def listed_failure(message: FailedMessage, url: str) -> ListedFailure:
-    """The row of a message."""
-    return ListedFailure(
-        message=message,
-        url=url,
-        name=message.message_type or _("without a type"),
-        exception_message=message.poison or message.exception_message,
-        failed_at=stamp(message.failed_at),
-        attempts=number(message.attempts),
-        state=state_of(message),
-    )
+        text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(pieces[-1])}
+    heights = [(place * 5, max(round(each * _LONGEST_BAR / most), 1)) for place, each in enumerate(pieces) if each]
+    bar = '<rect x="{}" y="{}" width="4" height="{}" fill="currentColor"/>'
+    bars = format_html_join("", bar, ((x, _LONGEST_BAR - height, height) for x, height in heights))
+    drawing = '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}"><title>{2}</title>{3}</svg>'
+    return format_html(drawing, PIECES * 5, _LONGEST_BAR, text, bars)
 
 
 def state_of(message: FailedMessage) -> State:
@@ -473,54 +420,40 @@ def state_of(message: FailedMessage) -> State:
         return State(Grade.ERROR, _("Unreadable"))
     if message.attempts > 1 and message.status == FailureStatus.UNRESOLVED:
         return State(Grade.ERROR, _("Failed again"))
-    level, word = STATUS_WORDS[message.status]
-    return State(level, str(word))
+    return State(_STATUSES.get(message.status, Grade.INFO), capfirst(message.get_status_display()))
 
 
-def pending_text(message: FailedMessage, found: RetryLocation, url: str, now: datetime) -> ListedFailure:
-    """The row of a pending retry with the reason."""
-    since = duration(now - message.status_at)
-    return replace(listed_failure(message, url), why=_reason(message, found), since=since)
+_REASONS: Final[Mapping[Whereabouts, tuple[Grade, object]]] = {
+    Whereabouts.WAITING: (Grade.INFO, gettext_lazy("It waits in “%(queue)s” as number %(number)s.")),
+    Whereabouts.TAKEN: (
+        Grade.WARNING,
+        gettext_lazy(
+            "It was received from “%(queue)s”, but not acknowledged: it is being handled, waits for a delayed retry, "
+            "or its endpoint does not acknowledge retries."
+        ),
+    ),
+    Whereabouts.NOT_FOUND: (
+        Grade.INFO,
+        gettext_lazy("It is not among the first messages of “%(queue)s”: it was received, or waits further back."),
+    ),
+    Whereabouts.NO_QUEUE: (Grade.ERROR, gettext_lazy("The queue “%(queue)s” does not exist any more.")),
+    Whereabouts.UNREADABLE: (Grade.ERROR, gettext_lazy("The queue “%(queue)s” cannot be read: %(error)s")),
+    Whereabouts.UNKNOWN: (Grade.INFO, gettext_lazy("It was not looked for in “%(queue)s”.")),
+}
 
 
 def _reason(message: FailedMessage, found: RetryLocation) -> State:
+    level, text = _REASONS[found.where]
     queue = message.retried_to or _("its queue")
-    reasons: Mapping[Whereabouts, tuple[Grade, Callable[[], str]]] = {
-        Whereabouts.WAITING: (
-            Grade.INFO,
-            lambda: _("It waits in “%(queue)s” as number %(number)s.") % {"queue": queue, "number": found.row_version},
-        ),
-        Whereabouts.TAKEN: (
-            Grade.WARNING,
-            lambda: (
-                _(
-                    "It was received from “%(queue)s”, but not acknowledged: it is being handled, waits for a delayed retry, "
-                    "or its endpoint does not acknowledge retries."
-                )
-                % {"queue": queue}
-            ),
-        ),
-        Whereabouts.NOT_FOUND: (
-            Grade.INFO,
-            lambda: (
-                _("It is not among the first messages of “%(queue)s”: it was received, or waits further back.") % {"queue": queue}
-            ),
-        ),
-        Whereabouts.NO_QUEUE: (Grade.ERROR, lambda: _("The queue “%(queue)s” does not exist any more.") % {"queue": queue}),
-        Whereabouts.UNREADABLE: (
-            Grade.ERROR,
-            lambda: _("The queue “%(queue)s” cannot be read: %(error)s") % {"queue": queue, "error": found.detail},
-        ),
-        Whereabouts.UNKNOWN: (Grade.INFO, lambda: _("It was not looked for in “%(queue)s”.") % {"queue": queue}),
-    }
-    level, text = reasons[found.where]
-    return State(level, text())
+    return State(level, str(text) % {"queue": queue, "number": found.row_version, "error": found.detail})
 
 
-def scope_in_words(count: int, scope: str, *, exact: bool) -> str:
-    """A number of messages with a description of what it counts."""
+def _counted(counted: tuple[int, bool], selection: FailureSelection) -> dict[str, str]:
+    """Template variables: how many messages match, and the number with a description of what it counts."""
+    count, exact = counted
     text = bounded_number(count, exact=exact).text
-    return ngettext("%(count)s message: %(scope)s", "%(count)s messages: %(scope)s", count) % {"count": text, "scope": scope}
+    words = ngettext("%(count)s message: %(scope)s", "%(count)s messages: %(scope)s", count)
+    return {"matching": text, "scope": words % {"count": text, "scope": selection.in_words()}}
 
 
 # --- List requests ----------------------------------------------------------------------------------------------------
@@ -546,28 +479,22 @@ class ListRequest:
         """Parse a query string. `statuses` are the default, or with `fixed` always used."""
         text = query.get(BAR, "").strip()
         said = read_query(text, now) if BAR in query else FailureSelection.from_query(query)
-        selection = replace(said, statuses=statuses) if fixed else said.or_statuses(*statuses)
-        text = text[:LONGEST_BAR] if BAR in query else write_query(said)
-        address = urlencode({BAR: text}) if BAR in query else said.to_query()
-        return cls(selection, text, address, _after(query), _size(query))
+        found = cls.of(said, query, *statuses)
+        selection = replace(said, statuses=statuses) if fixed else found.selection
+        if BAR in query:
+            return replace(found, selection=selection, text=text[:LONGEST_BAR], query=urlencode({BAR: text[:LONGEST_BAR]}))
+        return replace(found, selection=selection, query=said.to_query())
 
     @classmethod
     def of(cls, selection: FailureSelection, query: QueryDict, *statuses: FailureStatus) -> ListRequest:
         """A page of a selection that the URL path defines."""
-        return cls(selection.or_statuses(*statuses), write_query(selection), "", _after(query), _size(query))
+        size = next((each for each in PAGE_SIZES if query.get("size") == str(each)), PAGE_SIZES[0])
+        after = PageKey.read(query.get("after", ""))
+        return cls(selection.or_statuses(*statuses), write_query(selection), "", after, size)
 
     def address(self, **more: object) -> str:
         """The query string of the list with further parameters."""
-        return "?" + "&".join(filter(None, (self.query, urlencode({name: str(value) for name, value in more.items() if value}))))
-
-
-def _after(query: QueryDict) -> PageKey | None:
-    return PageKey.read(query.get("after", ""))
-
-
-def _size(query: QueryDict) -> int:
-    size = query.get("size", "")
-    return next((each for each in PAGE_SIZES if size == str(each)), PAGE_SIZES[0])
+        return "&".join(filter(None, (self.query, urlencode({name: str(value) for name, value in more.items() if value}))))
 
 
 # --- Exports ----------------------------------------------------------------------------------------------------------
@@ -581,22 +508,15 @@ GROUP_COLUMNS: Final = (
     *("id", "classifier", "title", "messages", "first", "last", "note", "noted_by", "noted_at"),
     *("also_id", "also_classifier", "also_title"),
 )
-_READ_AT_ONCE: Final = 1_000
 
 
-def exported_failures(messages: QuerySet[FailedMessage]) -> Iterator[tuple[Any, ...]]:
-    """One row per message, read a thousand at a time."""
-    after: PageKey | None = None
-    while True:
-        page = read_failures(messages, after=after, size=_READ_AT_ONCE)
-        for each in page.messages:
-            values = {name: getattr(each, name) for name in MESSAGE_COLUMNS}
-            yield tuple({**values, "status": FailureStatus(each.status).name.lower()}.values())
-        if (after := page.next) is None:
-            return
+def _exported_failures(messages: QuerySet[FailedMessage]) -> Iterator[tuple[Any, ...]]:
+    """One row per message, newest failure first."""
+    for row in messages.order_by("-failed_at", "-pk").values_list(*MESSAGE_COLUMNS).iterator(chunk_size=1_000):
+        yield row[0], FailureStatus(row[1]).name.lower(), *row[2:]
 
 
-def exported_groups(selection: FailureSelection, classifier: str, now: datetime, also: str = "") -> Iterator[tuple[Any, ...]]:
+def _exported_groups(selection: FailureSelection, classifier: str, now: datetime, also: str) -> Iterator[tuple[Any, ...]]:
     """One row per group of a classifier, or per pair of groups."""
     after: PageKey | None = None
     while True:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from django import forms
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
@@ -62,8 +62,10 @@ class EventAdmin(ListAdmin[Event]):
     def columns(self, request: HttpRequest) -> list[TableColumn[Event]]:
         return [
             TableColumn(_("Time"), lambda event: event.at),
-            TableColumn(_("Severity"), lambda event: severity_state(event.severity)),
-            TableColumn(_("Event"), lambda event: capfirst(_kind_label(event))),
+            TableColumn(
+                _("Severity"), lambda event: State(_SEVERITIES.get(event.severity, Grade.INFO), event.get_severity_display())
+            ),
+            TableColumn(_("Event"), lambda event: capfirst(str(kind.label if (kind := kind_of_event(event)) else event.kind))),
             TableColumn(_("Details"), lambda event: link_html(_url(self, event), Truncator(text_of_event(event)).chars(500)), WIDE),
         ]
 
@@ -76,59 +78,36 @@ class EventAdmin(ListAdmin[Event]):
         return {"note": ngettext("Events are kept for %(days)s day.", "Events are kept for %(days)s days.", days) % {"days": days}}
 
 
-_LEVELS: Final = {Severity.INFO: Grade.INFO, Severity.WARNING: Grade.WARNING, Severity.ERROR: Grade.ERROR}
-
-
-def severity_state(severity: str) -> State:
-    """A severity as a word with its grade."""
-    if severity not in Severity.values:
-        return State(Grade.INFO, severity)
-    return State(_LEVELS[Severity(severity)], str(Severity(severity).label))
-
-
-def _detail(event: Event, name: str) -> str:
-    return str(event.details.get(name, "")) if isinstance(event.details, dict) else ""
-
-
-def _group(pages: PageAdmin, event: Event) -> str:
-    group = guid_of(_detail(event, "group"))
-    return "" if group is None else pages.url_of(FailedMessage, "group", group)
-
-
-def _operation(pages: PageAdmin, event: Event) -> str:
-    operation = guid_of(_detail(event, "operation"))
-    return "" if operation is None else pages.url_of(Operation, "operation", operation)
-
-
-def _queue(pages: PageAdmin, event: Event) -> str:
-    return pages.url_of(Queue, "messages", path_of(event.subject)) if event.subject else ""
-
-
-def _endpoint(pages: PageAdmin, event: Event) -> str:
-    name = _detail(event, "endpoint") or event.subject
-    return pages.url_of(Endpoint, "endpoint", path_of(name)) if name else ""
-
-
-_LINKS: Final[dict[About, Callable[[PageAdmin, Event], str]]] = {
-    About.GROUP: _group,
-    About.OPERATION: _operation,
-    About.QUEUE: _queue,
-    About.ENDPOINT: _endpoint,
-    About.SCHEDULE: lambda pages, _event: pages.url_of(Schedule),
-    About.CHECK: lambda pages, _event: pages.url_of(CheckResult),
-    About.NOTIFICATION: lambda pages, _event: pages.url_of(NotificationRule, "deliveries"),
-}
+_SEVERITIES: Final[dict[str, Grade]] = {Severity.WARNING: Grade.WARNING, Severity.ERROR: Grade.ERROR}
 
 
 def _url(pages: PageAdmin, event: Event) -> str:
     """The page of its subject; empty if there is none."""
-    known = kind_of_event(event)
-    return "" if known is None else _LINKS[known.about](pages, event)
+    kind = kind_of_event(event)
+    details = event.details if isinstance(event.details, dict) else {}
+    model: type[Model]
+    match kind.about if kind else None:
+        case About.GROUP:
+            model, page, key = FailedMessage, "group", str(guid_of(str(details.get("group"))) or "")
+        case About.OPERATION:
+            model, page, key = Operation, "operation", str(guid_of(str(details.get("operation"))) or "")
+        case About.QUEUE:
+            model, page, key = Queue, "messages", event.subject and path_of(event.subject)
+        case About.ENDPOINT:
+            endpoint = str(details.get("endpoint") or event.subject)
+            model, page, key = Endpoint, "endpoint", endpoint and path_of(endpoint)
+        case None:
+            return ""
+        case about:
+            return pages.url_of(*_LISTS[about])
+    return pages.url_of(model, page, key) if key else ""
 
 
-def _kind_label(event: Event) -> str:
-    known = kind_of_event(event)
-    return event.kind if known is None else str(known.label)
+_LISTS: Final[Mapping[About, tuple[type[Model], str]]] = {
+    About.SCHEDULE: (Schedule, "changelist"),
+    About.CHECK: (CheckResult, "changelist"),
+    About.NOTIFICATION: (NotificationRule, "deliveries"),
+}
 
 
 def kind_of_event(event: Event) -> KindOfEvent | None:
@@ -154,11 +133,10 @@ def text_of_event(event: Event) -> str:
 
 # --- Actions of operators ---------------------------------------------------------------------------------------------
 
-_RESULTS: Final = {
-    ActionResult.DONE: (Grade.OK, gettext_lazy("done")),
-    ActionResult.REQUESTED: (Grade.INFO, gettext_lazy("requested")),
-    ActionResult.DENIED: (Grade.WARNING, gettext_lazy("denied")),
-    ActionResult.FAILED: (Grade.ERROR, gettext_lazy("failed")),
+_RESULTS: Final[dict[str, Grade]] = {
+    ActionResult.DONE: Grade.OK,
+    ActionResult.DENIED: Grade.WARNING,
+    ActionResult.FAILED: Grade.ERROR,
 }
 
 
@@ -170,9 +148,7 @@ class ActionFilter(DaysFilter):
 
     user = forms.CharField(label=gettext_lazy("User"))
     action = forms.CharField(label=gettext_lazy("Action"))
-    result = forms.ChoiceField(
-        label=gettext_lazy("Result"), choices=choices((value, _RESULTS[ActionResult(value)][1]) for value in ActionResult.values)
-    )
+    result = forms.ChoiceField(label=gettext_lazy("Result"), choices=choices(ActionResult.choices))
 
 
 class ActionAdmin(ListAdmin[OperatorAction]):
@@ -184,10 +160,10 @@ class ActionAdmin(ListAdmin[OperatorAction]):
     filter_form = ActionFilter
     live_seconds = None
     file_name = "actions"
-    file_columns = ("at", "who", "user", "address", "action", "on", "count", "result", "reason", "permission", "operation")
-    file_fields = (
-        *("at", "user_name", "user_key", "address", "action", "target", "count", "result", "reason", "permission", "operation_id"),
-    )
+    file_columns: ClassVar = {
+        "at": "at", "who": "user_name", "user": "user_key", "address": "address", "action": "action", "on": "target",
+        "count": "count", "result": "result", "reason": "reason", "permission": "permission", "operation": "operation_id",
+    }  # fmt: skip
 
     def columns(self, request: HttpRequest) -> list[TableColumn[OperatorAction]]:
         return [
@@ -196,14 +172,14 @@ class ActionAdmin(ListAdmin[OperatorAction]):
             TableColumn(_("Action"), lambda action: action.action),
             TableColumn(_("Target"), self._target, WIDE),
             TableColumn(_("Messages"), lambda action: action.count, NUMBER),
-            TableColumn(_("Result"), lambda action: with_notes(_result(action), Truncator(action.reason).chars(300))),
+            TableColumn(_("Result"), self._result),
         ]
+
+    def _result(self, action: OperatorAction) -> object:
+        return with_notes(
+            State(_RESULTS.get(action.result, Grade.INFO), action.get_result_display()), Truncator(action.reason).chars(300)
+        )
 
     def _target(self, action: OperatorAction) -> object:
         url = "" if action.operation_id is None else self.url_of(Operation, "operation", action.operation_id)
         return link_html(url, Truncator(action.target).chars(200)) if action.target else None
-
-
-def _result(action: OperatorAction) -> State:
-    level, word = _RESULTS.get(ActionResult(action.result), (Grade.INFO, action.result))
-    return State(level, str(word))

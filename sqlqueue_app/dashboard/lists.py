@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from sqlqueue_app.receiving.instances import managed_alias
 
 _Row = TypeVar("_Row")
 _Model = TypeVar("_Model", bound=Model)
+FileColumns = Sequence[str] | Mapping[str, str | Callable[[Any], object]]
 
 # --- Tables -----------------------------------------------------------------------------------------------------------
 
@@ -229,10 +231,9 @@ class ListAdmin(PageAdmin, Generic[_Model]):
     instant: str = "at"
     list_per_page = 50
     filter_form: type[ListFilter] = ListFilter
-    # Of a file: its name, its columns, and the fields that `exported` reads for them, where they have other names.
+    # Of a file: its name and its columns, as `export` takes them.
     file_name: str
-    file_columns: tuple[str, ...]
-    file_fields: tuple[str, ...] = ()
+    file_columns: ClassVar[FileColumns]
     list_template = "list"
     live_seconds: int | None = LIVE_SECONDS
 
@@ -249,9 +250,11 @@ class ListAdmin(PageAdmin, Generic[_Model]):
         found: Any = self.model._default_manager.using(managed_alias())
         return found  # type: ignore[no-any-return]
 
-    def exported(self, request: HttpRequest, found: QuerySet[_Model]) -> Iterable[Sequence[Any]]:
-        """The rows of a file."""
-        return found.values_list(*(self.file_fields or self.file_columns)).iterator(chunk_size=1_000)
+    def exported(self, request: HttpRequest, found: QuerySet[_Model]) -> Iterable[Any]:
+        """The rows of a file, as `export` takes them."""
+        if isinstance(self.file_columns, Mapping):
+            return found.iterator(chunk_size=1_000)
+        return found.values_list(*self.file_columns).iterator(chunk_size=1_000)
 
     def table(self, request: HttpRequest, rows: Iterable[_Model], caption: object = "") -> HtmlTable:
         """A table of these rows."""
@@ -303,13 +306,19 @@ def wanted_format(request: HttpRequest) -> str:
     return wanted if wanted in FORMATS else ""
 
 
-def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponseBase:
+def export(request: HttpRequest, name: str, columns: FileColumns, rows: Iterable[Any]) -> HttpResponseBase:
     """Stream the rows as a file of the requested format: a JSON array of objects, or CSV in UTF-8 with a header line.
 
+    The rows are sequences of values; or objects, if `columns` says how each value is read: by a function or the name of an
+    attribute, with dots of an attribute that may be None.
     Instants are ISO 8601 in UTC. In CSV, a text that a spreadsheet would take for a formula is prefixed by an apostrophe. Raises
     PermissionDenied without the permission to export.
     """
     require(request, Permission.EXPORT)
+    if isinstance(columns, Mapping):
+        readers = [each if callable(each) else partial(_attribute, names=each.split(".")) for each in columns.values()]
+        rows = ([read(row) for read in readers] for row in rows)
+        columns = tuple(columns)
     if wanted_format(request) == "json":
         response = StreamingHttpResponse(_json(columns, rows), content_type="application/json")
     else:
@@ -318,6 +327,12 @@ def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterab
     response["Content-Disposition"] = f'attachment; filename="{file_name}"'
     response["X-Content-Type-Options"] = "nosniff"
     return response
+
+
+def _attribute(value: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 class _Echo:

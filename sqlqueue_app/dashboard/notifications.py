@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
@@ -24,9 +24,19 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number, stamp_html
-from sqlqueue_app.dashboard.lists import WIDE, ListAdmin, ListFilter, TableColumn, choices, link_html, text_html, with_notes
+from sqlqueue_app.dashboard.lists import (
+    WIDE,
+    FileColumns,
+    ListAdmin,
+    ListFilter,
+    TableColumn,
+    choices,
+    link_html,
+    text_html,
+    with_notes,
+)
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
 from sqlqueue_app.monitoring.notifying import MOST_ATTEMPTS, name_of, news_of, number_in_words, sentences_of, shown_target
@@ -185,9 +195,7 @@ class RuleAction(Action):
     rule: NotificationRule
 
     def find(self, **key: Any) -> None:
-        found = NotificationRule.objects.using(managed_alias()).filter(pk=key["pk"]).first()
-        if found is None:
-            raise Http404(_("There is no such rule: it was deleted."))
+        found = _rule(key["pk"])
         self.rule, self.target = found, f"{found.name}: {shown_target(found.channel, found.target)}"
         self.back_url = self.pages.url("rule", found.pk)
         self.facts = (
@@ -338,9 +346,8 @@ class SendAgain(Action):
     text = gettext_lazy("It goes to the rule's present recipients under the same id, so that a receiver can recognize a duplicate.")
 
     def find(self, **key: Any) -> None:
-        delivery = NotificationDelivery.objects.using(managed_alias()).select_related("rule").filter(**key).first()
-        if delivery is None:
-            raise Http404(_("There is no such notification: old ones are deleted."))
+        found = NotificationDelivery.objects.using(managed_alias()).select_related("rule").filter(**key)
+        delivery = found_or_404(found, _("There is no such notification: old ones are deleted."))
         self.delivery, rule = delivery, delivery.rule
         self.target = f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}"
         self.back_url = self.pages.url("deliveries")
@@ -358,6 +365,10 @@ class SendAgain(Action):
         return ActionOutcome(_("A worker sends it again."), self.back_url)
 
 
+def _rule(pk: int) -> NotificationRule:
+    return found_or_404(NotificationRule.objects.using(managed_alias()).filter(pk=pk), _("There is no such rule: it was deleted."))
+
+
 def _values(data: Mapping[str, Any]) -> RuleValues:
     return RuleValues(**{name: value for name, value in data.items() if name != "secret"})
 
@@ -367,17 +378,27 @@ def _values(data: Mapping[str, Any]) -> RuleValues:
 _LAST_DELIVERIES: Final = 20
 
 
-class NotificationAdmin(ListAdmin[NotificationRule]):
+class WithRecipients(ListAdmin[Any]):
+    """A list whose rows have recipients, which may be secret."""
+
+    def exported(self, request: HttpRequest, found: QuerySet[Any]) -> Iterator[Any]:
+        for each in super().exported(request, found):
+            each.recipients = target_for(request, each.channel, each.target)
+            yield each
+
+
+class NotificationAdmin(WithRecipients):
     """The pages of notifications. They need the permission `sqlqueue_app.view_queue`."""
 
     caption = gettext_lazy("Rules: which conditions notify whom")
     nothing = gettext_lazy("There are no rules, so no notifications are sent.")
     instant = "changed_at"
     file_name = "notification-rules"
-    file_columns = (
-        *("id", "name", "enabled", "kind", "of", "threshold", "by", "to", "throttle_seconds", "raised", "notified_at"),
-        *("changed_by", "changed_at"),
-    )
+    file_columns: ClassVar[FileColumns] = {
+        "id": "id", "name": "name", "enabled": "enabled", "kind": "kind", "of": "subject", "threshold": "threshold",
+        "by": "channel", "to": "recipients", "throttle_seconds": "throttle_seconds", "raised": lambda rule: sorted(rule.raised),
+        "notified_at": "notified_at", "changed_by": "changed_by", "changed_at": "changed_at",
+    }  # fmt: skip
 
     def action_classes(self) -> Sequence[type[Action]]:
         return (MakeRule, EditRule, ReplaceSecret, SendTest, EnableRule, DisableRule, DeleteRule, SendAgain)
@@ -419,12 +440,6 @@ class NotificationAdmin(ListAdmin[NotificationRule]):
             rule.last = by_rule.get(rule.pk)  # type: ignore[attr-defined]
         return super().table(request, rules, caption)
 
-    def exported(self, request: HttpRequest, found: QuerySet[NotificationRule]) -> Iterator[tuple[object, ...]]:
-        for each in found.iterator(chunk_size=1_000):
-            to = target_for(request, each.channel, each.target)
-            columns = (each.pk, each.name, each.enabled, each.kind, each.subject, each.threshold, each.channel, to)
-            yield *columns, each.throttle_seconds, sorted(each.raised), each.notified_at, each.changed_by, each.changed_at
-
     def more(self, request: HttpRequest, rows: Sequence[NotificationRule]) -> dict[str, Any]:
         note = _("Notifications have no links to these pages: the setting ADMIN_URL does not say where the admin is.")
         return {
@@ -436,9 +451,7 @@ class NotificationAdmin(ListAdmin[NotificationRule]):
 
     def rule_view(self, request: HttpRequest, pk: int) -> HttpResponse:
         """One rule, its actions, and its last notifications."""
-        rule = NotificationRule.objects.using(managed_alias()).filter(pk=pk).first()
-        if rule is None:
-            raise Http404(_("There is no such rule: it was deleted."))
+        rule = _rule(pk)
         newest = NotificationDelivery.objects.using(managed_alias()).filter(rule=pk).order_by("-created_at", "-pk")
         deliveries = list(newest[: _LAST_DELIVERIES + 1])
         log, caption = DeliveryAdmin(self), _("Last notifications of this rule, newest first")
@@ -482,7 +495,7 @@ class DeliveryFilter(ListFilter):
         self.fields["rule"].choices = choices(((str(key), name) for key, name in rules), _("all"))  # type: ignore[attr-defined]
 
 
-class DeliveryAdmin(ListAdmin[NotificationDelivery]):
+class DeliveryAdmin(WithRecipients):
     """The log of notifications, one of the pages of the rules."""
 
     caption = gettext_lazy("Notifications, newest first")
@@ -490,10 +503,11 @@ class DeliveryAdmin(ListAdmin[NotificationDelivery]):
     instant = "created_at"
     filter_form = DeliveryFilter
     file_name = "notifications"
-    file_columns = (
-        *("id", "created_at", "rule", "by", "to", "is_test", "text", "state", "attempts", "next_attempt_at", "finished_at"),
-        "error",
-    )
+    file_columns: ClassVar[FileColumns] = {
+        "id": "id", "created_at": "created_at", "rule": "rule_name", "by": "channel", "to": "recipients", "is_test": "is_test",
+        "text": news_of, "state": "state", "attempts": "attempts", "next_attempt_at": "next_attempt_at",
+        "finished_at": "finished_at", "error": "error",
+    }  # fmt: skip
 
     def __init__(self, rules: NotificationAdmin) -> None:
         super().__init__(NotificationDelivery, rules.admin_site)
@@ -528,12 +542,6 @@ class DeliveryAdmin(ListAdmin[NotificationDelivery]):
             TableColumn(_("Actions"), again),
         ]
 
-    def exported(self, request: HttpRequest, found: QuerySet[NotificationDelivery]) -> Iterator[tuple[object, ...]]:
-        for each in found.iterator(chunk_size=1_000):
-            to = target_for(request, each.channel, each.target)
-            columns = (each.pk, each.created_at, each.rule_name, each.channel, to, each.is_test, news_of(each), each.state)
-            yield *columns, each.attempts, each.next_attempt_at, each.finished_at, each.error
-
     def more(self, request: HttpRequest, rows: Sequence[NotificationDelivery]) -> dict[str, Any]:
         days = NOTIFICATIONS_KEPT.days
         text = ngettext("Notifications are kept for %(days)s day.", "Notifications are kept for %(days)s days.", days)
@@ -548,19 +556,15 @@ def no_sender(*, any_rules: bool) -> dict[str, Any]:
 # --- Cells ------------------------------------------------------------------------------------------------------------
 
 _SUBJECTS_SHOWN: Final = 5
-_STATES: Final = {
-    DeliveryState.WAITING: (Grade.INFO, gettext_lazy("waiting")),
-    DeliveryState.SENT: (Grade.OK, gettext_lazy("delivered")),
-    DeliveryState.FAILED: (Grade.ERROR, gettext_lazy("failed")),
-}
 
 
 def delivery_state(delivery: NotificationDelivery) -> State:
     """The state of a notification."""
     if delivery.state == DeliveryState.WAITING and delivery.attempts:
         return State(Grade.WARNING, _("retrying"))
-    level, word = _STATES.get(DeliveryState(delivery.state), (Grade.INFO, delivery.state))
-    return State(level, str(word))
+    if delivery.state == DeliveryState.SENT:
+        return State(Grade.OK, _("delivered"))
+    return State(Grade.ERROR if delivery.state == DeliveryState.FAILED else Grade.INFO, delivery.get_state_display())
 
 
 def _delivery_notes(delivery: NotificationDelivery) -> SafeString:
@@ -591,16 +595,19 @@ def _last_result(rule: NotificationRule) -> SafeString | None:
 
 
 def _to(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> SafeString:
-    return format_html("{}: {}", _channel(each.channel), text_html(target_for(request, each.channel, each.target)))
+    return format_html("{}: {}", each.get_channel_display(), text_html(target_for(request, each.channel, each.target)))
 
 
 def _raised(rule: NotificationRule) -> str:
-    return _some([name_of(rule.kind if rule.kind in NotificationKind.values else "", each) for each in sorted(rule.raised)])
+    """The first few of what is above the threshold, and how many more there are."""
+    names = [name_of(rule.kind if rule.kind in NotificationKind.values else "", each) for each in sorted(rule.raised)]
+    text, left = ", ".join(names[:_SUBJECTS_SHOWN]), len(names) - _SUBJECTS_SHOWN
+    return text if left <= 0 else _("%(names)s and %(count)s more") % {"names": text, "count": number(left)}
 
 
 def condition_of(rule: NotificationRule) -> str:
     """When the rule tells, in words."""
-    label = str(NotificationKind(rule.kind).label) if rule.kind in NotificationKind.values else rule.kind
+    label = rule.get_kind_display()
     if rule.threshold is not None:
         unit = _("%(n)s s") if rule.kind == NotificationKind.QUEUE_OLDER else "%(n)s"
         return f"{label} {unit % {'n': number_in_words(rule.threshold)}}"
@@ -618,15 +625,3 @@ def _state_of_rule(rule: NotificationRule) -> State:
     if not rule.enabled:
         return State(Grade.INFO, _("disabled"))
     return State(Grade.WARNING, _("raised")) if rule.raised else State(Grade.OK, _("enabled"))
-
-
-def _channel(channel: str) -> str:
-    return str(NotificationChannel(channel).label) if channel in NotificationChannel.values else channel
-
-
-def _some(names: Iterable[str]) -> str:
-    """The first few of the names, and how many more there are."""
-    found = list(names)
-    text = ", ".join(found[:_SUBJECTS_SHOWN])
-    left = len(found) - _SUBJECTS_SHOWN
-    return text if left <= 0 else _("%(names)s and %(count)s more") % {"names": text, "count": number(left)}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django import forms
 from django.db.models import Count
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -22,8 +22,19 @@ from sqlqueue_app.dashboard.access import Button, Permission, button
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE, state_of
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number
-from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, ListAdmin, ListFilter, TableColumn, choices, link_html, table, text_html
-from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.dashboard.lists import (
+    NUMBER,
+    WIDE,
+    HtmlTable,
+    ListAdmin,
+    ListFilter,
+    TableColumn,
+    choices,
+    link_html,
+    table,
+    text_html,
+)
+from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.failures.operation_batches import reason_in_words
 from sqlqueue_app.failures.operation_kinds import KINDS
@@ -35,32 +46,23 @@ from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
 
-COLUMNS: Final = (
-    *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
-    *("user_name", "requested_at", "started_at", "finished_at", "worker"),
-)
 # Users watch an operation that runs, and what becomes of the messages that it sent for retry.
 _LIVE_SECONDS: Final = 1
 _PENDING_SECONDS: Final = 5
 PAGE_SIZE: Final = 50
 # The kinds that change the status of messages, which then belong to the operation.
 TRACKED: Final = {"retry", "archive", "unarchive", "complete", "delete"}
-_STATES: Final = {
-    OperationState.WAITING: (Grade.INFO, gettext_lazy("waiting")),
-    OperationState.RUNNING: (Grade.INFO, gettext_lazy("running")),
-    OperationState.CANCELLED: (Grade.WARNING, gettext_lazy("cancelled")),
-    OperationState.FAILED: (Grade.ERROR, gettext_lazy("failed")),
-    OperationState.COMPLETED: (Grade.OK, gettext_lazy("completed")),
+_GRADES: Final[dict[str, Grade]] = {
+    OperationState.CANCELLED: Grade.WARNING,
+    OperationState.FAILED: Grade.ERROR,
+    OperationState.COMPLETED: Grade.OK,
 }
 
 
 class OperationFilter(ListFilter):
     """The filter of the list of operations."""
 
-    state = forms.ChoiceField(
-        label=gettext_lazy("State"),
-        choices=choices([(value, _STATES[OperationState(value)][1]) for value in OperationState.values], gettext_lazy("all")),
-    )
+    state = forms.ChoiceField(label=gettext_lazy("State"), choices=choices(OperationState.choices, gettext_lazy("all")))
 
 
 class CancelOperation(Action):
@@ -96,7 +98,11 @@ class OperationAdmin(ListAdmin[Operation]):
     nothing = gettext_lazy("No matching operations. Retrying, archiving and deleting failed messages starts one.")
     instant = "requested_at"
     filter_form = OperationFilter
-    file_name, file_columns = "operations", COLUMNS
+    file_name = "operations"
+    file_columns = (
+        *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
+        *("user_name", "requested_at", "started_at", "finished_at", "worker"),
+    )
 
     def action_classes(self) -> Sequence[type[Action]]:
         return (CancelOperation,)
@@ -196,11 +202,8 @@ def _messages(operation: Operation) -> tuple[dict[int, int], list[FailedMessage]
 
 
 def _operation(pk: UUID) -> Operation:
-    """Http404 if there is none."""
-    found = Operation.objects.using(managed_alias()).filter(pk=pk).first()
-    if found is None:
-        raise Http404(_("There is no such operation: it may be in another database, or have been deleted."))
-    return found
+    text = _("There is no such operation: it may be in another database, or have been deleted.")
+    return found_or_404(Operation.objects.using(managed_alias()).filter(pk=pk), text)
 
 
 def _kind(operation: Operation) -> str:
@@ -216,8 +219,7 @@ def operation_state(operation: Operation) -> State:
     """The state of an operation."""
     if operation.state in OPEN and operation.cancel_requested:
         return State(Grade.WARNING, _("being cancelled"))
-    level, word = _STATES[OperationState(operation.state)]
-    return State(level, str(word))
+    return State(_GRADES.get(operation.state, Grade.INFO), operation.get_state_display())
 
 
 def _processed(operation: Operation) -> int:
@@ -245,18 +247,16 @@ def _permission_of(operation: Operation) -> Permission:
     return Permission.SETTINGS if kind is None else Permission(kind.permission)
 
 
-def _reasons(log: object) -> list[tuple[str, str, str]]:
+def _reasons(log: object) -> HtmlTable | None:
     """The entries of the log: what, why, how many."""
     words = {"skipped": _("skipped"), "failed": _("failed")}
-    entries = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
-    return [
-        (
-            words.get(str(entry.get("what")), str(entry.get("what"))),
-            reason_in_words(str(entry.get("reason")), str(entry.get("detail") or "")),
-            number(entry["count"]) if isinstance(entry.get("count"), int) else "",
-        )
-        for entry in entries
+    columns: list[TableColumn[dict[str, Any]]] = [
+        TableColumn(_("Result"), lambda entry: words.get(what := str(entry.get("what")), what)),
+        TableColumn(_("Reason"), lambda entry: reason_in_words(str(entry.get("reason")), str(entry.get("detail") or "")), WIDE),
+        TableColumn(_("Messages"), lambda entry: entry.get("count"), NUMBER),
     ]
+    entries = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
+    return table(_("Messages that were not changed, by reason"), columns, entries) if entries else None
 
 
 def _took(operation: Operation, now: datetime) -> timedelta | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import django
 from django.apps import apps
@@ -20,7 +20,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -76,6 +76,7 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 View = Callable[..., HttpResponseBase]
+_Found = TypeVar("_Found", bound=Model)
 
 
 class ReadOnlyAdmin(_ModelAdmin):
@@ -157,12 +158,12 @@ class PageAdmin(ReadOnlyAdmin):
     def page(
         self, request: HttpRequest, template: str, *, title: str = "", crumbs: tuple[Crumb, ...] = (), **context: Any
     ) -> HttpResponse:
-        """A page, by default with the title of the model's first page, whose crumb `crumbs` follow."""
+        """A page below the model's first page. The text of the last crumb is the title, unless another is given."""
         query = request.GET.copy()
         query.pop("format", None)
         shared = {"opts": self.opts, "may_export": may(request, Permission.EXPORT), "export_query": query.urlencode()}
         crumbs = self.crumbs(*crumbs)
-        return page(self.admin_site, request, template, title=title or crumbs[0].text, crumbs=crumbs, **{**shared, **context})
+        return page(self.admin_site, request, template, title=title or crumbs[-1].text, crumbs=crumbs, **{**shared, **context})
 
     def problem(
         self,
@@ -181,7 +182,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
-        name = capfirst(str(self.opts.verbose_name_plural))
+        name = label_of_page(self.opts.model) or capfirst(str(self.opts.verbose_name_plural))
         return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
@@ -368,6 +369,12 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
 )
 
 
+def label_of_page(model: type[Model], page: str = "changelist") -> str:
+    """The name of a page in the navigation, which is its title; empty for other pages."""
+    found = (str(label) for _group, pages in NAVIGATION for label, *named in pages if named == [model, page])
+    return next(found, "")
+
+
 @dataclass(frozen=True, slots=True)
 class Tab:
     """A link of the navigation."""
@@ -502,6 +509,14 @@ def name_of_path(path: str, names: Iterable[str]) -> str | None:
     known = set(names)
     by_path = {path_of(name): name for name in known}
     return by_path.get(path) or next((name for name in (path, unquote(path)) if name in known), None)
+
+
+def found_or_404(found: QuerySet[_Found], text: str) -> _Found:
+    """The only row; Http404 with this text if there is none."""
+    row = found.first()
+    if row is None:
+        raise Http404(text)
+    return row
 
 
 def day_of(text: str) -> date | None:

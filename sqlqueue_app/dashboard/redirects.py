@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any
 
 from django import forms
-from django.http import Http404, HttpRequest
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -17,7 +17,7 @@ from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, cell_html, link_html, text_html, with_notes
-from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin, found_or_404
 from sqlqueue_app.failures.retrying import change_redirect, make_redirect, remove_redirect
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import AddressError
@@ -35,10 +35,8 @@ class RedirectAction(Action):
     redirect: Redirect
 
     def find(self, **key: Any) -> None:
-        found = Redirect.objects.using(managed_alias()).filter(**key).first()
-        if found is None:
-            raise Http404(_("There is no such redirect: it was removed."))
-        self.redirect = found
+        text = _("There is no such redirect: it was removed.")
+        self.redirect = found = found_or_404(Redirect.objects.using(managed_alias()).filter(**key), text)
         self.target = f"{found.from_address} → {found.to_address}"
         self.back_url = self.pages.url()
 
@@ -57,19 +55,13 @@ class TargetForm(forms.Form):
     to = forms.CharField(label=gettext_lazy("Queue that retries go to"), widget=forms.TextInput(PLAIN_INPUT))
 
 
-class RedirectForm(TargetForm):
-    """Both queues of a redirect."""
-
-    field_order = ("from", "to")
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.fields["from"] = forms.CharField(
-            label=_("Queue in which messages failed"),
-            help_text=_("Its address, as messages have it in NServiceBus.FailedQ."),
-            widget=forms.TextInput(PLAIN_INPUT),
-        )
-        self.order_fields(self.field_order)
+_FROM = forms.CharField(
+    label=gettext_lazy("Queue in which messages failed"),
+    help_text=gettext_lazy("Its address, as messages have it in NServiceBus.FailedQ."),
+    widget=forms.TextInput(PLAIN_INPUT),
+)
+# The name of the field is a keyword.
+RedirectForm = type("RedirectForm", (TargetForm,), {"from": _FROM, "field_order": ("from", "to")})
 
 
 class MakeRedirect(RedirectAction):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, duration, stamp, stamp_html
 from sqlqueue_app.dashboard.lists import (
     WIDE,
+    FileColumns,
     HtmlTable,
     TableColumn,
     export,
@@ -135,10 +136,8 @@ def _read() -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
 
 def _find(name: str, message_type: str) -> ScheduleStatus | None:
     """The schedule that two URL parts name."""
-    for each in _read()[1]:
-        if name_of_path(name, [each.name]) is not None and name_of_path(message_type, [each.send]) is not None:
-            return each
-    return None
+    found = (each for each in _read()[1] if name_of_path(name, [each.name]) and name_of_path(message_type, [each.send]))
+    return next(found, None)
 
 
 class ScheduleAdmin(PageAdmin):
@@ -158,7 +157,7 @@ class ScheduleAdmin(PageAdmin):
         """The schedules of the settings, then others in the database."""
         now, found, problem = _read()
         if wanted_format(request):
-            return export(request, "schedules", COLUMNS, exported_schedules(found))
+            return export(request, "schedules", COLUMNS, found)
         return self.page(
             request,
             "schedules",
@@ -173,10 +172,9 @@ class ScheduleAdmin(PageAdmin):
         each = _find(name, message_type)
         if each is None:
             raise Http404(_("There is no such recurring message."))
-        stored = each.state
-        is_run = "run" in request.GET and stored is not None
-        message_id = (stored.ran_message_id if is_run and stored is not None else each.last_message_id) or ""
-        sent_by = (stored.ran_endpoint if is_run and stored is not None else each.last_endpoint) or ""
+        by_hand = each.state if "run" in request.GET else None
+        message_id = (by_hand.ran_message_id if by_hand else each.last_message_id) or ""
+        sent_by = (by_hand.ran_endpoint if by_hand else each.last_endpoint) or ""
         found = find_sent_message(get_settings(), message_id, each.send, sent_by) if message_id else None
         url = ""
         if found is not None and found.failure is not None:
@@ -214,11 +212,14 @@ class ScheduleAdmin(PageAdmin):
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
 
-COLUMNS: Final = (
-    *("schedule", "message_type", "cron", "in_settings", "enabled", "changed_by", "changed_at", "next_tick", "last_tick"),
-    *("last_sent_at", "last_message_id", "last_endpoint", "late_since", "error", "failed_at"),
-    *("run_requested_at", "ran_at", "ran_message_id"),
-)
+COLUMNS: Final[FileColumns] = {
+    "schedule": "name", "message_type": "send", "cron": "cron", "in_settings": lambda each: each.cron is not None,
+    "enabled": "is_enabled", "changed_by": "state.changed_by", "changed_at": "state.changed_at", "next_tick": "next_tick",
+    "last_tick": "last_tick", "last_sent_at": "last_sent_at", "last_message_id": "last_message_id",
+    "last_endpoint": "last_endpoint", "late_since": "late_since", "error": lambda each: each.error or None,
+    "failed_at": "state.failed_at", "run_requested_at": "state.run_requested_at", "ran_at": "state.ran_at",
+    "ran_message_id": lambda each: (each.state and each.state.ran_message_id) or None,
+}  # fmt: skip
 
 
 def _next(each: ScheduleStatus) -> SafeString | None:
@@ -276,15 +277,3 @@ def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
 
 def _ago(age: timedelta) -> str:
     return duration(max(age, timedelta()))
-
-
-def exported_schedules(found: Iterable[ScheduleStatus]) -> Iterator[tuple[Any, ...]]:
-    """One row per schedule, in the order of the page."""
-    for each in found:
-        stored = each.state
-        changed = (None, None) if stored is None else (stored.changed_by, stored.changed_at)
-        failed = None if stored is None else stored.failed_at
-        runs = (None, None, None) if stored is None else (stored.run_requested_at, stored.ran_at, stored.ran_message_id or None)
-        last = (each.last_tick, each.last_sent_at, each.last_message_id, each.last_endpoint)
-        columns = (each.name, each.send, each.cron, each.cron is not None, each.is_enabled, *changed, each.next_tick)
-        yield (*columns, *last, each.late_since, each.error or None, failed, *runs)

@@ -21,6 +21,7 @@ from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.lists import (
     WIDE,
+    FileColumns,
     HtmlTable,
     ListFilter,
     TableColumn,
@@ -40,7 +41,11 @@ from sqlqueue_app.status.subscriptions import SubscribedEvent, Subscriber, read_
 from sqlqueue_app.tables.connections import optional_read
 
 PAGE_SIZE: Final = 50
-COLUMNS: Final = ("event", "endpoint", "address", "queue_exists", "in_settings", "handled", "live_processes", "orphan")
+COLUMNS: Final[FileColumns] = {
+    "event": "subscription.topic", "endpoint": "subscription.endpoint", "address": "subscription.address",
+    "queue_exists": "queue_exists", "in_settings": "is_in_settings", "handled": "handled", "live_processes": "live",
+    "orphan": "is_orphan",
+}  # fmt: skip
 _LONGEST_SEARCH: Final = 200
 _NONE: Final = gettext_lazy("No subscriptions yet. Workers subscribe to the events that they handle when they start.")
 
@@ -83,11 +88,9 @@ class Unsubscribe(Action):
 def _find(topic: str, endpoint: str) -> Subscriber | None:
     settings = get_settings()
     with optional_read(settings.database, "look for a subscription"):
-        for event in read_matrix(settings):
-            if name_of_path(topic, [event.topic]) is not None:
-                for each in event.subscribers:
-                    if name_of_path(endpoint, [each.subscription.endpoint]) is not None:
-                        return each
+        everything = [(each, each.subscription) for event in read_matrix(settings) for each in event.subscribers]
+        found = (each for each, row in everything if name_of_path(topic, [row.topic]) and name_of_path(endpoint, [row.endpoint]))
+        return next(found, None)
     return None
 
 
@@ -114,7 +117,7 @@ class SubscriptionAdmin(PageAdmin):
         text, only_orphans = chosen.cleaned_data.get("q", ""), chosen.cleaned_data.get("orphans", False)
         found = list(_chosen(everything, text.casefold(), only_orphans=only_orphans))
         if wanted_format(request):
-            return export(request, "subscriptions", COLUMNS, _exported(found))
+            return export(request, "subscriptions", COLUMNS, [each for event in found for each in event.subscribers])
         after = request.GET.get("after", "")
         left = [each for each in found if each.topic > after]
         shown = left[:PAGE_SIZE]
@@ -198,11 +201,3 @@ def _problem_of(error: DatabaseError) -> QueueProblem:
     if isinstance(error, QueueNotFound):
         return QueueProblem(ProblemKind.MISSING, str(error), command=INSTALL_COMMAND)
     return QueueProblem(ProblemKind.UNREADABLE, str(error))
-
-
-def _exported(events: Iterable[SubscribedEvent]) -> Iterator[tuple[Any, ...]]:
-    for event in events:
-        for each in event.subscribers:
-            row = each.subscription
-            columns = (each.queue_exists, each.is_in_settings, each.handled, each.live, each.is_orphan)
-            yield (event.topic, row.endpoint, row.address, *columns)

@@ -146,6 +146,16 @@ def read_groups(
     return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
 
 
+def read_group(group: FailureGroup, selection: FailureSelection, *, now: datetime) -> GroupRow | None:
+    """The group as a row of the groups of a selection that names it; None without a message. Two statements."""
+    numbers = selection.queryset().aggregate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
+    if not numbers["count"]:
+        return None
+    fields = [each.field for each in CLASSIFIERS.values() if each.name == group.classifier]
+    trends = read_trends(selection, fields, [(group.pk,)], now) if fields else {}
+    return GroupRow(group, **numbers, trend=trends.get((group.pk,), (0,) * PIECES))
+
+
 def _behind(after: PageKey, fields: Sequence[str]) -> Q:
     first, *others = fields
     condition = Q(last__lt=after.at) | Q(last=after.at, **{f"{first}__lt": after.id})

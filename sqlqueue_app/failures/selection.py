@@ -19,6 +19,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.http import QueryDict
 from django.utils.dateparse import parse_datetime
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -173,7 +174,7 @@ class FailureSelection:
         parts = [*self._chosen_in_words(), *self._filters_in_words()]
         statuses = ", ".join(str(FailureStatus(each).label) for each in self.statuses)
         if statuses:
-            parts.append(_("status %(statuses)s") % {"statuses": statuses})
+            parts.append(statuses if parts else capfirst(statuses))
         return "; ".join(parts) if parts else _("all failed messages")
 
     def _chosen_in_words(self) -> list[str]:

@@ -42,7 +42,7 @@ def test_all_that_nobody_has_looked_at_goes_back(shop: QueueDatabase) -> None:
 
     assert (count(shop, "Sales"), count(shop, "error")) == (3, 0)
     action = OperatorAction.objects.get()
-    assert (action.action, action.count, action.result, action.target) == ("retry", 3, ActionResult.DONE, "status unresolved")
+    assert (action.action, action.count, action.result, action.target) == ("retry", 3, ActionResult.DONE, "Unresolved")
     assert action.operation == Operation.objects.get()
 
 

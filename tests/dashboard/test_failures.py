@@ -44,7 +44,7 @@ def page(path: str = "", kind: str = "writer", status: int = 200) -> Markup:
 def test_the_groups_are_right_without_a_worker(filled: QueueDatabase) -> None:
     shown = page()
 
-    assert "1 message: status unresolved" in shown.text()
+    assert "1 message: Unresolved" in shown.text()
     assert "shop.OutOfStock: shop.handlers.place()" in shown.text()
     assert len(shown.find("tr", role="row")) == 2
     assert shown.find("svg", role="img")
@@ -171,8 +171,8 @@ def test_what_is_not_there_says_so(filled: QueueDatabase, path: str) -> None:
 def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
     table(filled, "error").send([failed("other", NServiceBus_ProcessingEndpoint="Billing")])
 
-    assert "1 message: endpoint Billing; status unresolved" in page(f"messages/?q={quote('endpoint:Billing')}").text()
-    assert "2 messages: status unresolved" in page("messages/").text()
+    assert "1 message: endpoint Billing; unresolved" in page(f"messages/?q={quote('endpoint:Billing')}").text()
+    assert "2 messages: Unresolved" in page("messages/").text()
     assert "1 message: with the text “OTHER”" in page("messages/?q=OTHER").text()
     nothing = page("messages/?q=status:odd").text()
     assert "“odd” is no status" in nothing
@@ -213,7 +213,7 @@ def test_pages_follow_each_other(filled: QueueDatabase) -> None:
     address = "messages/?size=25"
     while True:
         shown = page(address)
-        seen += [each["data-failure"] for each in shown.find("tr") if "data-failure" in each]
+        seen += [each["data-key"] for each in shown.find("tr") if "data-key" in each]
         following = shown.find("a", rel="next")
         if not following:
             break

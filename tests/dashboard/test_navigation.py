@@ -56,6 +56,18 @@ def test_every_page_of_the_navigation_is_there(sqlite_database: QueueDatabase) -
     assert [link for link in links if client.get(link).status_code != 200] == []
 
 
+def test_a_page_has_the_name_of_its_link(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    client = client_of("viewer")
+    links = re.findall(r'<a href="([^"]+)"[^>]*>([^<]+)</a>', navigation(client.get(f"{ADMIN}dashboard/").content.decode()))
+    pages = {url: client.get(url).content.decode() for url, _label in links}
+    titles = {url: re.findall(r"<h1[^>]*>(.*?)</h1>", html, re.DOTALL) for url, html in pages.items()}
+    different = {(label, *titles[url]) for url, label in links if titles[url] != [label]}
+    # The page of the analytics that is renamed with its file.
+    assert different <= {("Map", "Map of endpoints")}
+    assert all(f"<title>{label} |" in pages[url] for url, label in links if label not in ("Map",))
+
+
 def test_badges_count_failing_checks_and_unresolved_failures(queue_database: QueueDatabase) -> None:
     install(queue_database)
     client, page = client_of("viewer"), f"{ADMIN}redirect/"

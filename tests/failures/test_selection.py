@@ -206,4 +206,4 @@ def test_words_for_people(queue_database: QueueDatabase) -> None:
     assert FailureSelection(ids=(GROUP,)).in_words() == f"the message {GROUP}"
     words = FULL.in_words()
     assert "2 chosen messages; the group “Shop.PlaceOrder”; endpoint Sales & “more”" in words
-    assert words.endswith("failed before 2026-11-21 13:00:00 UTC; status unresolved, retry issued")
+    assert words.endswith("failed before 2026-11-21 13:00:00 UTC; unresolved, retry issued")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -33,9 +33,21 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
+from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
-from sqlqueue_app.dashboard.formats import bounded_number, counts, depth_number, number, per_second, times
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.formats import (
+    WORKER_COMMAND,
+    Grade,
+    State,
+    bounded_number,
+    counts,
+    depth_number,
+    number,
+    per_second,
+    rate,
+    times,
+)
+from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, link_html, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
@@ -51,7 +63,7 @@ from sqlqueue_app.dashboard.messages import (
     read_page_query,
     time_texts,
 )
-from sqlqueue_app.dashboard.overview import Overview, QueueRow, overview_of, queue_row, send_command
+from sqlqueue_app.dashboard.overview import endpoints_html, instance_columns, queue_columns, queue_state, queues_table
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
@@ -91,18 +103,57 @@ class QueueAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All queue tables of the database, and the tables of delayed messages."""
         status = read_status(others=True, with_schedules=False)
-        found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
+        rates = recent_rates(status)
         if wanted_format(request):
-            return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
+            return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, rates))
         only_expired = "expired" in request.GET
-        shown: dict[str, Any] = {
-            "overview": with_expired(found) if only_expired else found,
-            "only_expired": only_expired,
-            "endpoints_url": self.url_of(Endpoint),
-            "callback_buttons": [RemoveGoneQueues.button(self, request)],
-            "live_seconds": LIVE_SECONDS,
-        }
-        return self.page(request, "queues", **shown, **(extra_context or {}))
+        queues = [each for each in status.queues if not only_expired or (each.depth is not None and each.depth.expired)]
+        callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
+        others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
+        named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
+        columns = queue_columns(self, status.instances)
+        columns.insert(-1, TableColumn(_("In and out per second"), lambda each: _flow(rates.get(each.name)), NUMBER))
+        return self.page(
+            request,
+            "queues",
+            counted=status,
+            summary=_summary(status),
+            only_expired=only_expired,
+            queues=queues_table(_("Queues of the endpoints in the settings"), columns, named),
+            others=queues_table(_("Queue tables that the settings do not name"), columns, others),
+            problems=[each.problem for each in queues if each.problem is not None],
+            delayed=None if only_expired else self._delayed(status),
+            instances=self._instances(status),
+            callbacks=queues_table(_("Callback queues: replies wait here for one process each"), columns, callbacks),
+            # Opened if something is wrong: unfetched replies, missing tables.
+            callbacks_open=only_expired or any(queue_state(each, status.instances).level is not Grade.OK for each in callbacks),
+            callback_buttons=[RemoveGoneQueues.button(self, request)],
+            endpoints_url=self.url_of(Endpoint),
+            worker_command=WORKER_COMMAND,
+            live_seconds=LIVE_SECONDS,
+            **(extra_context or {}),
+        )
+
+    def _delayed(self, status: Status) -> HtmlTable | None:
+        columns: list[TableColumn[DelayedTableRow]] = [
+            TableColumn(_("Endpoint"), lambda row: link_html(row.url, row.status.endpoint)),
+            TableColumn(_("State"), lambda row: row.state),
+            TableColumn(_("Messages"), lambda row: row.waiting or _("not known"), NUMBER),
+            TableColumn(_("Overdue"), lambda row: row.overdue or _("not known"), NUMBER),
+            TableColumn(_("Table"), lambda row: row.status.table),
+        ]
+        url_of = partial(self.url_of, DelayedMessage, "table")
+        rows = [table_row(each, url_of(path_of(each.name)) if each.exists else "") for each in status.delayed]
+        caption = _("Messages that wait for their time; they become overdue if no worker moves them")
+        return table(caption, columns, rows) if rows else None
+
+    def _instances(self, status: Status) -> HtmlTable | None:
+        columns: list[TableColumn[InstanceStatus]] = [
+            TableColumn(_("Endpoint"), lambda each: endpoints_html(self, (each.endpoint,))),
+            *instance_columns(self, {each.queue.address.table: each.depth for each in status.queues}),
+        ]
+        caption = _("Registered processes, each with the callback queue that it leases")
+        return table(caption, columns, status.instances, lambda each: f"process {each.id}") if status.instances else None
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: charts, a page of messages, actions."""
@@ -130,7 +181,8 @@ class QueueAdmin(PageAdmin):
             live_seconds=period.refresh_seconds,
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
-            queue=queue_row(status, self._url, instances),
+            facts=facts([*queue_columns(self, instances)[1:], TableColumn(_("Table"), lambda each: each.table)], status),
+            problem=status.problem,
             charts=self._charts(queue, instances, period),
             period=period,
             periods=PERIODS,
@@ -139,7 +191,7 @@ class QueueAdmin(PageAdmin):
             found=found,
             sizes=PAGE_SIZES,
             farthest=FARTHEST_JUMP,
-            send_command=send_command(queue.name),
+            send_command=f"python manage.py sqlqueue_send {shlex.quote(queue.name)} --type Example.Hello --body '{{}}'",
         )
 
     def _charts(self, queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
@@ -246,9 +298,6 @@ class QueueAdmin(PageAdmin):
     def _url(self, name: str) -> str:
         return self.url("messages", path_of(name))
 
-    def _delayed_url(self, name: str) -> str:
-        return self.url_of(DelayedMessage, "table", path_of(name))
-
     def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
         """The URL of a page of a message."""
         return self.url(page, path_of(queue.name), row_version)
@@ -260,6 +309,27 @@ class QueueAdmin(PageAdmin):
 
     def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
         return "" if row_version is None else self.message_url(queue, row_version)
+
+
+def _flow(rates: tuple[float, float] | None) -> str:
+    return "" if rates is None else " / ".join(map(rate, rates))
+
+
+def _summary(status: Status) -> list[State]:
+    """The overall state in a few phrases."""
+    broken = sum(each.problem is not None and each.problem.stops_work for each in status.queues)
+    depths = [each.depth for each in status.queues if each.queue.kind is QueueKind.ERROR and each.depth is not None]
+    failed = sum(depth.waiting for depth in depths)
+    failures = f"{'' if all(depth.exact for depth in depths) else '≈ '}{number(failed)}"
+    alive, dead = sum(each.alive for each in status.instances), sum(each.is_lost for each in status.instances)
+    of_failures = Grade.INFO if status.error_queue_owner == "servicecontrol" else Grade.WARNING
+    lost = State(Grade.ERROR, _("dead instances: %(count)s") % {"count": number(dead)})
+    return [
+        State(Grade.ERROR if broken else Grade.OK, _("tables with errors: %(count)s") % {"count": number(broken)}),
+        State(of_failures if failed else Grade.OK, _("messages in error queues: %(count)s") % {"count": failures}),
+        State(Grade.OK if alive else Grade.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),
+        *([lost] if dead else ()),
+    ]
 
 
 # --- Charts -----------------------------------------------------------------------------------------------------------
@@ -340,26 +410,20 @@ EXPORTED_COLUMNS: Final = (
 MESSAGE_COLUMNS: Final = ("row_version", "message_id", "types", "intent", "time_sent", "expires", "size", "flags", "failure")
 
 
-def exported_queues(status: Status, overview: Overview) -> Iterator[tuple[Any, ...]]:
+def exported_queues(status: Status, rates: Mapping[str, tuple[float, float]]) -> Iterator[tuple[Any, ...]]:
     """One row per queue, in the order of the page."""
-    shown = {row.status.name: row for row in (*overview.queues, *overview.others, *overview.callbacks)}
     for each in status.queues:
-        row, depth = shown[each.name], each.depth
-        age = each.head_age.age if each.head_age is not None else None
+        age = None if each.head_age is None else each.head_age.age
         yield (
             each.name,
             each.queue.kind.value,
             each.table,
             ", ".join(each.queue.endpoints),
-            row.state.word,
-            None if depth is None else depth.waiting,
-            None if depth is None else depth.exact,
-            None if depth is None else depth.expiring,
-            None if depth is None else depth.expired,
+            str(queue_state(each, status.instances).word),
+            *(getattr(each.depth, name, None) for name in ("waiting", "exact", "expiring", "expired")),
             None if age is None else age.total_seconds(),
-            row.threads,
-            row.rates[0] if row.rates else None,
-            row.rates[1] if row.rates else None,
+            status.threads_of(each),
+            *rates.get(each.name, (None, None)),
         )
 
 
@@ -574,16 +638,6 @@ class RemoveGoneQueues(Action):
 
 
 QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
-
-
-def with_expired(found: Overview) -> Overview:
-    """Only the queues that have expired messages."""
-
-    def some(rows: tuple[QueueRow, ...]) -> tuple[QueueRow, ...]:
-        return tuple(row for row in rows if row.expired and row.expired.value)
-
-    queues, others, callbacks = some(found.queues), some(found.others), some(found.callbacks)
-    return replace(found, queues=queues, others=others, callbacks=callbacks, callbacks_open=True, delayed=())
 
 
 def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:

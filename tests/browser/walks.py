@@ -205,13 +205,13 @@ QUEUES: Final = (
 )  # fmt: skip
 ENDPOINTS: Final = (
     Walk("endpoint_pause_instance", "endpoint/Sales/", "Pause", "Pause requested for 1 process.",
-         lambda scene: scene.row("here").paused, within="tr[data-instance='{here}']"),
+         lambda scene: scene.row("here").paused, within="tr[data-key='process {here}']"),
     Walk("endpoint_resume_instance", "endpoint/Sales/", "Resume", "Resume requested for 1 process.",
-         lambda scene: not scene.row("paused").paused, within="tr[data-instance='{paused}']"),
+         lambda scene: not scene.row("paused").paused, within="tr[data-key='process {paused}']"),
     Walk("endpoint_concurrency", "endpoint/Sales/", "Concurrency", "requested for 1 process.",
-         lambda scene: scene.row("here").concurrency == 2, within="tr[data-instance='{here}']", fields={"concurrency": "2"}),
+         lambda scene: scene.row("here").concurrency == 2, within="tr[data-key='process {here}']", fields={"concurrency": "2"}),
     Walk("endpoint_remove_instance", "endpoint/Sales/", "Remove", "The row of the process was removed.",
-         lambda scene: not Instance.objects.filter(pk=scene.ids["dead"]).exists(), within="tr[data-instance='{dead}']"),
+         lambda scene: not Instance.objects.filter(pk=scene.ids["dead"]).exists(), within="tr[data-key='process {dead}']"),
     Walk("endpoint_pause", "endpoint/Sales/", "Pause", "Pause requested for 2 processes.",
          lambda scene: scene.row("here").paused and scene.row("paused").paused),
     Walk("endpoint_resume", "endpoint/Sales/", "Resume", "Resume requested for 2 processes.",

@@ -69,7 +69,7 @@ def test_the_list_says_what_each_endpoint_does(queue_database: QueueDatabase) ->
     # 180 messages in a minute, 6 s of processing among them, 6 retries
     assert "Sales Dead processes: 1 2 3.0 33.3 ms" in text
     assert "−1.5 s (negative: the clock of a sender is ahead) 0.10 1 1 1 dead version 0.1.0 2 / 4 " in text
-    assert "Idle No live worker 0 0 – not known – not known 0 0 0 –" in text
+    assert "Idle No live worker 0 0 – none – none 0 0 0 – none" in text
     assert "Foreign not in the settings of this site Alive" in text
     assert found.inline == []
 
@@ -265,7 +265,7 @@ def test_an_endpoint_without_a_process_has_nobody_to_ask(sqlite_database: QueueD
     install(sqlite_database)
     answer = client_of("writer").post(f"{SALES}pause/", CONFIRMED)
     assert answer.status_code == 409
-    assert "No process of it is alive." in Markup(answer.content.decode()).text()
+    assert "No live process." in Markup(answer.content.decode()).text()
     for address in (f"{LIST}Nobody/pause/", f"{SALES}instances/99999999999999999999/remove/"):
         assert client_of("writer").get(address).status_code == 404
         assert client_of("reader").post(address, CONFIRMED).status_code == 403
@@ -287,7 +287,7 @@ def test_a_minimum_of_processes_is_set_and_said(queue_database: QueueDatabase) -
     text = Markup(answer.content.decode()).text()
     assert "Sales: at least 3 live processes." in text
     assert "Below minimum" in text
-    assert "2 of 3 expected alive" in text
+    assert "Processes alive 2 of 3 expected" in text
     assert "Sales Below minimum" in page().text()
     assert "2 of 3 expected" in page().text()
     overview = page("/admin/sqlqueue_app/dashboard/")
@@ -325,7 +325,7 @@ def test_one_that_is_expected_is_listed_though_no_process_of_it_has_registered(q
     install(queue_database)
     set_minimum("Elsewhere", 1, actor=Actor("anna"))
     assert "Elsewhere not in the settings of this site Below minimum" in page().text()
-    assert "0 of 1 expected alive" in page(f"{LIST}Elsewhere/").text()
+    assert "Processes alive 0 of 1 expected" in page(f"{LIST}Elsewhere/").text()
     client_of("writer").post(f"{LIST}Elsewhere/minimum/", {**CONFIRMED, "minimum": "0"})
     assert client_of("viewer").get(f"{LIST}Elsewhere/").status_code == 404
 

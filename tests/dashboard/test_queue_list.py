@@ -39,7 +39,7 @@ def test_queues_of_others_are_listed_and_have_pages(queue_database: QueueDatabas
     made = make_table(queue_database, name="Left/over")
     made.send([row(b"{}")])
 
-    found = page_of().find("tr", **{"data-queue": "Left/over"})
+    found = page_of().find("tr", **{"data-key": "queue Left/over"})
     assert len(found) == 1
     text = page_of().text()
     assert "Other queues of the database" in text

@@ -141,12 +141,12 @@ class CheckAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The results, failing ones first; as a file all of them."""
-        now = database_now(managed_alias())
+        status = None if wanted_format(request) else read_status()
+        now = (status and status.managed_now) or database_now(managed_alias())
         found = CheckResult.objects.using(managed_alias()).order_by("-failing", "name", "subject")
-        if wanted_format(request):
+        if status is None:
             return export(request, "checks", COLUMNS, _lines(found.iterator(chunk_size=1_000), now))
         # What can be seen now counts, as on the overview. One more than is shown; muted ones come behind the others.
-        status = read_status()
         results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))

@@ -378,14 +378,14 @@ def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
 
 
 def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
-    """Messages per second in and out of each queue over the last minute, by queue name. One statement, and one for the clock.
+    """Messages per second in and out of each queue over the last minute, by queue name. One statement; without processes two.
 
     Queues without new samples are missing; empty if samples cannot be read. Takes samples where no worker does.
     """
     alias = managed_alias()
     samples: dict[str, list[QueueSample]] = {}
     with optional_read(alias, "read the samples of the queues"):
-        now = database_now(alias)
+        now = status.managed_now or database_now(alias)
         samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
         newest = max((taken[-1].taken_at for taken in samples.values() if taken), default=None)
         for each in page_sampling.take(status.instances, newest, now, status):

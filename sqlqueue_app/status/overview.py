@@ -72,7 +72,7 @@ def read_status(
 ) -> Status:
     """Look at every known queue and every instance; with `others` also at the queues of the database that the settings do not name.
 
-    Two statements find the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
+    One statement finds the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
     that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables,
     two for fifty schedules, unless they are not wanted; on PostgreSQL one for the dead rows of all queues, and one more where
     those pile up.

@@ -61,25 +61,22 @@ def list_tables(alias: str) -> list[ListedTable]:
     """The queue tables and tables of delayed messages that this connection may read, by schema and name, in its own catalog."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
+    columns: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
+    indexes: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
     with database_errors(dialect, "list the tables"):
-        columns = _by_table(fetch_all(connection, dialect.statement("list_columns")))
-        indexes = _by_table(fetch_all(connection, dialect.statement("list_indexes")))
+        rows = fetch_all(connection, dialect.statement("list_tables"))
+    for schema, table, place, name, kind in rows:
+        # The columns have a place, the keys of indexes have none.
+        found = indexes if place is None else columns
+        found[None if schema is None else str(schema), str(table)].append((str(name), str(kind)))
     catalog = current_catalog(connection)
-    found = []
+    listed = []
     for (schema, name), described in columns.items():
         address = QueueAddress(name, schema, catalog, form=dialect.name)
-        shape = TableShape(tuple(described), tuple(indexes.get((schema, name), ())))
-        layout, is_delayed = _kind(dialect, address, shape)
+        layout, is_delayed = _kind(dialect, address, TableShape(tuple(described), tuple(indexes[schema, name])))
         if layout is not None or is_delayed:
-            found.append(ListedTable(address, layout, is_delayed))
-    return found
-
-
-def _by_table(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str | None, str], list[tuple[str, str]]]:
-    found: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
-    for schema, table, name, kind in rows:
-        found[None if schema is None else str(schema), str(table)].append((str(name), str(kind)))
-    return found
+            listed.append(ListedTable(address, layout, is_delayed))
+    return listed
 
 
 def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[QueueLayout | None, bool]:

@@ -162,8 +162,8 @@ def test_a_page_costs_few_statements(postgresql_database: QueueDatabase) -> None
         client.get(address)
         with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
             assert client.get(address).status_code == 200
-        # Four for the session and the permissions of the user, two for the badges of the navigation.
-        assert len(queues) + len(managed) <= 12 + 4 + 2
+        # Four of them for the session and the permissions of the user, one for the badges of the navigation.
+        assert len(queues) + len(managed) <= 15
 
 
 def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase) -> None:

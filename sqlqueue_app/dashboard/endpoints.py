@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
@@ -12,7 +12,7 @@ from typing import Any, Final
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.safestring import SafeString
@@ -43,6 +43,7 @@ from sqlqueue_app.dashboard.lists import (
     TableColumn,
     cell_html,
     export,
+    export_by,
     facts,
     link_html,
     table,
@@ -67,7 +68,6 @@ from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, QueueSa
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import gone_instances, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
-    Endpoints,
     EndpointStatus,
     Measured,
     measures_by_type_and_instance,
@@ -100,7 +100,7 @@ class EndpointAdmin(PageAdmin):
         """The endpoints of the settings, and others with a registered process."""
         found = read_endpoints(get_settings())
         if wanted_format(request):
-            return export(request, "endpoints", COLUMNS, exported_endpoints(found))
+            return export_by(request, "endpoints", COLUMNS, found.endpoints)
         return self.page(
             request,
             "endpoints",
@@ -116,11 +116,13 @@ class EndpointAdmin(PageAdmin):
         settings = get_settings()
         found = read_endpoints(settings, _known_name(name, settings))
         if not found.endpoints:
-            return self._unknown(request, name)
+            text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.")
+            raise Http404(text % {"name": name})
         each, period = found.endpoints[0], period_of(request)
         charts, by_type, by_instance = self._history(each, period, found.now)
         if wanted_format(request):
-            return export(request, f"{each.name} {period.name}", TYPE_COLUMNS, exported_types(by_type))
+            lines = ([message_type, *(getattr(taken, of) for of in _MEASURES.values())] for message_type, taken in by_type.items())
+            return export(request, f"{each.name} {period.name}", ("message_type", *_MEASURES), lines)
         handlers, handlers_problem = _handlers(settings, each)
         queues = self._queues(each)
         return self.page(
@@ -187,10 +189,6 @@ class EndpointAdmin(PageAdmin):
     def endpoint_url(self, name: str) -> str:
         """The URL of an endpoint."""
         return self.url("endpoint", path_of(name))
-
-    def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
-        text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.") % {"name": name}
-        return self.problem(request, title=_("Endpoint not found"), text=text, status=404, crumbs=(Crumb(name),))
 
     def _processes(self, request: HttpRequest, each: EndpointStatus) -> HtmlTable | None:
         depths = {look.queue.address.table: look.depth for look in each.queues if look.queue.kind is QueueKind.CALLBACK}
@@ -294,19 +292,34 @@ def _in_words(value: object) -> str:
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
 
-COLUMNS: Final = (
-    "endpoint", "in_settings", "messages", "exact", "handled_per_second", "processing_seconds", "critical_seconds",
-    "retries_per_second", "failures_per_second", "failed_messages", "alive", "dead", "busy_threads", "limit", "versions", "minimum",
-)  # fmt: skip
-
-TYPE_COLUMNS: Final = (
-    "message_type", "handled", "handled_per_second", "processing_seconds", "processing_max", "critical_seconds", "critical_max",
-    "failures", "immediate_retries", "delayed_retries", "moved_to_error",
-)  # fmt: skip
-_MEASURED: Final = (
-    "handled", "throughput", "processing_mean", "processing_max", "critical_mean", "critical_max",
-    "failures", "immediate_retries", "delayed_retries", "moved_to_error",
-)  # fmt: skip
+COLUMNS: Final[Mapping[str, Callable[[EndpointStatus], object]]] = {
+    "endpoint": attrgetter("name"),
+    "in_settings": attrgetter("is_in_settings"),
+    "messages": lambda each: getattr(each.depth, "waiting", None),
+    "exact": lambda each: getattr(each.depth, "exact", None),
+    "handled_per_second": lambda each: getattr(each.measured, "throughput", None),
+    "processing_seconds": lambda each: getattr(each.measured, "processing_mean", None),
+    "critical_seconds": lambda each: getattr(each.measured, "critical_mean", None),
+    "retries_per_second": lambda each: None if each.measured is None else each.measured.retries / each.measured.length,
+    "failures_per_second": lambda each: None if each.measured is None else each.measured.failures / each.measured.length,
+    "failed_messages": attrgetter("failed"),
+    "alive": lambda each: len(each.alive),
+    "dead": attrgetter("dead"),
+    "busy_threads": attrgetter("busy_threads"),
+    "limit": attrgetter("limit"),
+    "versions": lambda each: sorted({instance.version for instance in each.alive}),
+    "minimum": lambda each: each.minimum or None,
+}
+# Of a file: the measures of a message type.
+_MEASURES: Final = {
+    "handled": "handled",
+    "handled_per_second": "throughput",
+    "processing_seconds": "processing_mean",
+    "processing_max": "processing_max",
+    "critical_seconds": "critical_mean",
+    "critical_max": "critical_max",
+    **{name: name for name in ("failures", "immediate_retries", "delayed_retries", "moved_to_error")},
+}
 
 
 def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None], object]:
@@ -377,33 +390,6 @@ def _state(each: EndpointStatus) -> State:
     if each.dead:
         return State(Grade.WARNING, _("Dead processes: %(count)s") % {"count": number(each.dead)})
     return State(Grade.OK, _("Alive"))
-
-
-def exported_endpoints(found: Endpoints) -> Iterator[tuple[Any, ...]]:
-    """One row per endpoint, in the order of the page."""
-    for each in found.endpoints:
-        depth, measured = each.depth, each.measured
-        counted = (0, 0) if measured is None else (measured.retries, measured.failures)
-        yield (
-            each.name,
-            each.is_in_settings,
-            *(getattr(depth, name, None) for name in ("waiting", "exact")),
-            *(getattr(measured, name, None) for name in ("throughput", "processing_mean", "critical_mean")),
-            *(None if measured is None else count / measured.length for count in counted),
-            each.failed,
-            len(each.alive),
-            each.dead,
-            each.busy_threads,
-            each.limit,
-            sorted({instance.version for instance in each.alive}),
-            each.minimum or None,
-        )
-
-
-def exported_types(found: Mapping[str, Measured]) -> Iterator[tuple[Any, ...]]:
-    """One row per message type; times are means and maxima in seconds."""
-    for message_type, each in found.items():
-        yield message_type, *(getattr(each, name) for name in _MEASURED)
 
 
 # --- Charts -----------------------------------------------------------------------------------------------------------

@@ -343,6 +343,13 @@ def export(request: HttpRequest, name: str, columns: Sequence[str], rows: Iterab
     return response
 
 
+def export_by(
+    request: HttpRequest, name: str, columns: Mapping[str, Callable[[_Row], object]], rows: Iterable[_Row]
+) -> HttpResponseBase:
+    """Like `export`, with the value of each column of a row."""
+    return export(request, name, tuple(columns), ([value(row) for value in columns.values()] for row in rows))
+
+
 class _Echo:
     """A file for csv that returns each line."""
 

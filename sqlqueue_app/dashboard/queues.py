@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -21,7 +22,6 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.messages import (
     PAGE_SIZES,
-    MessagePage,
     MessageSummary,
     purge_expired,
     purge_queue,
@@ -32,7 +32,7 @@ from sqlqueue_app.browsing.messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
-from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
+from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
 from sqlqueue_app.dashboard.formats import (
@@ -47,7 +47,7 @@ from sqlqueue_app.dashboard.formats import (
     rate,
     times,
 )
-from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, link_html, table, wanted_format
+from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export_by, facts, link_html, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
@@ -105,7 +105,7 @@ class QueueAdmin(PageAdmin):
         status = read_status(others=True, with_schedules=False)
         rates = recent_rates(status)
         if wanted_format(request):
-            return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, rates))
+            return export_by(request, "queues", _exported(status, rates), status.queues)
         only_expired = "expired" in request.GET
         queues = [each for each in status.queues if not only_expired or (each.depth is not None and each.depth.expired)]
         callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
@@ -158,22 +158,17 @@ class QueueAdmin(PageAdmin):
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: charts, a page of messages, actions."""
         queue, instances = self.find(name)
-        if queue is None:
-            return self._unknown_queue(request, name)
         status = read_queue(get_settings(), queue)
         if status.problem is not None and status.problem.stops_work:
-            return self._broken_queue(request, status)
+            return self._broken(request, status)
         table = queue_table(get_settings().database, queue.address)
         try:
             found = read_page(table, read_page_query(request.GET, table))
-        except ConnectionLost:
-            raise
         except DatabaseError as error:
-            return self._unreadable(request, queue, error)
+            return self._broken(request, read_queue(get_settings(), queue), error)
         if wanted_format(request):
-            return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
+            return export_by(request, queue.name, MESSAGE_COLUMNS, found.messages)
         failures = self._failure_urls(queue, [each.row_version for each in found.messages])
-        holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
         period = period_of(request)
         return self.page(
             request,
@@ -186,7 +181,7 @@ class QueueAdmin(PageAdmin):
             charts=self._charts(queue, instances, period),
             period=period,
             periods=PERIODS,
-            buttons=queue_buttons(self, request, queue, holder, instances),
+            buttons=queue_buttons(self, request, queue, instances),
             rows=[message_row(each, self._lasting_url(queue, each), failures.get(each.row_version, "")) for each in found.messages],
             found=found,
             sizes=PAGE_SIZES,
@@ -206,82 +201,69 @@ class QueueAdmin(PageAdmin):
 
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """One message in full."""
-        queue, _instances = self.find(name)
-        if queue is None:
-            return self._unknown_queue(request, name)
+        queue, table = self.found(name)
         try:
-            table = queue_table(get_settings().database, queue.address)
             found = read_message(table, row_version, as_hex="hex" in request.GET)
-        except ConnectionLost:
-            raise
         except DatabaseError as error:
-            return self._unreadable(request, queue, error)
+            return self._broken(request, read_queue(get_settings(), queue), error)
         if found is None:
             return self._message_gone(request, queue, row_version)
         return self.page(
             request,
             "message",
             title=_("Message %(row_version)s in %(queue)s") % {"row_version": row_version, "queue": queue.name},
-            crumbs=(Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}")),
+            crumbs=(Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}")),
             row=message_row(found.summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
             table=table.qualified,
             times=time_texts(found),
             failure=failure_text(found),
             buttons=message_buttons(self, request, queue, row_version),
-            queue_url=self._url(queue.name),
-            previous_url=self._neighbour_url(queue, found.previous),
-            next_url=self._neighbour_url(queue, found.next),
+            queue_url=self.queue_url(queue),
+            previous_url=self.message_url(queue, found.previous) if found.previous is not None else "",
+            next_url=self.message_url(queue, found.next) if found.next is not None else "",
             **message_context(self, request, found),
         )
 
-    def _unknown_queue(self, request: HttpRequest, name: str) -> HttpResponse:
-        text = _("There is no queue “%(name)s”: neither the settings nor a running instance name it.") % {"name": name}
-        return self.problem(request, title=_("Queue not found"), text=text, status=404, crumbs=(Crumb(name),))
-
-    def _broken_queue(self, request: HttpRequest, status: QueueStatus) -> HttpResponse:
+    def _broken(self, request: HttpRequest, status: QueueStatus, error: DatabaseError | None = None) -> HttpResponse:
+        """The error page of a queue: what is wrong with it is more helpful than the error, unless that is all that is known."""
+        if isinstance(error, ConnectionLost):
+            raise error
+        is_known = status.problem is not None and status.problem.stops_work
+        text = _("The messages of this queue cannot be shown.")
         return self.problem(
             request,
             title=_("Queue %(name)s") % {"name": status.name},
-            text=_("The messages of this queue cannot be shown."),
+            text=text if is_known else f"{text} {error}",
             status=404 if status.exists is False else 500,
             crumbs=(Crumb(status.name),),
-            problem=status.problem,
+            problem=status.problem if is_known else None,
         )
-
-    def _unreadable(self, request: HttpRequest, queue: KnownQueue, error: DatabaseError) -> HttpResponse:
-        # The status of the queue is more helpful than the error: what is missing, and the SQL that creates it.
-        status = read_queue(get_settings(), queue)
-        if status.problem is not None and status.problem.stops_work:
-            return self._broken_queue(request, status)
-        text = _("The messages of this queue cannot be shown: %(error)s") % {"error": error}
-        title = _("Queue %(name)s") % {"name": queue.name}
-        return self.problem(request, title=title, text=text, status=500, crumbs=(Crumb(queue.name),))
 
     def _message_gone(self, request: HttpRequest, queue: KnownQueue, row_version: int) -> HttpResponse:
         text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never was there.") % {
             "row_version": row_version,
             "queue": queue.name,
         }
-        crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
+        crumbs = (Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}"))
         asked, search = request.GET.get("id", ""), self.url_of(Search)
         links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
-    def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
-        """The queue that a URL part names, queues of the settings first, and the instances."""
+    def find(self, name: str) -> tuple[KnownQueue, Sequence[InstanceStatus]]:
+        """The queue that a URL part names, queues of the settings first, and the instances; Http404 if there is none."""
         settings = get_settings()
         instances, rows, _problem = read_instances()
         known = known_queues(settings, rows)
         found = queue_of_path(name, known)
         if found is None:
             found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
+        if found is None:
+            raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
         return found, instances
 
     def found(self, name: str) -> tuple[KnownQueue, QueueTable]:
         """The queue that a URL part names, and its table; Http404 if there is none."""
         queue = self.find(name)[0]
-        if queue is None:
-            raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
         return queue, queue_table(get_settings().database, queue.address)
 
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
@@ -295,9 +277,6 @@ class QueueAdmin(PageAdmin):
         found = failures_of_rows(queue.name, row_versions)
         return {number: self.url_of(FailedMessage, "message", unique) for number, unique in found.items()}
 
-    def _url(self, name: str) -> str:
-        return self.url("messages", path_of(name))
-
     def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
         """The URL of a page of a message."""
         return self.url(page, path_of(queue.name), row_version)
@@ -306,9 +285,6 @@ class QueueAdmin(PageAdmin):
         """The URL of a message with its id, by which the page finds it elsewhere once it was handled."""
         url = self.message_url(queue, message.row_version)
         return f"{url}?{urlencode({'id': message.message_id})}" if message.message_id else url
-
-    def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
-        return "" if row_version is None else self.message_url(queue, row_version)
 
 
 def _flow(rates: tuple[float, float] | None) -> str:
@@ -344,15 +320,14 @@ def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) 
     """Queue length, rates in and out, and the age of the first message if it is known."""
     begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
 
-    waiting = [(each.taken_at, float(each.waiting)) for each in samples]
-    most = [(each.taken_at, float(each.most_waiting)) for each in samples]
-    depth = [Series(_("messages"), waiting)]
+    def points(name: str) -> Points:
+        return [(each.taken_at, float(getattr(each, name))) for each in samples]
+
+    depth = [Series(_("messages"), points("waiting"))]
     if any(each.most_waiting != each.waiting for each in samples):
-        depth.append(Series(_("at most"), most))
-    if any(each.expired for each in samples):
-        depth.append(Series(_("expired"), [(each.taken_at, float(each.expired)) for each in samples]))
-    if any(each.overdue for each in samples):
-        depth.append(Series(_("overdue"), [(each.taken_at, float(each.overdue)) for each in samples]))
+        depth.append(Series(_("at most"), points("most_waiting")))
+    others = (("expired", _("expired")), ("overdue", _("overdue")))
+    depth += [Series(label, points(name)) for name, label in others if any(getattr(each, name) for each in samples)]
     charts = [line_chart(_("Waiting"), depth, begin=begin, end=now, step=step, scale=counts)]
     came, went = in_and_out(samples)
     if came:
@@ -403,44 +378,39 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
 
 # --- Exports ----------------------------------------------------------------------------------------------------------
 
-EXPORTED_COLUMNS: Final = (
-    "queue", "kind", "table", "endpoints", "state", "messages", "exact", "expiring", "expired", "head_age_seconds", "threads",
-    "in_per_second", "out_per_second",
-)  # fmt: skip
-MESSAGE_COLUMNS: Final = ("row_version", "message_id", "types", "intent", "time_sent", "expires", "size", "flags", "failure")
+# Without bodies.
+MESSAGE_COLUMNS: Final[Mapping[str, Callable[[MessageSummary], object]]] = {
+    "row_version": attrgetter("row_version"),
+    "message_id": attrgetter("message_id"),
+    "types": lambda each: list(each.types),
+    "intent": attrgetter("intent"),
+    "time_sent": attrgetter("time_sent"),
+    "expires": attrgetter("expires"),
+    "size": attrgetter("size"),
+    "flags": lambda each: sorted(flag.value for flag in each.flags),
+    "failure": lambda each: each.unreadable or each.failure,
+}
 
 
-def exported_queues(status: Status, rates: Mapping[str, tuple[float, float]]) -> Iterator[tuple[Any, ...]]:
-    """One row per queue, in the order of the page."""
-    for each in status.queues:
-        age = None if each.head_age is None else each.head_age.age
-        yield (
-            each.name,
-            each.queue.kind.value,
-            each.table,
-            ", ".join(each.queue.endpoints),
-            str(queue_state(each, status.instances).word),
-            *(getattr(each.depth, name, None) for name in ("waiting", "exact", "expiring", "expired")),
-            None if age is None else age.total_seconds(),
-            status.threads_of(each),
-            *rates.get(each.name, (None, None)),
-        )
-
-
-def exported_messages(found: MessagePage) -> Iterator[tuple[Any, ...]]:
-    """One row per message of a page, without bodies."""
-    for each in found.messages:
-        yield (
-            each.row_version,
-            each.message_id,
-            list(each.types),
-            each.intent,
-            each.time_sent,
-            each.expires,
-            each.size,
-            sorted(flag.value for flag in each.flags),
-            each.unreadable or each.failure,
-        )
+def _exported(status: Status, rates: Mapping[str, tuple[float, float]]) -> dict[str, Callable[[QueueStatus], object]]:
+    """The columns of the file of queues."""
+    return {
+        "queue": attrgetter("name"),
+        "kind": attrgetter("queue.kind.value"),
+        "table": attrgetter("table"),
+        "endpoints": lambda each: ", ".join(each.queue.endpoints),
+        "state": lambda each: str(queue_state(each, status.instances).word),
+        "messages": lambda each: getattr(each.depth, "waiting", None),
+        "exact": lambda each: getattr(each.depth, "exact", None),
+        "expiring": lambda each: getattr(each.depth, "expiring", None),
+        "expired": lambda each: getattr(each.depth, "expired", None),
+        "head_age_seconds": lambda each: (
+            each.head_age.age.total_seconds() if each.head_age and each.head_age.age is not None else None
+        ),
+        "threads": status.threads_of,
+        "in_per_second": lambda each: rates.get(each.name, (None, None))[0],
+        "out_per_second": lambda each: rates.get(each.name, (None, None))[1],
+    }
 
 
 # --- Actions ----------------------------------------------------------------------------------------------------------
@@ -449,34 +419,20 @@ def exported_messages(found: MessagePage) -> Iterator[tuple[Any, ...]]:
 _SAVED_AT_ONCE = 200
 
 
-def queue_buttons(
-    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None, instances: Iterable[InstanceStatus]
-) -> list[Button]:
-    """The actions on a queue as links; disabled ones show the reason."""
-    found = [
-        *_endpoint_buttons(pages, request, queue, instances),
-        *(each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)),
-    ]
+def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
+    """The actions on a queue as links; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
+    is_received = queue.kind in RECEIVED and pages.admin_site.is_registered(Endpoint)
+    found = []
+    for endpoint in queue.endpoints if is_received else ():
+        processes = [each for each in instances if each.endpoint == endpoint]
+        found += pausing_buttons(pages, request, endpoint, processes, (_("Pause the endpoint"), _("Resume the endpoint")))
+    found += [each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)]
     if queue.kind is QueueKind.CALLBACK:
-        reason = _("A process that lives has leased it.") if holder is not None and holder.alive else ""
+        is_leased = any(each.alive and each.callback_queue == queue.address.table for each in instances)
+        reason = _("A live process has leased it.") if is_leased else ""
         found.append(RemoveCallbackQueue.button(pages, request, path_of(queue.name), reason=reason))
     refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
-    found.append(Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused))
-    return found
-
-
-def _endpoint_buttons(
-    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Iterable[InstanceStatus]
-) -> list[Button]:
-    """Pause and resume the endpoint of the queue, which affects all its queues except those for replies."""
-    if queue.kind not in (QueueKind.MAIN, QueueKind.SATELLITE) or not pages.admin_site.is_registered(Endpoint):
-        return []
-    labels = (_("Pause the endpoint"), _("Resume the endpoint"))
-    return [
-        each
-        for endpoint in queue.endpoints
-        for each in pausing_buttons(pages, request, endpoint, [one for one in instances if one.endpoint == endpoint], labels)
-    ]
+    return [*found, Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused)]
 
 
 class QueueAction(Action):
@@ -491,6 +447,11 @@ class QueueAction(Action):
         self.target, self.words = self.queue.name, {"name": self.queue.name}
         self.back_url = pages.queue_url(self.queue)
         self.crumbs = (Crumb(self.queue.name, self.back_url),)
+
+    def deleted(self, count: int) -> ActionOutcome:
+        """The outcome of deleting so many messages."""
+        text = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
+        return ActionOutcome(text % {"count": number(count)}, self.back_url, count)
 
 
 class PurgeQueue(QueueAction):
@@ -518,9 +479,7 @@ class PurgeQueue(QueueAction):
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if self.is_long:
             return begin_operation(self.pages, self.request, "purge_queue", queue_scope(self.table, self.queue.name), self.back_url)
-        deleted = purge_queue(self.table)
-        text = ngettext("%(count)s message was deleted.", "%(count)s messages were deleted.", deleted)
-        return ActionOutcome(text % {"count": number(deleted)}, self.back_url, deleted)
+        return self.deleted(purge_queue(self.table))
 
 
 class MoveQueue(QueueAction):
@@ -563,9 +522,7 @@ class PurgeExpired(QueueAction):
         self.facts = ((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        deleted = purge_expired(self.table)
-        text = ngettext("%(count)s expired message was deleted.", "%(count)s expired messages were deleted.", deleted)
-        return ActionOutcome(text % {"count": number(deleted)}, self.back_url, deleted)
+        return self.deleted(purge_expired(self.table))
 
 
 class RemoveCallbackQueue(QueueAction):

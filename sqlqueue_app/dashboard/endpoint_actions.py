@@ -75,7 +75,7 @@ class InstanceAction(EndpointAction):
         super().find(**key)
         found = next((each for each in self.instances if each.id == key["instance"]), None)
         if found is None:
-            raise not_found(self.request, self.permission, _("The process is not registered any more."))
+            raise not_found(self.request, self.permission, _("The process is no longer registered."))
         self.instance, self.target, self.count = found, f"{found.endpoint} on {found.host} ({found.pid})", 1
         self.only = {"host": found.host, "pid": found.pid}
         self.words = {**self.words, "pid": found.pid}
@@ -212,7 +212,7 @@ class SetMinimum(EndpointAction):
         minimum = data["minimum"] or 0
         set_minimum(self.endpoint, minimum, actor=actor_of(self.request))
         words = {"count": number(minimum), "name": self.endpoint}
-        done = _("%(name)s: at least %(count)s live processes.") if minimum else _("%(name)s has no minimum of processes any more.")
+        done = _("%(name)s: at least %(count)s live processes.") if minimum else _("%(name)s no longer has a minimum of processes.")
         return ActionOutcome(done % words, self.back_url)
 
 

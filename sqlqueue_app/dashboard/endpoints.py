@@ -144,7 +144,7 @@ class EndpointAdmin(PageAdmin):
             processes=self._processes(request, each),
             worker_command=WORKER_COMMAND,
             queues=queues_table(
-                _("The queues that it receives from, and those for its failures and audits"),
+                _("Queues for its messages, failures and audits"),
                 queue_columns(self, each.instances),
                 queues,
             ),
@@ -251,7 +251,7 @@ def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
         TableColumn(_("Queue"), lambda each: each.subscription.address),
         TableColumn(_("Remarks"), _remark),
     ]
-    return table(_("The events that are sent to it"), columns, found) if found else _("No subscriptions.")
+    return table(_("Subscribed events"), columns, found) if found else _("No subscriptions.")
 
 
 def _remark(each: SubscriptionState) -> str:

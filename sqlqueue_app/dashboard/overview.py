@@ -446,15 +446,12 @@ def _threads(each: InstanceStatus) -> SafeString | None:
 
 def _request(each: InstanceStatus) -> str:
     """A request that the process has not followed yet, and when it will."""
-    asked = "" if each.asked_ago is None else _("asked %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
+    asked = "" if each.asked_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
     if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
         # Other requests, as for another concurrency, are in the row immediately.
-        return asked + " " + _("and has not followed yet") if asked and each.alive else ""
+        return _("%(requested)s, not followed yet") % {"requested": asked} if asked and each.alive else ""
     left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
-    text = _("asked to pause; follows at its next heartbeat, within %(seconds)s s")
-    if each.state is InstanceState.RESUMING:
-        text = _("asked to receive again; follows at its next heartbeat, within %(seconds)s s")
-    words = text % {"seconds": number(round(left + 0.5))}
+    words = _("at its next heartbeat, within %(seconds)s s") % {"seconds": number(round(left + 0.5))}
     return f"{words} ({asked})" if asked else words
 
 

@@ -120,7 +120,7 @@ class QueueAdmin(PageAdmin):
             summary=_summary(status),
             only_expired=only_expired,
             queues=queues_table(_("Queues of the endpoints in the settings"), columns, named),
-            others=queues_table(_("Queue tables that the settings do not name"), columns, others),
+            others=queues_table(_("Queue tables that are not in the settings"), columns, others),
             problems=[each.problem for each in queues if each.problem is not None],
             delayed=None if only_expired else self._delayed(status),
             instances=self._instances(status),
@@ -144,7 +144,7 @@ class QueueAdmin(PageAdmin):
         ]
         url_of = partial(self.url_of, DelayedMessage, "table")
         rows = [table_row(each, url_of(path_of(each.name)) if each.exists else "") for each in status.delayed]
-        caption = _("Messages that wait for their time; they become overdue if no worker moves them")
+        caption = _("Messages that wait for their time; without a live worker they become overdue")
         return table(caption, columns, rows) if rows else None
 
     def _instances(self, status: Status) -> HtmlTable | None:
@@ -240,7 +240,7 @@ class QueueAdmin(PageAdmin):
         )
 
     def _message_gone(self, request: HttpRequest, queue: KnownQueue, row_version: int) -> HttpResponse:
-        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never was there.") % {
+        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.") % {
             "row_version": row_version,
             "queue": queue.name,
         }
@@ -462,7 +462,7 @@ class PurgeQueue(QueueAction):
     label, title = gettext_lazy("Purge the queue"), gettext_lazy("Purge the queue %(name)s")
     submit = gettext_lazy("Delete all messages")
     text: str | Promise = gettext_lazy(
-        "All its messages are deleted, including those that arrive meanwhile. They cannot be brought back."
+        "All its messages are deleted, including those that arrive meanwhile. They cannot be restored."
     )
     is_dangerous = True
 
@@ -471,9 +471,9 @@ class PurgeQueue(QueueAction):
         depth = self.table.depth()
         self.is_long = not depth.exact
         if self.is_long:
-            self.text = _("All its messages are deleted, and cannot be brought back.")
+            self.text = _("All its messages are deleted. They cannot be restored.")
         self.facts = ((_("Messages"), depth_number(depth).text), (_("Table"), self.table.qualified))
-        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link for it."),)
+        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link."),)
         self.typed = self.queue.name
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -488,7 +488,7 @@ class MoveQueue(QueueAction):
     name, page, route = "move_queue", "move_all", "<str:name>/move/"
     permission = Permission.MOVE
     label, title = gettext_lazy("Move all messages"), gettext_lazy("Move all messages of %(name)s")
-    text = gettext_lazy("They are put at the end of another queue as they are, in their order, each exactly once.")
+    text = gettext_lazy("They are appended to another queue unchanged, in their order, each exactly once.")
     form_class = MoveForm
     is_dangerous = True
 
@@ -497,9 +497,9 @@ class MoveQueue(QueueAction):
         self.target += moved_to(self.request)
         self.suggestions = move_targets(self.queue)
         self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
-        warnings = [_("Messages that are being received meanwhile stay; so do those that arrive from now on.")]
+        warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
         if self.queue.kind is QueueKind.ERROR:
-            warnings.append(_("To have failed messages handled again, retry them: they are moved here as they are."))
+            warnings.append(_("To have failed messages handled again, retry them: a move does not change them."))
         self.warnings = warnings
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -514,7 +514,7 @@ class PurgeExpired(QueueAction):
     permission = Permission.PURGE
     label, title = gettext_lazy("Purge the expired messages"), gettext_lazy("Purge the expired messages of %(name)s")
     submit = gettext_lazy("Delete the expired messages")
-    text = gettext_lazy("Messages whose time to be received has passed are deleted; no receiver would handle them.")
+    text = gettext_lazy("Expired messages are deleted: no receiver would handle them.")
 
     def find(self, **key: Any) -> None:
         super().find(**key)
@@ -526,26 +526,26 @@ class PurgeExpired(QueueAction):
 
 
 class RemoveCallbackQueue(QueueAction):
-    """Drops the callback queue of a process that is gone."""
+    """Drops the callback queue of a dead process."""
 
     name, page, route = "remove_callback_queue", "remove", "<str:name>/remove/"
     permission = Permission.PURGE
     label, title = gettext_lazy("Remove the queue"), gettext_lazy("Remove the queue %(name)s")
-    text = gettext_lazy("The table is dropped with the replies in it, and the process that had leased it is forgotten.")
+    text = gettext_lazy("The table is dropped with the replies in it, and the row of its process is deleted.")
     is_dangerous = True
 
     def find(self, **key: Any) -> None:
         super().find(**key)
-        self.gone = _gone(self.queue)
-        waiting = "0" if self.gone is None or self.gone.depth is None else depth_number(self.gone.depth).text
-        self.facts = ((_("Replies in it"), waiting), (_("Table"), self.table.qualified))
+        gone = gone_callback_queues(get_settings()) if self.queue.kind is QueueKind.CALLBACK else ()
+        self.gone = next((each for each in gone if each.name == self.queue.address.table), None)
+        self.facts = ((_("Replies in it"), _replies(self.gone)), (_("Table"), self.table.qualified))
         self.typed = self.queue.name
-        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a process that is gone.")
+        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a dead process.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if self.gone is None or not remove_callback_queue(self.gone):
-            raise ValueError(_("A process has leased the queue in the meantime."))
-        return ActionOutcome(_("The queue %(name)s was removed.") % self.words, self.pages.url())
+            raise ValueError(_("A process has leased the queue meanwhile."))
+        return ActionOutcome(_("Queue %(name)s removed.") % self.words, self.pages.url())
 
 
 class GoneQueuesForm(forms.Form):
@@ -555,14 +555,14 @@ class GoneQueuesForm(forms.Form):
 
 
 class RemoveGoneQueues(Action):
-    """Drops the callback queues of processes that are gone, with one confirmation."""
+    """Drops the callback queues of dead processes, with one confirmation."""
 
     # No name of a queue is written so: underscores are escaped.
     name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
     permission = Permission.PURGE
     label = gettext_lazy("Remove the queues of dead instances")
-    text = gettext_lazy("The tables are dropped with the replies in them, and the processes that had leased them are forgotten.")
-    submit = gettext_lazy("Remove the chosen queues")
+    text = gettext_lazy("The tables are dropped with the replies in them, and the rows of their processes are deleted.")
+    submit = gettext_lazy("Remove chosen queues")
     form_class = GoneQueuesForm
     is_dangerous = True
 
@@ -570,38 +570,31 @@ class RemoveGoneQueues(Action):
         self.gone = {each.name: each for each in gone_callback_queues(get_settings())}
         self.target, self.back_url, self.count = ", ".join(sorted(self.gone)), self.pages.url(), len(self.gone)
         self.initial = {"queues": list(self.gone)}
-        self.blocked = "" if self.gone else _("No callback queue belongs to a process that is gone.")
+        self.blocked = "" if self.gone else _("No callback queue belongs to a dead process.")
 
     def make_form(self) -> forms.Form:
         form = super().make_form()
+        words = _("%(queue)s, replies in it: %(count)s")
         form.fields["queues"].choices = [  # type: ignore[attr-defined]
-            (
-                name,
-                _("%(queue)s, replies in it: %(count)s")
-                % {"queue": name, "count": "0" if each.depth is None else each.depth.waiting},
-            )
-            for name, each in sorted(self.gone.items())
+            (name, words % {"queue": name, "count": _replies(each)}) for name, each in sorted(self.gone.items())
         ]
         return form
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        self.target = ", ".join(data["queues"])
         removed = sum(remove_callback_queue(self.gone[name]) for name in data["queues"])
-        text = ngettext("%(count)s callback queue was removed.", "%(count)s callback queues were removed.", removed)
-        left = len(data["queues"]) - removed
-        leased = (
-            ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)} if left else ""
-        )
-        return ActionOutcome(f"{text % {'count': number(removed)}} {leased}".strip(), self.back_url, removed)
+        text = ngettext("%(count)s callback queue removed.", "%(count)s callback queues removed.", removed)
+        text %= {"count": number(removed)}
+        if left := len(data["queues"]) - removed:
+            text += " " + ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)}
+        return ActionOutcome(text, self.back_url, removed)
 
 
 QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
 
 
-def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:
-    if queue.kind is not QueueKind.CALLBACK:
-        return None
-    found = gone_callback_queues(get_settings())
-    return next((each for each in found if each.name == queue.address.table), None)
+def _replies(gone: GoneCallbackQueue | None) -> str:
+    return "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
 
 
 def _save_view(pages: QueueAdmin, request: HttpRequest, name: str) -> Any:

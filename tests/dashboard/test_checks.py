@@ -192,4 +192,4 @@ def test_many_results_cost_few_statements(postgresql_database: QueueDatabase) ->
         with CaptureQueriesContext(postgresql_database.connection) as own:
             assert client.get(path).status_code == 200
         assert len(own) <= most, [each["sql"][:80] for each in own.captured_queries]
-    assert "The first 300 are shown" in page("admin").text()
+    assert "Showing the first 300" in page("admin").text()

@@ -123,7 +123,7 @@ def test_the_rate_of_a_young_process_is_over_its_life_and_labelled_so(queue_data
 def test_an_endpoint_of_which_nothing_is_known(queue_database: QueueDatabase) -> None:
     install(queue_database)
     text = page(SALES).text()
-    assert "No process has registered: nothing is received." in text
+    assert "No process is registered: no messages are received." in text
     assert "messages: now 0, between 0 and 0" in text, "the page takes a sample, because no worker does"
     assert "Handled and failed" not in text
     assert client_of("viewer").get(f"{LIST}Nobody/").status_code == 404
@@ -177,11 +177,11 @@ def test_processes_are_asked_to_pause_and_to_go_on(queue_database: QueueDatabase
     assert not Instance.objects.filter(paused=True).exists()
     done = client.post(f"{SALES}pause/", CONFIRMED, follow=True).content.decode()
     assert "Pause requested for 1 process." in Markup(done).text()
-    assert "Pausing asked to pause; follows at its next heartbeat, within " in Markup(done).text()
+    assert "Pausing at its next heartbeat, within " in Markup(done).text()
     held.write_paused(True)
     assert "Sales Paused" in page().text()
     client.post(f"{SALES}instances/{held.row_id}/resume/", CONFIRMED)
-    assert "Resuming asked to receive again" in page(SALES).text()
+    assert "Resuming at its next heartbeat, within " in page(SALES).text()
     (row,) = Instance.objects.all()
     assert not row.paused
     assert [each[1:] for each in recorded()] == [
@@ -336,16 +336,16 @@ def test_what_was_asked_and_not_followed_is_said_with_its_age(queue_database: Qu
         get_settings().endpoint("Sales"), alias=queue_database.alias, concurrency=4, exists=lambda name: True, make=str
     )
     rows = Instance.objects.filter(pk=held.row_id)
-    assert re.search(r"asked \d", page(SALES).text()) is None
+    assert re.search(r"requested \d", page(SALES).text()) is None
     pause("Sales")
     now = datetime.now(UTC)
     rows.update(asked_at=now - 4 * SECOND, heartbeat_at=now - 8 * SECOND)
-    assert re.search(r"asked to pause; follows at its next heartbeat, within \d+ s \(asked \d+ s ago\)", page(SALES).text())
+    assert re.search(r"at its next heartbeat, within \d+ s \(requested \d+ s ago\)", page(SALES).text())
     held.write_paused(True)
     held.heartbeat({})
-    assert re.search(r"asked \d", page(SALES).text()) is None
+    assert re.search(r"requested \d", page(SALES).text()) is None
     set_concurrency("Sales", 9)
     rows.update(asked_at=now - 4 * SECOND, heartbeat_at=now - 8 * SECOND)
-    assert re.search(r"asked \d+ s ago and has not followed yet", page(SALES).text())
+    assert re.search(r"requested \d+ s ago, not followed yet", page(SALES).text())
     held.heartbeat({})
-    assert "has not followed yet" not in page(SALES).text()
+    assert "not followed yet" not in page(SALES).text()

@@ -78,7 +78,7 @@ def test_the_callback_queue_of_a_dead_process_is_removed(filled: QueueDatabase) 
     install(filled)
     page = f"{OVERVIEW}Sales.there/remove/"
     answer = client_of("admin").post(page, {**CONFIRMED, "typed": "Sales.there"}, follow=True)
-    assert "The queue Sales.there was removed." in Markup(answer.content.decode()).text()
+    assert "Queue Sales.there removed." in Markup(answer.content.decode()).text()
     assert not Instance.objects.filter(callback_queue="Sales.there").exists()
     assert not table(filled, "Sales.there").exists()
 

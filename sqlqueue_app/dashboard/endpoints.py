@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,7 +22,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.dashboard.actions import Action
-from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Points, Series, line_chart, period_of
+from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
@@ -78,7 +78,7 @@ from sqlqueue_app.status.endpoints import (
 )
 from sqlqueue_app.status.instances import read_instances, state_of, threads_of_row
 from sqlqueue_app.status.queues import QueueKind, QueueStatus
-from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
+from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 
@@ -216,11 +216,8 @@ class EndpointAdmin(PageAdmin):
             over_time = measures_over_time(alias, each.name, period.length, now)
             started = {one.name: one.started_at for one in each.instances}
             by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now, started)
-            queued = read_samples(alias, names, period.length, now)
+            queued = read_page_samples(alias, names, period.length, each.instances, now)
             samples = [sample for taken in queued.values() for sample in taken]
-            newest = max((sample.taken_at for sample in samples), default=None)
-            taken = page_sampling.take(each.instances, newest, now)
-            samples += [sample for sample in taken if sample.queue in queued and resolution_for(period.length) is FINEST]
             return endpoint_charts(over_time, samples, period, now), by_type, by_instance
         return [], {}, {}
 
@@ -402,34 +399,29 @@ def endpoint_charts(
     begin, step = now - period.length, timedelta(seconds=resolution_of(period.length).seconds)
     seconds = step.total_seconds()
     charts = []
+
+    def line(label: str, value: Callable[[Measured], float | None]) -> Series:
+        return Series(label, [(at, value(each)) for at, each in measured])
+
     if any(each.handled or each.failures or each.retries for _at, each in measured):
         flow = [
-            Series(_("handled"), [(at, each.throughput) for at, each in measured]),
-            Series(_("failed attempts"), [(at, each.failures / seconds) for at, each in measured]),
-            Series(_("retries"), [(at, each.retries / seconds) for at, each in measured]),
+            line(_("handled"), attrgetter("throughput")),
+            line(_("failed attempts"), lambda each: each.failures / seconds),
+            line(_("retries"), lambda each: each.retries / seconds),
         ]
+        longest = line(_("longest"), lambda each: each.processing_max if each.handled else None)
+        processing = [line(_("mean"), attrgetter("processing_mean")), longest]
+        critical = [line(_("mean"), attrgetter("critical_mean")), line(_("longest"), attrgetter("critical_max"))]
         charts.append(line_chart(_("Handled and failed"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
-        processing = [
-            Series(_("mean"), [(at, each.processing_mean) for at, each in measured]),
-            Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in measured]),
-        ]
-        critical = [
-            Series(_("mean"), [(at, each.critical_mean) for at, each in measured]),
-            Series(_("longest"), [(at, each.critical_max) for at, each in measured]),
-        ]
         for title, series in ((_("Processing time"), processing), (_("Critical time"), critical)):
             charts.append(line_chart(title, series, begin=begin, end=now, step=step, scale=times, least_top=0.01))
-    if depth := _added_up(queued):
-        waiting = [Series(_("messages"), depth)]
+    depth: Counter[datetime] = Counter()
+    for sample in queued:
+        depth[sample.taken_at] += sample.waiting
+    if depth:
+        waiting = [Series(_("messages"), sorted(depth.items()))]
         charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, scale=counts))
     return charts
-
-
-def _added_up(samples: Sequence[QueueSample]) -> Points:
-    at_time: defaultdict[datetime, float] = defaultdict(float)
-    for sample in samples:
-        at_time[sample.taken_at] += sample.waiting
-    return sorted(at_time.items())
 
 
 # --- Instances --------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ from sqlqueue_app.status.instances import (
 )
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
-from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
+from sqlqueue_app.status.samples import read_page_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -193,9 +193,7 @@ class QueueAdmin(PageAdmin):
         alias = managed_alias()
         with optional_read(alias, "read the samples of a queue"):
             now = database_now(alias)
-            samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
-            taken = page_sampling.take(instances, samples[-1].taken_at if samples else None, now)
-            samples += [each for each in taken if each.queue == queue.name and resolution_for(period.length) is FINEST]
+            samples = read_page_samples(alias, [queue.name], period.length, instances, now)[queue.name]
             return queue_charts(samples, period, now) if samples else []
         return []  # the tables of `migrate` are missing; the overview reports it
 
@@ -361,10 +359,7 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
     samples: dict[str, list[QueueSample]] = {}
     with optional_read(alias, "read the samples of the queues"):
         now = status.managed_now or database_now(alias)
-        samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
-        newest = max((taken[-1].taken_at for taken in samples.values() if taken), default=None)
-        for each in page_sampling.take(status.instances, newest, now, status):
-            samples.setdefault(each.queue, []).append(each)
+        samples = read_page_samples(alias, [each.name for each in status.queues], RECENT, status.instances, now, status)
     found = {}
     for name, taken in samples.items():
         known = [each for each in taken if each.written is not None]

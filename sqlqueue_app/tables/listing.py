@@ -37,7 +37,8 @@ class QueueSnapshot:
     """What one look says of a queue. The first three numbers end at the limit.
 
     `span` is how far the first and the last row are apart, both counted: at least as many as there are. `head` is the text of the
-    headers of the first row. `written` is how many rows were ever written, as far as the database tells.
+    headers of the first row. `written` is how many rows were ever written, as far as the database tells. `dead` and `live` are the
+    rows of PostgreSQL's statistics.
     """
 
     waiting: int
@@ -46,6 +47,8 @@ class QueueSnapshot:
     span: int
     head: str | None
     written: int | None
+    dead: int | None
+    live: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +103,9 @@ def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -
             int(expired),
             int(span or 0),
             text_of(head, "replace"),
-            None if written is None else int(written),
+            *(None if value is None else int(value) for value in (written, dead, live)),
         )
-        for waiting, expiring, expired, span, head, written in _count_each(alias, "look", addresses, limit)
+        for waiting, expiring, expired, span, head, written, dead, live in _count_each(alias, "look", addresses, limit)
     ]
 
 

@@ -126,4 +126,4 @@ def test_it_costs_few_statements(postgresql_database: QueueDatabase) -> None:
     client.get(DASHBOARD)
     with CaptureQueriesContext(postgresql_database.connection) as own:
         client.get(DASHBOARD)
-    assert len(own) <= 12
+    assert len(own) <= 11

@@ -108,4 +108,4 @@ def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDataba
     with CaptureQueriesContext(postgresql_database.connection) as queues, CaptureQueriesContext(connection) as managed:
         assert client.get(OVERVIEW).status_code == 200
     # Four of them for the session and the permissions of the user, one for the badges of the navigation.
-    assert len(queues) + len(managed) <= 14
+    assert len(queues) + len(managed) <= 13

@@ -34,8 +34,8 @@ WHERE pg_index.indisvalid
 ORDER BY 1, 2, 3;
 
 -- name: look
--- Rows, rows with an expiry and expired rows among the first; how far the ends are apart; the headers of the first; and how many rows
--- were ever written, by the sequence, where it may be read.
+-- Rows, rows with an expiry and expired rows among the first; how far the ends are apart; the headers of the first; how many rows
+-- were ever written, by the sequence, where it may be read; dead rows and live ones, by the statistics.
 SELECT
     {number},
     counted.waiting,
@@ -46,7 +46,9 @@ SELECT
     (
         SELECT CASE WHEN has_sequence_privilege(own.sequence, 'SELECT') THEN pg_sequence_last_value(own.sequence) END
         FROM (SELECT CAST(pg_get_serial_sequence(:table, 'seq') AS regclass) AS sequence) AS own
-    )
+    ),
+    pg_stat_get_dead_tuples(CAST(:table AS regclass)),
+    pg_stat_get_live_tuples(CAST(:table AS regclass))
 FROM (
     SELECT
         count(*) AS waiting,

@@ -21,7 +21,9 @@ SELECT
     counted.expired,
     (SELECT max(RowVersion) - min(RowVersion) + 1 FROM {table}),
     (SELECT CAST(Headers AS blob) FROM {table} ORDER BY RowVersion LIMIT 1),
-    (SELECT seq FROM sqlite_sequence WHERE name = :name)
+    (SELECT seq FROM sqlite_sequence WHERE name = :name),
+    NULL,
+    NULL
 FROM (
     SELECT
         count(*) AS waiting,

@@ -35,7 +35,9 @@ SELECT
     counted.expired,
     (SELECT MAX(RowVersion) - MIN(RowVersion) + 1 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)),
     (SELECT TOP (1) Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion ASC),
-    CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint)
+    CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint),
+    NULL,
+    NULL
 FROM (
     SELECT
         COUNT(*) AS waiting,

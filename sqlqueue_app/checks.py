@@ -27,7 +27,7 @@ from sqlqueue_app.status.schedules import handlers_or_none, schedules_without_ro
 from sqlqueue_app.tables.announcements import inspect_wake_up_triggers, why_not_woken
 from sqlqueue_app.tables.connections import aliases_beside, connection_of, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind, inspect_tables
-from sqlqueue_app.tables.listing import current_catalog, list_tables
+from sqlqueue_app.tables.listing import current_catalog, dead_rows, list_tables
 from sqlqueue_app.tables.managed import handled_elsewhere
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.two_phase import max_prepared_transactions
@@ -290,7 +290,7 @@ def check_dead_rows(databases: Sequence[str] | None = None, **_: Any) -> list[ch
     try:
         known = dialect(dialect_of(settings.database))
         tables = [known.qualified(address) for address in settings.queue_addresses(known.name)]
-        problems = dead_row_problems(settings.database, tables)
+        problems = dead_row_problems(settings.database, dead_rows(settings.database, tables).values())
     except (ConfigurationError, DatabaseError, DjangoDatabaseError):
         return []  # check_tables reports it
     return [checks.Warning(problem.text, hint=problem.sql, id=DEAD_ROWS) for problem in problems.values()]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_noop
 
+from sqlqueue_app.models import Queue
 from sqlqueue_app.status.events import Actor
 
 
@@ -30,22 +31,6 @@ class Permission(enum.StrEnum):
     SETTINGS = "manage_settings"
 
 
-_NAMES = {
-    Permission.VIEW: gettext_lazy("Can view queue"),
-    Permission.VIEW_BODY: gettext_lazy("Can see the bodies of messages"),
-    Permission.EXPORT: gettext_lazy("Can export lists and messages"),
-    Permission.RETRY: gettext_lazy("Can retry failed messages"),
-    Permission.EDIT: gettext_lazy("Can edit a failed message and retry it"),
-    Permission.ARCHIVE: gettext_lazy("Can archive failed messages, and bring them back"),
-    Permission.DELETE: gettext_lazy("Can delete messages"),
-    Permission.MOVE: gettext_lazy("Can move messages to another queue"),
-    Permission.PURGE: gettext_lazy("Can purge queues, and remove callback queues"),
-    Permission.CONTROL: gettext_lazy("Can pause and resume, and change the concurrency of instances"),
-    Permission.REDIRECT: gettext_lazy("Can manage redirects of retries"),
-    Permission.SETTINGS: gettext_lazy("Can manage notes, schedules, subscriptions and notifications"),
-}
-
-
 def may(request: HttpRequest, permission: Permission) -> bool:
     """Whether the user has the permission; every permission also requires VIEW."""
     user = request.user
@@ -54,7 +39,9 @@ def may(request: HttpRequest, permission: Permission) -> bool:
 
 def refusal_text(permission: Permission) -> str:
     """The text shown to a user without the permission."""
-    return _("You need the permission “%(permission)s”.") % {"permission": _NAMES[permission]}
+    # That to view has its name from Django.
+    name = dict(Queue._meta.permissions).get(permission, gettext_noop("Can view queue"))
+    return _("You need the permission “%(permission)s”.") % {"permission": _(str(name))}
 
 
 def refusal(request: HttpRequest, *permissions: Permission) -> str:

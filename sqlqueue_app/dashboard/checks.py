@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from django import forms
@@ -34,15 +35,15 @@ from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.tables.connections import database_now
 
 SHOWN: Final = 300
-COLUMNS: Final = (
-    *("check", "subject", "failing", "stale", "since", "checked_at", "every_seconds", "text", "muted_until", "muted_by", "details"),
-)
 _TIMES: Final = {
     "1": gettext_lazy("1 hour"),
     "8": gettext_lazy("8 hours"),
     "24": gettext_lazy("1 day"),
     "168": gettext_lazy("1 week"),
 }
+
+
+_GONE: Final = gettext_lazy("This check no longer has this result: it passed, or its subject is gone.")
 
 
 class CheckAction(Action):
@@ -56,7 +57,7 @@ class CheckAction(Action):
         # No column holds a greater number; SQLite and PostgreSQL refuse it each in its way.
         found = CheckResult.objects.using(managed_alias()).filter(pk=pk).first() if pk < 2**63 else None
         if found is None:
-            raise not_found(self.request, self.permission, _gone())
+            raise not_found(self.request, self.permission, str(_GONE))
         self.result, self.words = found, {"check": label_of(found.name)}
         self.target = f"{found.name}: {found.subject}" if found.subject else found.name
         self.back_url = self.pages.url()
@@ -65,14 +66,11 @@ class CheckAction(Action):
             facts.append((_("Result"), finding_in_words(found.name, found.subject, found.details)))
         self.facts = facts
 
-    def mute(self, until: datetime | None, by: str) -> None:
+    def mute(self, until: datetime | None, done: str) -> ActionOutcome:
         """Mute the result, or with None unmute it. ConfigurationError if it is gone."""
-        if not mute(managed_alias(), self.result.pk, until, by):
-            raise ConfigurationError(_gone())
-
-
-def _gone() -> str:
-    return _("This check has no such result any more: it passed, or its subject is gone.")
+        if not mute(managed_alias(), self.result.pk, until, actor_of(self.request).name):
+            raise ConfigurationError(str(_GONE))
+        return ActionOutcome(done, self.back_url)
 
 
 class MuteForm(forms.Form):
@@ -94,8 +92,7 @@ class MuteCheck(CheckAction):
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         until = database_now(managed_alias()) + timedelta(hours=int(data["hours"]))
-        self.mute(until, actor_of(self.request).name)
-        return ActionOutcome(_("The check is muted until %(until)s.") % {"until": stamp(until)}, self.back_url)
+        return self.mute(until, _("The check is muted until %(until)s.") % {"until": stamp(until)})
 
 
 class UnmuteCheck(CheckAction):
@@ -103,11 +100,10 @@ class UnmuteCheck(CheckAction):
 
     name, page, route = "unmute_check", "unmute", "<int:pk>/unmute/"
     label, title = gettext_lazy("Unmute"), gettext_lazy("Unmute the check “%(check)s”")
-    text = gettext_lazy("It counts again at once.")
+    text = gettext_lazy("It counts again immediately.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        self.mute(None, "")
-        return ActionOutcome(_("The check counts again."), self.back_url)
+        return self.mute(None, _("The check counts again."))
 
 
 class RunCheck(CheckAction):
@@ -141,12 +137,12 @@ class CheckAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The results, failing ones first; as a file all of them."""
-        now = database_now(managed_alias())
+        status = None if wanted_format(request) else read_status()
+        now = (status and status.managed_now) or database_now(managed_alias())
         found = CheckResult.objects.using(managed_alias()).order_by("-failing", "name", "subject")
-        if wanted_format(request):
-            return export(request, "checks", COLUMNS, _lines(found.iterator(chunk_size=1_000), now))
+        if status is None:
+            return export(request, "checks", _exported(now), found.iterator(chunk_size=1_000))
         # What can be seen now counts, as on the overview. One more than is shown; muted ones come behind the others.
-        status = read_status()
         results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
@@ -157,7 +153,7 @@ class CheckAdmin(PageAdmin):
             "checks",
             live_seconds=LIVE_SECONDS,
             table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}") if results else None,
-            note=_("The first %(count)s are shown; a file has all.") % {"count": number(SHOWN)} if is_cut else "",
+            note=_("Showing the first %(count)s; a download has all.") % {"count": number(SHOWN)} if is_cut else "",
             alert_count=None if is_cut else failing,
             no_worker=not any(each.works_for_all for each in status.instances),
             worker_command=WORKER_COMMAND,
@@ -168,8 +164,8 @@ class CheckAdmin(PageAdmin):
     def _columns(self, request: HttpRequest, now: datetime) -> list[TableColumn[CheckResult]]:
         return [
             TableColumn(_("Check"), lambda each: with_notes(label_of(each.name), each.subject), WIDE),
-            TableColumn(_("State"), lambda each: with_notes(check_state(each, now), _muted(each, now))),
-            TableColumn(_("Result, and what to do"), lambda each: _finding(each, now), WIDE),
+            TableColumn(_("State"), lambda each: with_notes(_state(each, now), _muted(each, now))),
+            TableColumn(_("Result and remedy"), lambda each: _finding(each, now), WIDE),
             TableColumn(_("Since"), lambda each: each.since),
             TableColumn(_("Last run"), lambda each: each.checked_at),
             TableColumn(_("Actions"), lambda each: self._buttons(request, each, now)),
@@ -187,21 +183,16 @@ class CheckAdmin(PageAdmin):
         return [replace(each.button(self, request, result.pk), about=about) for each in found]
 
 
-def _lines(results: Iterable[CheckResult], now: datetime) -> Iterator[tuple[object, ...]]:
-    for each in results:
-        yield (
-            each.name,
-            each.subject,
-            each.failing,
-            is_stale(each, now),
-            each.since,
-            each.checked_at,
-            each.every_seconds,
-            finding_in_words(each.name, each.subject, each.details) if each.failing else "",
-            each.muted_until,
-            each.muted_by,
-            each.details,
-        )
+def _exported(now: datetime) -> dict[str, Callable[[CheckResult], object]]:
+    """The columns of the file."""
+    return {
+        "check": attrgetter("name"),
+        **{name: attrgetter(name) for name in ("subject", "failing")},
+        "stale": lambda each: is_stale(each, now),
+        **{name: attrgetter(name) for name in ("since", "checked_at", "every_seconds")},
+        "text": lambda each: finding_in_words(each.name, each.subject, each.details) if each.failing else "",
+        **{name: attrgetter(name) for name in ("muted_until", "muted_by", "details")},
+    }
 
 
 def _muted(result: CheckResult, now: datetime) -> str:
@@ -223,8 +214,7 @@ def _finding(result: CheckResult, now: datetime) -> SafeString | None:
     return with_notes(finding_in_words(*outcome), advice_in_words(*outcome), mending, stale)
 
 
-def check_state(result: CheckResult, now: datetime) -> State:
-    """How it is, in a word."""
+def _state(result: CheckResult, now: datetime) -> State:
     if result.failing:
         return State(Grade.INFO, _("Fails, muted")) if is_muted(result, now) else State(Grade.ERROR, _("Fails"))
     return State(Grade.WARNING, _("Outdated")) if is_stale(result, now) else State(Grade.OK, _("Passes"))

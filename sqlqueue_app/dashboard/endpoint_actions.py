@@ -27,12 +27,23 @@ from sqlqueue_app.status.instances import InstanceStatus, forget_dead, read_inst
 MOST_CONCURRENCY: Final = 1000
 
 
+_PAUSE: Final = gettext_lazy(
+    "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
+    "replies are still received, and background work goes on. A process that starts later receives. "
+    "A process follows at its next heartbeat, within %(seconds)s seconds."
+)
+_RESUME: Final = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
+_FOLLOWS: Final = gettext_lazy("A process follows at its next heartbeat, within %(seconds)s seconds.")
+
+
 class EndpointAction(Action):
     """An action on all processes of an endpoint."""
 
     permission = Permission.CONTROL
     endpoint: str
     instances: list[InstanceStatus]
+    # The machine and process id of a single process.
+    only: Mapping[str, Any] = {}
 
     def find(self, **key: Any) -> None:
         instances, _rows, problem = read_instances()
@@ -46,24 +57,16 @@ class EndpointAction(Action):
         self.target, self.back_url = name, self.pages.url("endpoint", path_of(name))
         self.words = {"name": name, "seconds": number(int(HEARTBEAT_SECONDS))}
         self.crumbs = (Crumb(name, self.back_url),)
-        alive = sum(each.alive for each in self.instances)
-        self.facts = ((_("Live processes"), number(alive)),)
-
-
-class ControlEndpoint(EndpointAction):
-    """An action that live processes follow."""
-
-    def find(self, **key: Any) -> None:
-        super().find(**key)
         self.count = sum(each.alive for each in self.instances)
-        self.blocked = "" if self.count else _("No process of it is alive.")
+        self.facts = ((_("Live processes"), number(self.count)),)
 
     def outcome(self, text: str) -> ActionOutcome:
-        """The outcome of a request to the live processes."""
-        return ActionOutcome(f"{text} {follows()}", self.back_url, self.count)
+        """The outcome of a request to so many live processes."""
+        words = {**self.words, "count": number(self.count)}
+        return ActionOutcome(f"{text % words} {_FOLLOWS % words}", self.back_url, self.count)
 
 
-class ControlInstance(ControlEndpoint):
+class InstanceAction(EndpointAction):
     """An action on one process."""
 
     instance: InstanceStatus
@@ -72,8 +75,9 @@ class ControlInstance(ControlEndpoint):
         super().find(**key)
         found = next((each for each in self.instances if each.id == key["instance"]), None)
         if found is None:
-            raise not_found(self.request, self.permission, _("The process is not registered any more."))
+            raise not_found(self.request, self.permission, _("The process is no longer registered."))
         self.instance, self.target, self.count = found, f"{found.endpoint} on {found.host} ({found.pid})", 1
+        self.only = {"host": found.host, "pid": found.pid}
         self.words = {**self.words, "pid": found.pid}
         self.blocked = "" if found.alive else _("The process is dead.")
         self.facts = (
@@ -84,59 +88,49 @@ class ControlInstance(ControlEndpoint):
         )
 
 
-_PAUSE: Final = gettext_lazy(
-    "Messages that are being handled are finished. Then nothing more is received from the main queue and the satellites; "
-    "replies are still received, and background work goes on. A process that starts later receives. "
-    "A process follows at its next heartbeat, within %(seconds)s seconds."
-)
-_RESUME: Final = gettext_lazy("It receives again. A process follows at its next heartbeat, within %(seconds)s seconds.")
-
-
-class PauseEndpoint(ControlEndpoint):
+class PauseEndpoint(EndpointAction):
     """Pauses all processes of an endpoint."""
 
     name, page, route = "pause", "pause", "<str:name>/pause/"
     label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s"), _PAUSE
 
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.blocked = self.blocked or ("" if self.count else _("No live process."))
+
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        pause(self.endpoint, by=actor_of(self.request).name)
-        return self.outcome(_pause_requested(self.count))
+        pause(self.endpoint, **self.only, by=actor_of(self.request).name)
+        text = ngettext("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", self.count)
+        return self.outcome(text)
 
 
-class ResumeEndpoint(ControlEndpoint):
+class ResumeEndpoint(PauseEndpoint):
     """Has all processes of an endpoint receive again."""
 
     name, page, route = "resume", "resume", "<str:name>/resume/"
     label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s"), _RESUME
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        resume(self.endpoint, by=actor_of(self.request).name)
-        return self.outcome(_resume_requested(self.count))
+        resume(self.endpoint, **self.only, by=actor_of(self.request).name)
+        text = ngettext("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", self.count)
+        return self.outcome(text)
 
 
 _ONE: Final = "<str:name>/instances/<int:instance>"
 
 
-class PauseInstance(ControlInstance):
+class PauseInstance(PauseEndpoint, InstanceAction):
     """Pauses one process."""
 
-    name, page, route = "pause", "pause_instance", f"{_ONE}/pause/"
-    label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause the process %(pid)s of %(name)s"), _PAUSE
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        pause(self.endpoint, host=self.instance.host, pid=self.instance.pid, by=actor_of(self.request).name)
-        return self.outcome(_pause_requested(1))
+    page, route = "pause_instance", f"{_ONE}/pause/"
+    title = gettext_lazy("Pause the process %(pid)s of %(name)s")
 
 
-class ResumeInstance(ControlInstance):
+class ResumeInstance(ResumeEndpoint, InstanceAction):
     """Has one process receive again."""
 
-    name, page, route = "resume", "resume_instance", f"{_ONE}/resume/"
-    label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume the process %(pid)s of %(name)s"), _RESUME
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        resume(self.endpoint, host=self.instance.host, pid=self.instance.pid, by=actor_of(self.request).name)
-        return self.outcome(_resume_requested(1))
+    page, route = "resume_instance", f"{_ONE}/resume/"
+    title = gettext_lazy("Resume the process %(pid)s of %(name)s")
 
 
 class ConcurrencyForm(forms.Form):
@@ -148,7 +142,7 @@ class ConcurrencyForm(forms.Form):
     )  # fmt: skip
 
 
-class SetConcurrency(ControlInstance):
+class SetConcurrency(InstanceAction):
     """Changes the concurrency of one process."""
 
     name, page, route = "concurrency", "concurrency", f"{_ONE}/concurrency/"
@@ -167,11 +161,12 @@ class SetConcurrency(ControlInstance):
         self.target += f": {present} → {self.request.POST.get('concurrency', str(present))[:20]}"
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        set_concurrency(self.endpoint, data["concurrency"], host=self.instance.host, pid=self.instance.pid)
-        return self.outcome(_("Concurrency %(count)s requested for 1 process.") % {"count": number(data["concurrency"])})
+        set_concurrency(self.endpoint, data["concurrency"], **self.only)
+        self.words = {**self.words, "concurrency": number(data["concurrency"])}
+        return self.outcome(_("Concurrency %(concurrency)s requested for 1 process."))
 
 
-class RemoveInstance(ControlInstance):
+class RemoveInstance(InstanceAction):
     """Deletes the row of a dead process."""
 
     name, page, route = "remove_instance", "remove_instance", f"{_ONE}/remove/"
@@ -217,7 +212,7 @@ class SetMinimum(EndpointAction):
         minimum = data["minimum"] or 0
         set_minimum(self.endpoint, minimum, actor=actor_of(self.request))
         words = {"count": number(minimum), "name": self.endpoint}
-        done = _("%(name)s: at least %(count)s live processes.") if minimum else _("%(name)s has no minimum of processes any more.")
+        done = _("%(name)s: at least %(count)s live processes.") if minimum else _("%(name)s no longer has a minimum of processes.")
         return ActionOutcome(done % words, self.back_url)
 
 
@@ -227,7 +222,7 @@ ENDPOINT_ACTIONS: Final = (
 )
 
 
-def endpoint_buttons(pages: PageAdmin, request: HttpRequest, name: str, instances: tuple[InstanceStatus, ...]) -> list[Button]:
+def endpoint_buttons(pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus]) -> list[Button]:
     """The actions on all processes of an endpoint."""
     labels = (str(PauseEndpoint.label), str(ResumeEndpoint.label))
     return [*pausing_buttons(pages, request, name, instances, labels), SetMinimum.button(pages, request, path_of(name))]
@@ -237,35 +232,18 @@ def pausing_buttons(
     pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus], labels: tuple[str, str]
 ) -> list[Button]:
     """Pause and resume for all processes of an endpoint, of which `instances` are, on any page."""
-    alive = [each for each in instances if each.alive]
-    none = "" if alive else _("No process of it is alive.")
-    paused = _("All its processes are paused.") if alive and all(each.paused for each in alive) else ""
-    running = _("Not paused.") if alive and not any(each.paused for each in alive) else ""
+    paused = {each.paused for each in instances if each.alive}
+    none = "" if paused else _("No live process.")
     pause_url, resume_url = (pages.url_of(Endpoint, page, path_of(name)) for page in ("pause", "resume"))
     return [
-        button(request, Permission.CONTROL, labels[0], pause_url, reason=none or paused),
-        button(request, Permission.CONTROL, labels[1], resume_url, reason=none or running),
+        button(request, Permission.CONTROL, labels[0], pause_url, reason=none or ("" if False in paused else _("Paused."))),
+        button(request, Permission.CONTROL, labels[1], resume_url, reason=none or ("" if True in paused else _("Not paused."))),
     ]
 
 
-def instance_buttons(pages: PageAdmin, request: HttpRequest, each: InstanceStatus) -> tuple[Button, ...]:
+def instance_buttons(pages: PageAdmin, request: HttpRequest, each: InstanceStatus) -> list[Button]:
     """The actions on one process that apply to its state."""
-    offered: tuple[type[ControlInstance], ...] = (ResumeInstance if each.paused else PauseInstance, SetConcurrency)
+    offered: tuple[type[Action], ...] = (ResumeInstance if each.paused else PauseInstance, SetConcurrency)
     if not each.alive:
         offered = (RemoveInstance,)
-    return tuple(action.button(pages, request, path_of(each.endpoint), each.id) for action in offered)
-
-
-def follows() -> str:
-    """When a process follows a request."""
-    return _("A process follows at its next heartbeat, within %(seconds)s seconds.") % {"seconds": number(int(HEARTBEAT_SECONDS))}
-
-
-def _pause_requested(count: int) -> str:
-    text = ngettext("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", count)
-    return text % {"count": number(count)}
-
-
-def _resume_requested(count: int) -> str:
-    text = ngettext("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", count)
-    return text % {"count": number(count)}
+    return [action.button(pages, request, path_of(each.endpoint), each.id) for action in offered]

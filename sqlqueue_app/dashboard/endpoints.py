@@ -2,60 +2,71 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
-from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.actions import Action
-from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of
+from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
     Grade,
-    Number,
     State,
     ago_html,
     counts,
-    depth_number,
     duration,
     number,
     per_second,
     rate,
     times,
 )
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.lists import (
+    NUMBER,
+    WIDE,
+    HtmlTable,
+    TableColumn,
+    cell_html,
+    export,
+    facts,
+    link_html,
+    table,
+    titled_html,
+    wanted_format,
+    with_notes,
+)
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import (
-    InstanceRow,
-    QueueRow,
+    INSTANCE_STATES,
+    depth_cell,
     heartbeat_html,
-    instance_row,
-    instance_state,
-    queue_row,
+    instance_columns,
+    queue_columns,
+    queues_table,
     unreceived_state,
 )
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, path_of
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
-from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, Queue, QueueSample, Subscription
+from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, QueueSample, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
-from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, is_dead, managed_alias
+from sqlqueue_app.receiving.instances import gone_instances, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
-    Endpoints,
     EndpointStatus,
     Measured,
     measures_by_type_and_instance,
@@ -64,21 +75,11 @@ from sqlqueue_app.status.endpoints import (
     read_minimums,
     resolution_of,
 )
-from sqlqueue_app.status.instances import InstanceState, InstanceStatus, read_instances, state_of, threads_of_row
-from sqlqueue_app.status.queues import QueueKind
-from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
+from sqlqueue_app.status.instances import read_instances, state_of, threads_of_row
+from sqlqueue_app.status.queues import QueueKind, QueueStatus
+from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
 from sqlqueue_app.tables.connections import guarded_read, optional_read
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The measurements of an endpoint over a period."""
-
-    measured: Mapping[str, Measured]
-    charts: list[Chart]
-    by_type: list[MeasureRow]
-    by_instance: list[MeasureRow]
 
 
 class EndpointAdmin(PageAdmin):
@@ -98,11 +99,11 @@ class EndpointAdmin(PageAdmin):
         """The endpoints of the settings, and others with a registered process."""
         found = read_endpoints(get_settings())
         if wanted_format(request):
-            return export(request, "endpoints", COLUMNS, exported_endpoints(found))
+            return export(request, "endpoints", COLUMNS, found.endpoints)
         return self.page(
             request,
             "endpoints",
-            rows=self._rows(found.endpoints),
+            table=table(_caption(), self._columns(found.endpoints), found.endpoints, lambda each: f"endpoint {each.name}"),
             problem=found.problem,
             worker_command=WORKER_COMMAND,
             live_seconds=LIVE_SECONDS,
@@ -114,104 +115,114 @@ class EndpointAdmin(PageAdmin):
         settings = get_settings()
         found = read_endpoints(settings, _known_name(name, settings))
         if not found.endpoints:
-            return self._unknown(request, name)
-        each = found.endpoints[0]
-        period = period_of(request)
-        history = self._history(each, period, found.now)
+            text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.")
+            raise Http404(text % {"name": name})
+        each, period = found.endpoints[0], period_of(request)
+        charts, by_type, by_instance = self._history(each, period, found.now)
         if wanted_format(request):
-            return export(request, f"{each.name} {period.name}", TYPE_COLUMNS, exported_types(history.measured if history else {}))
+            lines = ([message_type, *(getattr(taken, of) for of in _MEASURES.values())] for message_type, taken in by_type.items())
+            return export(request, f"{each.name} {period.name}", ("message_type", *_MEASURES), lines)
         handlers, handlers_problem = _handlers(settings, each)
+        queues = self._queues(each)
         return self.page(
             request,
             "endpoint",
             title=_("Endpoint %(name)s") % {"name": each.name},
             crumbs=(Crumb(each.name),),
-            endpoint=self._rows([each])[0],
+            facts=facts(self._columns([each])[1:], each),
+            caption=_caption(),
             buttons=endpoint_buttons(self, request, each.name, each.instances),
-            failures_url=self._failures_url(each.name),
             delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
             subscriptions_url=self.url_of(Subscription),
             live_seconds=period.refresh_seconds,
-            history=history,
+            charts=charts,
+            by_type=_measures(_("By message type, in the period of the charts"), _("Message type"), by_type, period),
+            by_instance=_measures(_("By instance, in the period of the charts"), _("Instance"), by_instance, period),
             period=period,
             periods=PERIODS,
             processes=self._processes(request, each),
-            refused="" if may(request, Permission.CONTROL) else refusal_text(Permission.CONTROL),
             worker_command=WORKER_COMMAND,
-            queues=self._queue_rows(each),
+            queues=queues_table(
+                _("Queues for its messages, failures and audits"),
+                queue_columns(self, each.instances),
+                queues,
+            ),
+            problems=[look.problem for look in queues if look.problem is not None],
             subscriptions=_subscriptions(settings, each.name),
             handlers=handlers,
             handlers_problem=handlers_problem,
             configuration=_configuration(settings, each.name),
         )
 
-    def _rows(self, found: Sequence[EndpointStatus]) -> list[EndpointRow]:
-        measured = measure_rows({each.name: each.measured for each in found if each.measured is not None})
-        return [endpoint_row(each, self.endpoint_url(each.name), measured.get(each.name)) for each in found]
+    def _columns(self, rows: Sequence[EndpointStatus]) -> list[TableColumn[EndpointStatus]]:
+        """The columns of these endpoints."""
+
+        def rated(label: str, value: Callable[[Measured], float]) -> TableColumn[EndpointStatus]:
+            return TableColumn(label, lambda each: "" if each.measured is None else rate(value(each.measured)), NUMBER)
+
+        found = [each.measured for each in rows if each.measured is not None]
+        processing, critical = (_time_of(name, found) for name in ("processing_mean", "critical_mean"))
+        return [
+            TableColumn(_("Endpoint"), self._linked),
+            TableColumn(_("State"), _state),
+            TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
+            rated(_("Handled per second"), lambda measured: measured.throughput),
+            TableColumn(_("Processing time"), lambda each: processing(each.measured), NUMBER),
+            TableColumn(_("Critical time"), lambda each: critical(each.measured), NUMBER),
+            rated(_("Retries per second"), lambda measured: measured.retries / measured.length),
+            TableColumn(_("Failed messages"), self._failed, NUMBER),
+            TableColumn(_("Processes alive"), _alive, NUMBER),
+            TableColumn(_("Busy / max"), _busy, NUMBER),
+        ]
+
+    def _linked(self, each: EndpointStatus) -> SafeString:
+        note = "" if each.is_in_settings else _("not in the settings of this site")
+        return with_notes(link_html(self.endpoint_url(each.name), each.name), note)
+
+    def _failed(self, each: EndpointStatus) -> object:
+        if each.failed is None:
+            return _("not known")
+        url = self.url_of(FailedMessage, "messages")
+        return link_html(url and f"{url}?{FailureSelection(endpoint=each.name).to_query()}", number(each.failed))
 
     def endpoint_url(self, name: str) -> str:
         """The URL of an endpoint."""
         return self.url("endpoint", path_of(name))
 
-    def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
-        text = _("There is no endpoint “%(name)s”: neither the settings nor a registered process name it.") % {"name": name}
-        return self.problem(request, title=_("Endpoint not found"), text=text, status=404, crumbs=(Crumb(name),))
-
-    def _failures_url(self, name: str) -> str:
-        url = self.url_of(FailedMessage, "messages")
-        return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
-
-    def _queue_url(self, name: str) -> str:
-        return self.url_of(Queue, "messages", path_of(name)) if self.admin_site.is_registered(Queue) else ""
-
-    def _processes(self, request: HttpRequest, each: EndpointStatus) -> list[InstanceRow]:
-        depths = {
-            status.queue.address.table: depth_number(status.depth)
-            for status in each.queues
-            if status.queue.kind is QueueKind.CALLBACK and status.depth is not None
-        }
-        return [
-            instance_row(
-                instance,
-                self._queue_url(instance.callback_queue) if instance.callback_queue in depths else "",
-                depths.get(instance.callback_queue or ""),
-                _note(instance),
-                instance_buttons(self, request, instance),
-            )
-            for instance in each.instances
+    def _processes(self, request: HttpRequest, each: EndpointStatus) -> HtmlTable | None:
+        depths = {look.queue.address.table: look.depth for look in each.queues if look.queue.kind is QueueKind.CALLBACK}
+        columns = [
+            *instance_columns(self, depths),
+            TableColumn(_("Actions"), lambda instance: instance_buttons(self, request, instance)),
         ]
+        caption = _("Processes report their threads with each heartbeat, every 10 seconds, and then follow requests")
+        return table(caption, columns, each.instances, lambda instance: f"process {instance.id}") if each.instances else None
 
-    def _queue_rows(self, each: EndpointStatus) -> list[QueueRow]:
+    def _queues(self, each: EndpointStatus) -> list[QueueStatus]:
+        # The other callback queues of this machine are on the page of queues.
         held = {instance.callback_queue for instance in each.instances}
-        return [
-            queue_row(look, self._queue_url, each.instances)
-            for look in each.queues
-            # Of the pool of callback queues of this machine, those that are nobody's are shown by the page of the queues.
-            if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held
-        ]
+        return [look for look in each.queues if look.queue.kind is not QueueKind.CALLBACK or look.queue.address.table in held]
 
-    def _history(self, each: EndpointStatus, period: Period, now: datetime | None) -> History | None:
+    def _history(
+        self, each: EndpointStatus, period: Period, now: datetime | None
+    ) -> tuple[list[Chart], Mapping[str, Measured], Mapping[str, Measured]]:
+        """The charts of the period, and the measures by message type and by instance; nothing before `migrate`."""
         if now is None:
-            return None  # the tables of `migrate` are missing
+            return [], {}, {}
         alias = managed_alias()
-        names = [status.name for status in each.queues if status.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE)]
+        names = [status.name for status in each.queues if status.queue.kind in RECEIVED]
         with optional_read(alias, "read the samples of an endpoint"):
             over_time = measures_over_time(alias, each.name, period.length, now)
-            by_type, by_instance = measures_by_type_and_instance(
-                alias, each.name, period.length, now, {one.name: one.started_at for one in each.instances}
-            )
-            queued = read_samples(alias, names, period.length, now)
+            started = {one.name: one.started_at for one in each.instances}
+            by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now, started)
+            queued = read_page_samples(alias, names, period.length, each.instances, now)
             samples = [sample for taken in queued.values() for sample in taken]
-            newest = max((sample.taken_at for sample in samples), default=None)
-            taken = page_sampling.take(each.instances, newest, now)
-            samples += [sample for sample in taken if sample.queue in queued and resolution_for(period.length) is FINEST]
-            return History(
-                by_type,
-                endpoint_charts(over_time, samples, period, now),
-                list(measure_rows(by_type, period.length).values()),
-                list(measure_rows(by_instance, period.length).values()),
-            )
-        return None
+            return endpoint_charts(over_time, samples, period, now), by_type, by_instance
+        return [], {}, {}
+
+
+def _caption() -> str:
+    return _("Rates and mean times are those of the last minute")
 
 
 def _known_name(path: str, settings: Settings) -> str:
@@ -222,15 +233,27 @@ def _known_name(path: str, settings: Settings) -> str:
     return path if name is None else name
 
 
-def _subscriptions(settings: Settings, name: str) -> list[SubscriptionState] | None:
-    """The subscriptions of the endpoint; None without a subscription table."""
+def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
+    """The subscriptions of the endpoint, or why there are none to show."""
     try:
         with guarded_read(settings.database, "read the subscriptions"):
-            return read_subscriptions(settings, name)
+            found = read_subscriptions(settings, name)
     except ConnectionLost:
         raise
     except Exception:  # noqa: BLE001 - no such table, or handlers that cannot be imported, which the page shows
-        return None
+        return _("The table of subscriptions is missing.")
+    columns: list[TableColumn[SubscriptionState]] = [
+        TableColumn(_("Event"), lambda each: each.subscription.topic),
+        TableColumn(_("Queue"), lambda each: each.subscription.address),
+        TableColumn(_("Remarks"), _remark),
+    ]
+    return table(_("Subscribed events"), columns, found) if found else _("No subscriptions.")
+
+
+def _remark(each: SubscriptionState) -> str:
+    if not each.queue_exists:
+        return _("the queue does not exist")
+    return _("it has no handler for it") if each.handled is False else ""
 
 
 def _handlers(settings: Settings, each: EndpointStatus) -> tuple[list[str], str]:
@@ -265,82 +288,87 @@ def _in_words(value: object) -> str:
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
 
-COLUMNS: Final = (
-    "endpoint", "in_settings", "messages", "exact", "handled_per_second", "processing_seconds", "critical_seconds",
-    "retries_per_second", "failures_per_second", "failed_messages", "alive", "dead", "busy_threads", "limit", "versions", "minimum",
-)  # fmt: skip
-
-TYPE_COLUMNS: Final = (
-    "message_type", "handled", "handled_per_second", "processing_seconds", "processing_max", "critical_seconds", "critical_max",
-    "failures", "immediate_retries", "delayed_retries", "moved_to_error",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """A formatted time; `is_negative` if a sender's clock is ahead."""
-
-    text: str
-    is_negative: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureRow:
-    """Measurements of a period, or of the time that `over` names. Times are None if no message has one."""
-
-    name: str
-    measured: Measured
-    over: str
-    throughput: str
-    retries_rate: str
-    processing: Time | None
-    processing_max: Time | None
-    critical: Time | None
-    critical_max: Time | None
+COLUMNS: Final[Mapping[str, Callable[[EndpointStatus], object]]] = {
+    "endpoint": attrgetter("name"),
+    "in_settings": attrgetter("is_in_settings"),
+    "messages": lambda each: getattr(each.depth, "waiting", None),
+    "exact": lambda each: getattr(each.depth, "exact", None),
+    "handled_per_second": lambda each: getattr(each.measured, "throughput", None),
+    "processing_seconds": lambda each: getattr(each.measured, "processing_mean", None),
+    "critical_seconds": lambda each: getattr(each.measured, "critical_mean", None),
+    "retries_per_second": lambda each: None if each.measured is None else each.measured.retries / each.measured.length,
+    "failures_per_second": lambda each: None if each.measured is None else each.measured.failures / each.measured.length,
+    "failed_messages": attrgetter("failed"),
+    "alive": lambda each: len(each.alive),
+    "dead": attrgetter("dead"),
+    "busy_threads": attrgetter("busy_threads"),
+    "limit": attrgetter("limit"),
+    "versions": lambda each: sorted({instance.version for instance in each.alive}),
+    "minimum": lambda each: each.minimum or None,
+}
+# Of a file: the measures of a message type.
+_MEASURES: Final = {
+    "handled": "handled",
+    "handled_per_second": "throughput",
+    "processing_seconds": "processing_mean",
+    "processing_max": "processing_max",
+    "critical_seconds": "critical_mean",
+    "critical_max": "critical_max",
+    **{name: name for name in ("failures", "immediate_retries", "delayed_retries", "moved_to_error")},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRow:
-    """A row of the list of endpoints."""
+def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None], object]:
+    """The cells of a column of times, all in one unit; empty where no message has one."""
+    scale = times([getattr(each, name) for each in found])
 
-    status: EndpointStatus
-    url: str
-    state: State
-    depth: Number | None
-    measured: MeasureRow | None
-    failed: Number | None
-    busy: str
-    versions: str
+    def cell(measured: Measured | None) -> object:
+        seconds = None if measured is None or not measured.handled else getattr(measured, name)
+        if seconds is None or seconds >= 0:
+            return seconds if seconds is None else scale.text(seconds)
+        return titled_html(cell_html(State(Grade.WARNING, scale.text(seconds))), _("negative: the clock of a sender is ahead"))
 
-
-_TIMES: Final = ("processing_mean", "processing_max", "critical_mean", "critical_max")
+    return cell
 
 
-def measure_rows(found: Mapping[str, Measured], period: timedelta = timedelta()) -> dict[str, MeasureRow]:
-    """The rows of measurements by name; the times of a column have one unit. What is shorter than the period says so."""
-    rows = {}
-    scales = {name: times([getattr(each, name) for each in found.values()]) for name in _TIMES}
-    for name, each in found.items():
-        seconds = {of: getattr(each, of) if each.handled or of != "processing_max" else None for of in _TIMES}
-        shown = [None if value is None else Time(scales[of].text(value), value < 0) for of, value in seconds.items()]
-        length = timedelta(seconds=each.length)
-        over = duration(length) if length < 0.95 * period else ""
-        rows[name] = MeasureRow(name, each, over, rate(each.throughput), rate(each.retries / each.length), *shown)
-    return rows
+def _measures(caption: str, head: str, found: Mapping[str, Measured], period: Period) -> HtmlTable | None:
+    """The table of measures by name; a rate over less than the period has the time that it is over."""
+
+    def per_second(measured: Measured) -> SafeString:
+        length = timedelta(seconds=measured.length)
+        over = _("over %(length)s") % {"length": duration(length)} if length < 0.95 * period.length else ""
+        return with_notes(rate(measured.throughput), over)
+
+    cells: list[tuple[str, Callable[[Measured], object]]] = [
+        (_("Handled"), attrgetter("handled")),
+        (_("per second"), per_second),
+        (_("Processing time"), _time_of("processing_mean", found.values())),
+        (_("longest"), _time_of("processing_max", found.values())),
+        (_("Critical time"), _time_of("critical_mean", found.values())),
+        (_("longest"), _time_of("critical_max", found.values())),
+        (_("Failed attempts"), attrgetter("failures")),
+        (_("Immediate retries"), attrgetter("immediate_retries")),
+        (_("Delayed retries"), attrgetter("delayed_retries")),
+        (_("To the error queue"), attrgetter("moved_to_error")),
+    ]
+    columns: list[TableColumn[tuple[str, Measured]]] = [
+        TableColumn(head, lambda row: row[0] or _("no type in the headers"), WIDE),
+        *(TableColumn(label, partial(lambda cell, row: cell(row[1]), cell), NUMBER) for label, cell in cells),
+    ]
+    return table(caption, columns, found.items(), lambda row: f"{head} {row[0]}") if found else None
 
 
-def endpoint_row(each: EndpointStatus, url: str, measured: MeasureRow | None) -> EndpointRow:
-    """The row of an endpoint."""
-    return EndpointRow(
-        status=each,
-        url=url,
-        state=_state(each),
-        depth=None if each.depth is None else depth_number(each.depth),
-        measured=measured,
-        failed=None if each.failed is None else Number(each.failed, number(each.failed)),
-        busy=f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else "",
-        versions=", ".join(sorted({instance.version for instance in each.alive if instance.version})),
-    )
+def _alive(each: EndpointStatus) -> SafeString:
+    """How many processes live, of how many, the dead ones, and the versions."""
+    expected = _("of %(minimum)s expected") % {"minimum": number(each.minimum)} if each.minimum else ""
+    dead = _("%(count)s dead") % {"count": number(each.dead)} if each.dead else ""
+    versions = ", ".join(sorted({instance.version for instance in each.alive if instance.version}))
+    version = _("version %(version)s") % {"version": versions} if versions else ""
+    return with_notes(len(each.alive), expected, dead, version)
+
+
+def _busy(each: EndpointStatus) -> str:
+    return f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else ""
 
 
 def _state(each: EndpointStatus) -> State:
@@ -360,62 +388,6 @@ def _state(each: EndpointStatus) -> State:
     return State(Grade.OK, _("Alive"))
 
 
-def _note(each: InstanceStatus) -> str:
-    """A request that the process has not followed yet, and when it will."""
-    asked = "" if each.asked_ago is None else _("asked %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
-    if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
-        # Other requests, as for another concurrency, are in the row immediately.
-        return asked + " " + _("and has not followed yet") if asked and each.alive else ""
-    left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
-    text = _("asked to pause; follows at its next heartbeat, within %(seconds)s s")
-    if each.state is InstanceState.RESUMING:
-        text = _("asked to receive again; follows at its next heartbeat, within %(seconds)s s")
-    words = text % {"seconds": number(round(left + 0.5))}
-    return f"{words} ({asked})" if asked else words
-
-
-def exported_endpoints(found: Endpoints) -> Iterator[tuple[Any, ...]]:
-    """One row per endpoint, in the order of the page."""
-    for each in found.endpoints:
-        depth, measured = each.depth, each.measured
-        yield (
-            each.name,
-            each.is_in_settings,
-            None if depth is None else depth.waiting,
-            None if depth is None else depth.exact,
-            None if measured is None else measured.throughput,
-            None if measured is None else measured.processing_mean,
-            None if measured is None else measured.critical_mean,
-            None if measured is None else measured.retries / measured.length,
-            None if measured is None else measured.failures / measured.length,
-            each.failed,
-            len(each.alive),
-            each.dead,
-            each.busy_threads,
-            each.limit,
-            sorted({instance.version for instance in each.alive}),
-            each.minimum or None,
-        )
-
-
-def exported_types(found: Mapping[str, Measured]) -> Iterator[tuple[Any, ...]]:
-    """One row per message type; times are means and maxima in seconds."""
-    for message_type, each in found.items():
-        yield (
-            message_type,
-            each.handled,
-            each.throughput,
-            each.processing_mean,
-            each.processing_max,
-            each.critical_mean,
-            each.critical_max,
-            each.failures,
-            each.immediate_retries,
-            each.delayed_retries,
-            each.moved_to_error,
-        )
-
-
 # --- Charts -----------------------------------------------------------------------------------------------------------
 
 
@@ -426,34 +398,29 @@ def endpoint_charts(
     begin, step = now - period.length, timedelta(seconds=resolution_of(period.length).seconds)
     seconds = step.total_seconds()
     charts = []
+
+    def line(label: str, value: Callable[[Measured], float | None]) -> Series:
+        return Series(label, [(at, value(each)) for at, each in measured])
+
     if any(each.handled or each.failures or each.retries for _at, each in measured):
         flow = [
-            Series(_("handled"), [(at, each.throughput) for at, each in measured]),
-            Series(_("failed attempts"), [(at, each.failures / seconds) for at, each in measured]),
-            Series(_("retries"), [(at, each.retries / seconds) for at, each in measured]),
+            line(_("handled"), attrgetter("throughput")),
+            line(_("failed attempts"), lambda each: each.failures / seconds),
+            line(_("retries"), lambda each: each.retries / seconds),
         ]
+        longest = line(_("longest"), lambda each: each.processing_max if each.handled else None)
+        processing = [line(_("mean"), attrgetter("processing_mean")), longest]
+        critical = [line(_("mean"), attrgetter("critical_mean")), line(_("longest"), attrgetter("critical_max"))]
         charts.append(line_chart(_("Handled and failed"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
-        processing = [
-            Series(_("mean"), [(at, each.processing_mean) for at, each in measured]),
-            Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in measured]),
-        ]
-        critical = [
-            Series(_("mean"), [(at, each.critical_mean) for at, each in measured]),
-            Series(_("longest"), [(at, each.critical_max) for at, each in measured]),
-        ]
         for title, series in ((_("Processing time"), processing), (_("Critical time"), critical)):
             charts.append(line_chart(title, series, begin=begin, end=now, step=step, scale=times, least_top=0.01))
-    if depth := _added_up(queued):
-        waiting = [Series(_("messages"), depth)]
+    depth: Counter[datetime] = Counter()
+    for sample in queued:
+        depth[sample.taken_at] += sample.waiting
+    if depth:
+        waiting = [Series(_("messages"), sorted(depth.items()))]
         charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, scale=counts))
     return charts
-
-
-def _added_up(samples: Sequence[QueueSample]) -> Points:
-    at_time: defaultdict[datetime, float] = defaultdict(float)
-    for sample in samples:
-        at_time[sample.taken_at] += sample.waiting
-    return sorted(at_time.items())
 
 
 # --- Instances --------------------------------------------------------------------------------------------------------
@@ -485,7 +452,7 @@ class InstanceAdmin(ReadOnlyAdmin):
     def state(self, row: Instance) -> str:
         """The state of the process."""
         alive = not is_dead(row, row.database_now)  # type: ignore[attr-defined]
-        return instance_state(state_of(alive=alive, paused=row.paused, followed=row.paused_since is not None)).word
+        return str(INSTANCE_STATES[state_of(alive=alive, paused=row.paused, followed=row.paused_since is not None)].word)
 
     @admin.display(description=gettext_lazy("live threads"))
     def live_threads(self, row: Instance) -> str:

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language, ngettext
@@ -233,4 +234,4 @@ class State:
     """A state as a word with its grade."""
 
     level: Grade
-    word: str
+    word: str | Promise

@@ -62,9 +62,7 @@ class EventAdmin(ListAdmin[Event]):
     def columns(self, request: HttpRequest) -> list[TableColumn[Event]]:
         return [
             TableColumn(_("Time"), lambda event: event.at),
-            TableColumn(
-                _("Severity"), lambda event: State(_SEVERITIES.get(event.severity, Grade.INFO), event.get_severity_display())
-            ),
+            TableColumn(_("Severity"), lambda event: severity_state(event.severity)),
             TableColumn(_("Event"), lambda event: capfirst(str(kind.label if (kind := kind_of_event(event)) else event.kind))),
             TableColumn(_("Details"), lambda event: link_html(_url(self, event), Truncator(text_of_event(event)).chars(500)), WIDE),
         ]
@@ -79,6 +77,11 @@ class EventAdmin(ListAdmin[Event]):
 
 
 _SEVERITIES: Final[dict[str, Grade]] = {Severity.WARNING: Grade.WARNING, Severity.ERROR: Grade.ERROR}
+
+
+def severity_state(severity: str) -> State:
+    """A severity as a word with its grade."""
+    return State(_SEVERITIES.get(severity, Grade.INFO), str(dict(Severity.choices).get(severity, severity)))
 
 
 def _url(pages: PageAdmin, event: Event) -> str:

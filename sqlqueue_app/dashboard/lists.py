@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -27,7 +27,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, require
-from sqlqueue_app.dashboard.formats import State, duration, number, stamp_html
+from sqlqueue_app.dashboard.formats import Number, State, duration, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin
 from sqlqueue_app.receiving.instances import managed_alias
@@ -68,12 +68,19 @@ def table(
     return HtmlTable(str(caption), list(columns), cells)
 
 
+def facts(columns: Sequence[TableColumn[_Row]], row: _Row) -> list[tuple[TableColumn[_Row], SafeString]]:
+    """The columns of one row, as the template ``includes/facts.html`` shows them."""
+    return [(column, cell_html(column.value(row))) for column in columns]
+
+
 def cell_html(value: object) -> SafeString:
     """A value in a cell: formatted by its type, a dash for None and empty text; HTML that is safe stays as it is."""
     if isinstance(value, SafeString):
         return value
     if isinstance(value, State):
-        return SafeString(render_to_string("admin/sqlqueue_app/includes/state.html", {"state": value}).strip())
+        return _state_html(value.level, str(value.word))
+    if isinstance(value, Number):
+        return titled_html(format_html('<data value="{}">{}</data>', str(value.value), value.text), value.note)
     if isinstance(value, datetime):
         return stamp_html(value)
     if isinstance(value, timedelta):
@@ -85,6 +92,21 @@ def cell_html(value: object) -> SafeString:
     if not value:
         return format_html('<span aria-hidden="true">–</span><span class="sq-hidden">{}</span>', _("none"))
     return text_html(str(value))
+
+
+@lru_cache(maxsize=256)
+def _state_html(level: str, word: str) -> SafeString:
+    """A state; a page has hundreds, of which most are the same."""
+    return SafeString(render_to_string("admin/sqlqueue_app/includes/state.html", {"state": {"level": level, "word": word}}).strip())
+
+
+def titled_html(text: str, note: str) -> SafeString:
+    """A text with a note as its title, which screen readers get too; the text alone without one."""
+    return (
+        format_html('<span title="{}">{}</span><span class="sq-hidden"> ({})</span>', note, text, note)
+        if note
+        else format_html("{}", text)
+    )
 
 
 def text_html(text: str) -> SafeString:

@@ -9,7 +9,6 @@ by an older answer.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import threading
 import time
@@ -48,15 +47,6 @@ _VOLATILE: Final = re.compile(
 def is_live(request: HttpRequest) -> bool:
     """Whether our script asks, which needs only the content of the page."""
     return HEADER in request.headers and request.method == "GET"
-
-
-def made_at_of(request: HttpRequest) -> float:
-    """The time as of which the refreshed page is, in seconds since 1970; 0 without a valid header."""
-    try:
-        seconds = float(request.headers.get(HEADER, ""))
-    except ValueError:
-        return 0.0
-    return seconds if math.isfinite(seconds) else 0.0
 
 
 def set_made_at(response: HttpResponseBase, seconds: float) -> HttpResponseBase:
@@ -193,8 +183,12 @@ class LiveAnswers:
             self._readers[_reader(request)] = (known, known.as_of)
 
     def _as_of_page(self, request: HttpRequest) -> float:
-        """The time as of which the client's page is; 0 if its clock was too far ahead of ours."""
-        as_of = made_at_of(request)
+        """The time as of which the client's page is, in seconds since 1970; 0 if it is not valid or too far ahead of our clock."""
+        try:
+            as_of = float(request.headers.get(HEADER, ""))
+        except ValueError:
+            return 0.0
+        # Nothing compares with "nan".
         return as_of if as_of <= self._now() + LONGEST_SECONDS else 0.0
 
     def _keep(self, known: _Answer, response: HttpResponseBase, as_of: float, cost_seconds: float) -> bool:

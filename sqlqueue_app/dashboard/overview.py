@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button
 from sqlqueue_app.dashboard.charts import (
     MOST_ENDPOINTS,
     PERIODS,
@@ -24,19 +22,15 @@ from sqlqueue_app.dashboard.charts import (
     Chart,
     Period,
     Series,
-    TrafficTable,
     endpoint_queues,
     line_chart,
     period_of,
     traffic_table,
 )
-from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
 from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import (
-    WORKER_COMMAND,
     Grade,
     Number,
-    Stamp,
     State,
     ago_html,
     bounded_number,
@@ -44,13 +38,10 @@ from sqlqueue_app.dashboard.formats import (
     depth_number,
     duration,
     number,
-    rate,
     relative_html,
-    stamp,
-    stamp_of,
 )
-from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin
-from sqlqueue_app.dashboard.lists import HtmlTable, TableColumn, table
+from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin, severity_state
+from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, link_html, table, titled_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
@@ -71,33 +62,17 @@ from sqlqueue_app.monitoring.check_results import CheckResults, read_results
 from sqlqueue_app.monitoring.checks import BRANCHES, FAILURES, INSTANCES, MOVER, SAMPLES, SCHEDULES, TABLES
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
-from sqlqueue_app.receiving.instances import managed_alias
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, managed_alias
 from sqlqueue_app.status.endpoints import failed_and_minimums
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, threads_on
-from sqlqueue_app.status.overview import Status, callback_queues, read_status, working_queues
-from sqlqueue_app.status.queues import HeadAge, NoAge, ProblemKind, QueueKind, QueueProblem, QueueStatus
+from sqlqueue_app.status.overview import Status, read_status
+from sqlqueue_app.status.queues import HeadAge, NoAge, ProblemKind, QueueKind, QueueStatus
 from sqlqueue_app.status.samples import FINEST, Traffic, page_sampling, read_traffic, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
+from sqlqueue_app.tables.queue import Depth
 
 # Of actions and of events.
 _SHOWN = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Managed:
-    """Data of the managed tables as of `now`; None if they are missing."""
-
-    now: datetime | None = None
-    running: int = 0
-    minimums: Mapping[str, int] = field(default_factory=dict)
-    actions: Sequence[OperatorAction] = ()
-    events: Sequence[Event] = ()
-    results: CheckResults = field(default_factory=CheckResults)
-    charts: Sequence[Chart] = ()
-    traffic: TrafficTable | None = None
-
-    def snapshot(self, status: Status) -> Snapshot:
-        return Snapshot(get_settings(), self.now or status.taken_at, status=status, minimums=self.minimums)
 
 
 class DashboardAdmin(PageAdmin):
@@ -108,61 +83,44 @@ class DashboardAdmin(PageAdmin):
         return [self.readonly_view("", self.overview_view)]
 
     def overview_view(self, request: HttpRequest) -> HttpResponse:
-        """The overview."""
-        status = read_status()
-        overview = overview_of(status, lambda name: self.url_of(Queue, "messages", path_of(name)))
-        managed = self._read(status, period_of(request))
-        snapshot = managed.snapshot(status)
-        issues = current_issues(snapshot, managed.results)
-        unresolved = snapshot.indexed_failures
-        failed = bounded_number(unresolved.count, exact=unresolved.exact) if managed.now else None
+        """The overview; without what the managed tables hold if they are missing."""
+        status, period, alias = read_status(), period_of(request), managed_alias()
+        now, results, running = status.managed_now or status.taken_at, CheckResults(), 0
+        minimums: dict[str, int] = {}
+        shown: dict[str, Any] = {}
+        with optional_read(alias, "read the tables of the dashboard"):
+            now = status.managed_now or database_now(alias)
+            _catch_up(status, now)
+            failed, minimums, running = failed_and_minimums(alias, list(endpoint_queues(status, {})))
+            endpoints = endpoint_queues(status, failed)
+            traffic = self._traffic(status, dict(list(endpoints.items())[:MOST_ENDPOINTS]), period, now)
+            results = read_results(alias, now)
+            shown = {
+                "charts": _charts(traffic, period, now),
+                "traffic": traffic_table(endpoints, traffic, failed, now, self._endpoint_url, self._failures_url),
+                "events": _recent(EventAdmin(Event, self.admin_site), request),
+                "actions": _recent(ActionAdmin(OperatorAction, self.admin_site), request),
+            }
+        snapshot = Snapshot(get_settings(), now, status=status, minimums=minimums)
+        issues = current_issues(snapshot, results)
+        unresolved = bounded_number(snapshot.indexed_failures.count, exact=snapshot.indexed_failures.exact) if shown else None
         return self.page(
             request,
             "dashboard",
             live_seconds=LIVE_SECONDS,
             title=capfirst(str(self.opts.verbose_name)),
-            overview=overview,
+            counted=status,
             alert_count=len(issues),
-            failure_count=failed,
-            tiles=tiles(status, self.url_of, failed=failed, running=managed.running, failing=len(issues)),
+            failure_count=unresolved,
+            tiles=tiles(status, self.url_of, failed=unresolved, running=running, failing=len(issues)),
             alerts=alerts(snapshot, status, issues, self.url_of),
-            charts=managed.charts,
-            traffic=managed.traffic,
             endpoints_url=self.url_of(Endpoint),
-            period=period_of(request),
+            period=period,
             periods=PERIODS,
-            events=_recent(EventAdmin(Event, self.admin_site), request, managed.events),
             events_url=self.url_of(Event),
-            actions=_recent(ActionAdmin(OperatorAction, self.admin_site), request, managed.actions),
             actions_url=self.url_of(OperatorAction),
+            **shown,
         )
-
-    def _read(self, status: Status, period: Period) -> _Managed:
-        """Read the managed tables; empty if they are missing."""
-        alias = managed_alias()
-        with optional_read(alias, "read the tables of the dashboard"):
-            now = status.managed_now or database_now(alias)
-            # Right also where no worker is alive, as the pages of the failed messages, which look closer.
-            is_failing = any(each.queue.kind is QueueKind.ERROR and each.depth and each.depth.waiting for each in status.queues)
-            is_indexed = not is_failing or any(each.works_for_all for each in status.instances)
-            if not is_indexed and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
-                catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-            by_endpoint, minimums, running = failed_and_minimums(alias, list(endpoint_queues(status, {})))
-            endpoints = endpoint_queues(status, by_endpoint)
-            traffic = self._traffic(status, dict(list(endpoints.items())[:MOST_ENDPOINTS]), period, now)
-            actions = OperatorAction.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
-            events = Event.objects.using(alias).order_by("-at", "-id")[:_SHOWN]
-            return _Managed(
-                now,
-                running,
-                minimums,
-                list(actions),
-                list(events),
-                read_results(alias, now),
-                _charts(traffic, period, now),
-                traffic_table(endpoints, traffic, by_endpoint, now, self._endpoint_url, self._failures_url),
-            )
-        return _Managed()
 
     def _traffic(self, status: Status, endpoints: Mapping[str, Sequence[QueueStatus]], period: Period, now: datetime) -> Traffic:
         """The samples of the page. It takes them itself where no worker does."""
@@ -181,10 +139,19 @@ class DashboardAdmin(PageAdmin):
         return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
 
 
-def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest, rows: Sequence[Any]) -> HtmlTable | None:
-    """The list of these pages with relative times, which this page keeps up to date; None without rows."""
+def _catch_up(status: Status, now: datetime) -> None:
+    """Index new failures where no worker does, as the pages of failed messages do."""
+    is_failing = any(each.queue.kind is QueueKind.ERROR and each.depth and each.depth.waiting for each in status.queues)
+    is_unindexed = is_failing and not any(each.works_for_all for each in status.instances)
+    if is_unindexed and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
+        catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+
+
+def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest) -> HtmlTable | None:
+    """The newest rows of this list with relative times, which this page keeps up to date; None without rows."""
     columns: list[TableColumn[Any]] = [*pages.columns(request)]
     columns[0] = TableColumn(columns[0].label, lambda row: ago_html(row.at))
+    rows: list[Any] = list(pages.rows().order_by("-at", "-id")[:_SHOWN])
     return table(pages.caption, columns, rows, lambda row: f"{row._meta.model_name} {row.pk}") if rows else None
 
 
@@ -209,94 +176,59 @@ def _charts(traffic: Traffic, period: Period, now: datetime) -> list[Chart]:
 UrlOf = Callable[..., str]
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A number with the scope that it counts, in words; its page; how good it is."""
-
-    label: str
-    value: str
-    scope: str
-    url: str
-    level: Grade
-
-
-@dataclass(frozen=True, slots=True)
-class Alert:
-    """An issue in words: of what, the cause, since when and for how long, and the page where it is fixed."""
-
-    level: Grade
-    severity: str
-    subject: str
-    cause: str
-    since: Stamp | None
-    lasting: str
-    url: str
-
-
-def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int, failing: int) -> list[Tile]:
-    """The tiles; elsewhere are counted `failed` unresolved messages (None: not known), `running` operations, `failing` checks."""
-    main = [each for each in status.queues if each.queue.kind in (QueueKind.MAIN, QueueKind.SATELLITE) and each.depth]
-    waiting = sum(each.depth.waiting for each in main if each.depth)
-    exact = all(each.depth.exact for each in main if each.depth)
+def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int, failing: int) -> list[tuple[str, str, State, str]]:
+    """Label, page, value with its grade, and scope of each number; elsewhere are counted `failed` unresolved messages (None: not
+    known), `running` operations and `failing` checks.
+    """
+    main = [each.depth for each in status.queues if each.queue.kind in RECEIVED and each.depth]
+    waiting = f"{'' if all(each.exact for each in main) else '≈ '}{number(sum(each.waiting for each in main))}"
     expired = sum(each.depth.expired for each in status.queues if each.depth)
     overdue = sum(each.overdue or 0 for each in status.delayed)
-    delayed = sum(each.waiting or 0 for each in status.delayed)
-    alive = sum(1 for each in status.instances if each.alive)
+    delayed = number(sum(each.waiting or 0 for each in status.delayed))
+    alive = sum(each.alive for each in status.instances)
     dead = len(status.instances) - alive
-    missed = any(not each.alive and not each.replaced for each in status.instances)
+    is_lost = any(each.is_lost for each in status.instances)
     ours = status.error_queue_owner == "sqlqueue"
-    queues, checks = url_of(Queue), url_of(CheckResult)
+    queues, is_bad = url_of(Queue), failed is not None and failed.value and ours
+    late = ngettext("%(count)s overdue", "%(count)s overdue", overdue) % {"count": number(overdue)}
+    gone = ngettext("alive; %(count)s dead", "alive; %(count)s dead", dead) % {"count": number(dead)}
+    unresolved = _("unresolved, in the error queues") if ours else _("in the error queues, which belong to ServiceControl")
+    failures = State(Grade.WARNING if is_bad else Grade.OK, "?" if failed is None else failed.text)
+    backlog = State(Grade.INFO if expired else Grade.OK, number(expired))
+    with_expired = f"{queues}?expired=1" if expired and queues else queues
+    life = State(Grade.ERROR if is_lost else Grade.OK if alive else Grade.WARNING, number(alive))
+    checks = State(Grade.ERROR if failing else Grade.OK, number(failing))
+    operations = State(Grade.INFO if running else Grade.OK, number(running))
     return [
-        Tile(
-            _("Failed messages"),
-            "?" if failed is None else failed.text,
-            _("unresolved, in the error queues") if ours else _("in the error queues, which belong to ServiceControl"),
-            url_of(FailedMessage) or queues,
-            Grade.WARNING if failed is not None and failed.value and ours else Grade.OK,
+        (_("Failed messages"), url_of(FailedMessage) or queues, failures, unresolved),
+        (_("Waiting"), queues, State(Grade.OK, waiting), _("in main queues and satellites")),
+        (_("Expired"), with_expired, backlog, _("expired, not yet purged, in all queues")),
+        (_("Delayed"), url_of(DelayedMessage) or queues, State(Grade.WARNING if overdue else Grade.OK, delayed), late),
+        (_("Instances"), url_of(Endpoint) or queues, life, gone),
+        (
+            _("Checks"),
+            url_of(CheckResult),
+            checks,
+            _("failing and not muted"),
         ),
-        Tile(_("Waiting"), f"{'' if exact else '≈ '}{number(waiting)}", _("in main queues and satellites"), queues, Grade.OK),
-        Tile(
-            _("Expired"),
-            number(expired),
-            _("expired, not yet purged, in all queues"),
-            f"{queues}?expired=1" if expired and queues else queues,
-            Grade.INFO if expired else Grade.OK,
-        ),
-        Tile(
-            _("Delayed"),
-            number(delayed),
-            ngettext("%(count)s overdue", "%(count)s overdue", overdue) % {"count": number(overdue)},
-            url_of(DelayedMessage) or queues,
-            Grade.WARNING if overdue else Grade.OK,
-        ),
-        Tile(
-            _("Instances"),
-            number(alive),
-            ngettext("alive; %(count)s dead", "alive; %(count)s dead", dead) % {"count": number(dead)},
-            url_of(Endpoint) or queues,
-            Grade.ERROR if missed else Grade.OK if alive else Grade.WARNING,
-        ),
-        Tile(_("Checks"), number(failing), _("failing and not muted"), checks, Grade.ERROR if failing else Grade.OK),
-        Tile(_("Operations"), number(running), _("not completed yet"), url_of(Operation), Grade.INFO if running else Grade.OK),
+        (_("Operations"), url_of(Operation), operations, _("not completed yet")),
     ]
 
 
-_LEVELS = {Severity.ERROR: Grade.ERROR, Severity.WARNING: Grade.WARNING, Severity.INFO: Grade.INFO}
-
-
-def alerts(snapshot: Snapshot, status: Status, issues: Iterable[Issue], url_of: UrlOf) -> list[Alert]:
-    """The issues in their order."""
+def alerts(
+    snapshot: Snapshot, status: Status, issues: Iterable[Issue], url_of: UrlOf
+) -> list[tuple[Issue, State, str, str, str, timedelta | None]]:
+    """Each issue with its severity, subject, cause, the page where it is fixed, and for how long it has lasted."""
     queues = {each.name: each for each in status.queues}
     delayed = {each.endpoint: each.name for each in status.delayed}
     return [
-        Alert(
-            _LEVELS[each.severity],
-            str(Severity(each.severity).label),
+        (
+            each,
+            severity_state(each.severity),
             _subject(each),
             each.text(_words(each, queues.get(each.outcome.queue or each.outcome.endpoint))),
-            stamp_of(each.since),
-            "" if each.since is None else duration(max(snapshot.now - each.since, timedelta())),
             _page(each, url_of, delayed) or url_of(Queue),
+            None if each.since is None else max(snapshot.now - each.since, timedelta()),
         )
         for each in issues
     ]
@@ -330,9 +262,9 @@ def _words(issue: Issue, queue: QueueStatus | None) -> dict[str, str]:
     words = {name: _in_words(value) for name, value in outcome.now.items()}
     if queue is not None and queue.depth is not None:
         words["count"] = f"{'' if queue.depth.exact else '≈ '}{words.get('count', '')}"
-    age = None if queue is None else _age(queue.head_age)
     if "age" not in words:
-        words["age"] = "" if age is None or age.is_odd else ", " + _("the first is %(age)s old") % {"age": age.text}
+        age = queue.head_age.age if queue is not None and queue.head_age is not None else None
+        words["age"] = "" if age is None or age < timedelta() else ", " + _("the first is %(age)s old") % {"age": duration(age)}
     return {**words, "queue": outcome.queue, "endpoint": outcome.endpoint}
 
 
@@ -363,72 +295,9 @@ def _page(issue: Issue, url_of: UrlOf, delayed: Mapping[str, str]) -> str:
     return url_of(Endpoint, "endpoint", path_of(endpoint)) if endpoint else url_of(Endpoint)
 
 
-# --- Rows -------------------------------------------------------------------------------------------------------------
+# --- Columns of queues and instances --------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class AgeText:
-    """The age of the first message with a note on its source; `is_odd` if the note is important."""
-
-    text: str
-    note: str
-    is_odd: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A row of the table of queues. Numbers are None if they could not be counted."""
-
-    status: QueueStatus
-    url: str
-    kind: str
-    state: State
-    depth: Number | None
-    expiring: Number | None
-    expired: Number | None
-    age: AgeText | None
-    threads: int | None
-    rates: tuple[float, float] | None = None
-
-    @property
-    def flow(self) -> tuple[str, str] | None:
-        """Messages per second in and out, as text."""
-        return None if self.rates is None else (rate(self.rates[0]), rate(self.rates[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceRow:
-    """A process; `threads` are queue, busy and live threads; `note` is a pending request."""
-
-    instance: InstanceStatus
-    state: State
-    heartbeat: SafeString | str
-    started: datetime
-    threads: tuple[tuple[str, int, int], ...]
-    callback_url: str
-    callback_depth: Number | None
-    note: str
-    buttons: tuple[Button, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Everything on the page."""
-
-    queues: tuple[QueueRow, ...]
-    others: tuple[QueueRow, ...]
-    delayed: tuple[DelayedTableRow, ...]
-    callbacks: tuple[QueueRow, ...]
-    callbacks_open: bool
-    instances: tuple[InstanceRow, ...]
-    instances_problem: QueueProblem | None
-    taken_at: Stamp
-    database: str
-    summary: tuple[State, ...]
-    worker_command: str = WORKER_COMMAND
-
-
-KINDS = {
+KINDS: Final = {
     QueueKind.MAIN: gettext_lazy("main"),
     QueueKind.SATELLITE: gettext_lazy("satellite"),
     QueueKind.ERROR: gettext_lazy("error"),
@@ -436,109 +305,86 @@ KINDS = {
     QueueKind.CALLBACK: gettext_lazy("callback"),
     QueueKind.OTHER: gettext_lazy("other"),
 }
-_INSTANCE_STATES = {
-    InstanceState.ALIVE: (Grade.OK, gettext_lazy("Alive")),
-    InstanceState.PAUSING: (Grade.WARNING, gettext_lazy("Pausing")),
-    InstanceState.PAUSED: (Grade.WARNING, gettext_lazy("Paused")),
-    InstanceState.RESUMING: (Grade.INFO, gettext_lazy("Resuming")),
-    InstanceState.DEAD: (Grade.ERROR, gettext_lazy("Dead")),
+INSTANCE_STATES: Final = {
+    InstanceState.ALIVE: State(Grade.OK, gettext_lazy("Alive")),
+    InstanceState.PAUSING: State(Grade.WARNING, gettext_lazy("Pausing")),
+    InstanceState.PAUSED: State(Grade.WARNING, gettext_lazy("Paused")),
+    InstanceState.RESUMING: State(Grade.INFO, gettext_lazy("Resuming")),
+    InstanceState.DEAD: State(Grade.ERROR, gettext_lazy("Dead")),
 }
-_PROBLEM_WORDS = {
-    ProblemKind.MISSING: gettext_lazy("Missing"),
-    ProblemKind.MISMATCH: gettext_lazy("Not a queue"),
-    ProblemKind.UNREADABLE: gettext_lazy("Unreadable"),
-    ProblemKind.NO_EXPIRES_INDEX: gettext_lazy("No index on Expires"),
-    ProblemKind.NON_UNICODE_HEADERS: gettext_lazy("Headers not in Unicode"),
-    ProblemKind.DEAD_ROWS: gettext_lazy("Dead rows pile up"),
+_PROBLEMS: Final = {
+    ProblemKind.MISSING: State(Grade.ERROR, gettext_lazy("Missing")),
+    ProblemKind.MISMATCH: State(Grade.ERROR, gettext_lazy("Not a queue")),
+    ProblemKind.UNREADABLE: State(Grade.ERROR, gettext_lazy("Unreadable")),
+    ProblemKind.NO_EXPIRES_INDEX: State(Grade.WARNING, gettext_lazy("No index on Expires")),
+    ProblemKind.NON_UNICODE_HEADERS: State(Grade.INFO, gettext_lazy("Headers not in Unicode")),
+    ProblemKind.DEAD_ROWS: State(Grade.WARNING, gettext_lazy("Dead rows pile up")),
 }
-_AGE_NOTES = {
+_AGE_NOTES: Final = {
     NoAge.UNREADABLE_HEADERS: gettext_lazy("the headers of the first message cannot be read"),
-    NoAge.NO_TIME: gettext_lazy("the headers of the first message hold no time"),
+    NoAge.NO_TIME: gettext_lazy("the headers of the first message have no time"),
     NoAge.UNREADABLE_TIME: gettext_lazy("the time in the headers of the first message cannot be read"),
 }
 
 
-def overview_of(
-    status: Status,
-    url_of: Callable[[str], str],
-    rates: Mapping[str, tuple[float, float]] | None = None,
-    *,
-    delayed_url: Callable[[str], str] = lambda _name: "",
-) -> Overview:
-    """The page of a status; `url_of` gives the URL of a queue, `rates` messages per second in and out by queue.
+def queue_columns(pages: PageAdmin, instances: Sequence[InstanceStatus]) -> list[TableColumn[QueueStatus]]:
+    """The columns of a list of queues, which these instances may receive from or lease."""
 
-    `delayed_url` gives the URL of a table of delayed messages, empty if there is none.
-    """
+    def counted(each: QueueStatus, name: str) -> object:
+        if each.depth is None:
+            return _("not known")
+        return bounded_number(getattr(each.depth, name), exact=each.expiry_exact)
 
-    def row(each: QueueStatus) -> QueueRow:
-        found = queue_row(each, url_of, status.instances)
-        found = replace(found, rates=(rates or {}).get(each.name))
-        if each.queue.kind is QueueKind.ERROR and each.problem is None and status.error_queue_owner == "servicecontrol":
-            return replace(found, state=State(Grade.INFO, _("Belongs to ServiceControl")))
-        return found
-
-    def instance(each: InstanceStatus) -> InstanceRow:
-        queue = status.callback_of(each)
-        depth = None if queue is None or queue.depth is None else depth_number(queue.depth)
-        return instance_row(each, "" if queue is None else url_of(queue.name), depth)
-
-    callbacks = tuple(map(row, callback_queues(status)))
-    return Overview(
-        queues=tuple(row(each) for each in working_queues(status) if each.queue.kind is not QueueKind.OTHER),
-        others=tuple(row(each) for each in status.queues if each.queue.kind is QueueKind.OTHER),
-        delayed=tuple(table_row(each, delayed_url(each.name) if each.exists else "") for each in status.delayed),
-        callbacks=callbacks,
-        # Opened if something is wrong: unfetched replies, missing tables.
-        callbacks_open=any(each.state.level is not Grade.OK for each in callbacks),
-        instances=tuple(map(instance, status.instances)),
-        instances_problem=status.instances_problem,
-        taken_at=stamp(status.taken_at),
-        database=status.database,
-        summary=_summary(status),
-    )
+    return [
+        TableColumn(_("Queue"), lambda each: link_html(pages.url_of(Queue, "messages", path_of(each.name)), each.name)),
+        TableColumn(_("Kind"), lambda each: str(KINDS[each.queue.kind])),
+        TableColumn(_("Endpoint"), lambda each: endpoints_html(pages, each.queue.endpoints)),
+        TableColumn(_("State"), lambda each: queue_state(each, instances)),
+        TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
+        TableColumn(_("With an expiry"), lambda each: counted(each, "expiring"), NUMBER),
+        TableColumn(_("Expired"), lambda each: counted(each, "expired"), NUMBER),
+        TableColumn(_("Oldest message"), lambda each: _age(each.head_age), NUMBER),
+        TableColumn(_("Live threads"), lambda each: threads_on(each.queue.address.table, instances), NUMBER),
+    ]
 
 
-def queue_row(each: QueueStatus, url_of: Callable[[str], str], instances: Sequence[InstanceStatus]) -> QueueRow:
-    """The row of one queue, which these instances may receive from or lease."""
-    depth = each.depth
-    return QueueRow(
-        status=each,
-        url=url_of(each.name),
-        kind=str(KINDS[each.queue.kind]),
-        state=queue_state(each, instances),
-        depth=None if depth is None else depth_number(depth),
-        expiring=None if depth is None else bounded_number(depth.expiring, exact=each.expiry_exact),
-        expired=None if depth is None else bounded_number(depth.expired, exact=each.expiry_exact),
-        age=_age(each.head_age),
-        threads=threads_on(each.queue.address.table, instances),
-    )
+def queues_table(caption: object, columns: Sequence[TableColumn[QueueStatus]], rows: Sequence[QueueStatus]) -> HtmlTable | None:
+    """The table of these queues; None without any."""
+    return table(caption, columns, rows, lambda each: f"queue {each.name}") if rows else None
 
 
-def send_command(queue: str) -> str:
-    """A command that sends a message to the queue."""
-    return f"python manage.py sqlqueue_send {shlex.quote(queue)} --type Example.Hello --body '{{}}'"
+def endpoints_html(pages: PageAdmin, names: Sequence[str]) -> SafeString:
+    """The endpoints of a queue; an endpoint alone is a link, for an error queue may have hundreds."""
+    return link_html(pages.url_of(Endpoint, "endpoint", path_of(names[0])) if len(names) == 1 else "", ", ".join(names))
+
+
+def depth_cell(depth: Depth | None) -> object:
+    """How many messages wait, as a cell of a table."""
+    return _("not known") if depth is None else depth_number(depth)
 
 
 def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
     """The state of a queue, which these instances may receive from or lease."""
-    if each.problem is not None and each.problem.stops_work:
-        return State(Grade.ERROR, str(_PROBLEM_WORDS[each.problem.kind]))
-    kind = each.queue.kind
-    waiting = each.depth.waiting if each.depth is not None else 0
+    problem = None if each.problem is None else _PROBLEMS[each.problem.kind]
+    if problem is not None and problem.level is Grade.ERROR:
+        return problem
+    kind, is_waiting = each.queue.kind, bool(each.depth is not None and each.depth.waiting)
     holders = [one for one in instances if one.callback_queue == each.queue.address.table]
-    if kind is QueueKind.ERROR and waiting:
+    is_held = any(one.alive for one in holders)
+    if kind is QueueKind.ERROR and problem is None and get_settings().error_queue_owner == "servicecontrol":
+        return State(Grade.INFO, _("Belongs to ServiceControl"))
+    if kind is QueueKind.ERROR and is_waiting:
         return State(Grade.WARNING, _("Failed messages"))
-    if kind in (QueueKind.MAIN, QueueKind.SATELLITE) and not is_received(each.queue, instances):
-        return unreceived_state(each.queue.endpoints, instances, is_waiting=bool(waiting))
-    if kind is QueueKind.CALLBACK and waiting and not any(one.alive for one in holders):
+    if kind in RECEIVED and not is_received(each.queue, instances):
+        return unreceived_state(each.queue.endpoints, instances, is_waiting=is_waiting)
+    if kind is QueueKind.CALLBACK and is_waiting and not is_held:
         return State(Grade.WARNING, _("No receiver"))
-    if each.problem is not None:
-        level = Grade.INFO if each.problem.kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
-        return State(level, str(_PROBLEM_WORDS[each.problem.kind]))
+    if problem is not None:
+        return problem
+    if kind is QueueKind.CALLBACK and holders and not is_held:
+        return State(Grade.INFO, _("Instance is gone"))
     if kind is QueueKind.CALLBACK:
-        if holders and not any(one.alive for one in holders):
-            return State(Grade.INFO, _("Instance is gone"))
-        return State(Grade.OK, _("Leased")) if holders else State(Grade.OK, _("Free"))
+        return State(Grade.OK, _("Leased") if holders else _("Free"))
     return State(Grade.OK, _("OK"))
 
 
@@ -551,63 +397,65 @@ def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatu
     return State(Grade.WARNING if is_waiting else Grade.INFO, _("Send-only") if is_send_only else _("No live worker"))
 
 
-def _age(age: HeadAge | None) -> AgeText | None:
-    if age is None:
+def _age(head: HeadAge | None) -> object:
+    if head is None:
         return None
-    if age.age is None:
-        return AgeText(_("unknown"), str(_AGE_NOTES[age.unknown]) if age.unknown is not None else "", is_odd=True)
-    if age.age.total_seconds() < 0:
-        note = _("from the header %(header)s: in the future by our clock") % {"header": age.header}
-        return AgeText(duration(age.age), note, is_odd=True)
-    return AgeText(duration(age.age), _("from the header %(header)s") % {"header": age.header})
+    if head.age is None:
+        return with_notes(_("unknown"), "" if head.unknown is None else str(_AGE_NOTES[head.unknown]))
+    if head.age < timedelta():
+        note = _("from the header %(header)s: in the future by our clock") % {"header": head.header}
+        return with_notes(head.age, note)
+    return titled_html(duration(head.age), _("from the header %(header)s") % {"header": head.header})
+
+
+def instance_columns(pages: PageAdmin, depths: Mapping[str, Depth | None]) -> list[TableColumn[InstanceStatus]]:
+    """The columns of a list of processes; `depths` has what waits in each callback queue that has a page."""
+
+    def callback_queue(each: InstanceStatus) -> object:
+        name = each.callback_queue
+        if name is None or name not in depths:
+            return name
+        depth = depths[name]
+        waiting = "" if depth is None else _("messages in it: %(count)s") % {"count": depth_number(depth).text}
+        return with_notes(link_html(pages.url_of(Queue, "messages", path_of(name)), name), waiting)
+
+    return [
+        TableColumn(_("Instance"), lambda each: each.name),
+        TableColumn(_("Machine and process"), lambda each: with_notes(f"{each.host} ({each.pid})", _version(each.version))),
+        TableColumn(_("State"), lambda each: with_notes(INSTANCE_STATES[each.state], _request(each))),
+        TableColumn(_("Last heartbeat"), lambda each: heartbeat_html(each.heartbeat_at, each.heartbeat_age)),
+        TableColumn(_("Started"), lambda each: ago_html(each.started_at)),
+        TableColumn(_("Concurrency"), lambda each: each.concurrency, NUMBER),
+        TableColumn(_("Live threads"), _threads),
+        TableColumn(_("Callback queue"), callback_queue),
+    ]
+
+
+def _version(version: str) -> str:
+    return _("version %(version)s") % {"version": version} if version else ""
+
+
+def _threads(each: InstanceStatus) -> SafeString | None:
+    """The threads of each queue, and how many of them handle a message."""
+    words = _("%(live)s, %(busy)s busy")
+    lines = [
+        (queue, words % {"live": number(live), "busy": number(each.busy.get(queue, 0))}) for queue, live in each.threads.items()
+    ]
+    return format_html('<ul class="sq-plain">{}</ul>', format_html_join("", "<li><bdi>{}</bdi>: {}</li>", lines)) if lines else None
+
+
+def _request(each: InstanceStatus) -> str:
+    """A request that the process has not followed yet, and when it will."""
+    asked = "" if each.asked_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
+    if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
+        # Other requests, as for another concurrency, are in the row immediately.
+        return _("%(requested)s, not followed yet") % {"requested": asked} if asked and each.alive else ""
+    left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
+    words = _("at its next heartbeat, within %(seconds)s s") % {"seconds": number(round(left + 0.5))}
+    return f"{words} ({asked})" if asked else words
 
 
 def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
     """When a heartbeat was, which is so old by the clock of its database."""
     text = _("%(age)s ago") % {"age": duration(age)}
     return text if at is None else relative_html(at, text)
-
-
-def instance_row(
-    each: InstanceStatus, callback_url: str, callback_depth: Number | None, note: str = "", buttons: tuple[Button, ...] = ()
-) -> InstanceRow:
-    """The row of a process, with the URL of its callback queue and the messages in it."""
-    return InstanceRow(
-        instance=each,
-        state=instance_state(each.state),
-        heartbeat=heartbeat_html(each.heartbeat_at, each.heartbeat_age),
-        started=each.started_at,
-        threads=tuple((name, each.busy.get(name, 0), live) for name, live in each.threads.items()),
-        callback_url=callback_url,
-        callback_depth=callback_depth,
-        note=note,
-        buttons=buttons,
-    )
-
-
-def instance_state(state: InstanceState) -> State:
-    """The state of a process."""
-    level, word = _INSTANCE_STATES[state]
-    return State(level, str(word))
-
-
-def _summary(status: Status) -> tuple[State, ...]:
-    """The overall state in a few phrases."""
-    broken = sum(1 for each in status.queues if each.problem is not None and each.problem.stops_work)
-    failed = sum(each.depth.waiting for each in status.queues if each.queue.kind is QueueKind.ERROR and each.depth is not None)
-    approximately = any(
-        each.depth is not None and not each.depth.exact for each in status.queues if each.queue.kind is QueueKind.ERROR
-    )
-    alive = sum(1 for each in status.instances if each.alive)
-    dead = sum(1 for each in status.instances if not each.alive and not each.replaced)
-    phrases = [
-        State(Grade.ERROR if broken else Grade.OK, _("tables with errors: %(count)s") % {"count": number(broken)}),
-        State(
-            Grade.OK if not failed else Grade.INFO if status.error_queue_owner == "servicecontrol" else Grade.WARNING,
-            _("messages in error queues: %(count)s") % {"count": f"{'≈ ' if approximately else ''}{number(failed)}"},
-        ),
-        State(Grade.OK if alive else Grade.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),
-    ]
-    if dead:
-        phrases.append(State(Grade.ERROR, _("dead instances: %(count)s") % {"count": number(dead)}))
-    return tuple(phrases)

@@ -20,7 +20,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied
 from django.db import InterfaceError, OperationalError, connections, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Count, Model, QuerySet, Value
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -36,7 +36,7 @@ from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
-from sqlqueue_app.failures.queries import count_failures
+from sqlqueue_app.failures.queries import COUNTED_AT_MOST
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
 from sqlqueue_app.models import (
@@ -443,18 +443,29 @@ def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None)
     except ConfigurationError:
         return {}  # the page itself says what is wrong with the settings
     with optional_read(alias, "count what the navigation shows"):
-        if alerts is None:
-            failing = CheckResult.objects.using(alias).filter(failing=True)
-            alerts = failing.exclude(muted_until__gt=timezone.now()).count()
-        if unresolved is None:
-            failed, exact = count_failures(FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED))
-            unresolved = bounded_number(failed, exact=exact)
+        if alerts is None or unresolved is None:
+            written, (failed, exact) = _counted(alias)
+            alerts = written if alerts is None else alerts
+            unresolved = unresolved or bounded_number(failed, exact=exact)
         if alerts:
             found[0] = (number(alerts), ngettext("%(count)s alert", "%(count)s alerts", alerts) % {"count": number(alerts)})
         if unresolved.value:
             words = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", unresolved.value)
             found[1] = (unresolved.text, words % {"count": unresolved.text})
     return found
+
+
+def _counted(alias: str) -> tuple[int, tuple[int, bool]]:
+    """Alerts that a worker has written, and unresolved failures as `count_failures` counts them. One statement."""
+    failing = CheckResult.objects.using(alias).filter(failing=True).exclude(muted_until__gt=timezone.now())
+    unresolved = FailedMessage.objects.using(alias).filter(status=FailureStatus.UNRESOLVED)
+    first = unresolved.order_by()[: COUNTED_AT_MOST + 1].values("pk")
+    alerts, failed = (
+        found.order_by().values(what=Value(what)).annotate(number=Count("pk")).values_list("what", "number")
+        for what, found in (("alerts", failing), ("failed", FailedMessage.objects.using(alias).filter(pk__in=first)))
+    )
+    counts = dict(alerts.union(failed, all=True))
+    return counts["alerts"], (min(counts["failed"], COUNTED_AT_MOST), counts["failed"] <= COUNTED_AT_MOST)
 
 
 def order_menu(site: AdminSite) -> None:

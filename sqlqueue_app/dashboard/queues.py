@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -21,7 +22,6 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.messages import (
     PAGE_SIZES,
-    MessagePage,
     MessageSummary,
     purge_expired,
     purge_queue,
@@ -32,10 +32,22 @@ from sqlqueue_app.browsing.messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
-from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
+from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Points, Series, line_chart, period_of, rates
+from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
-from sqlqueue_app.dashboard.formats import bounded_number, counts, depth_number, number, per_second, times
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.formats import (
+    WORKER_COMMAND,
+    Grade,
+    State,
+    bounded_number,
+    counts,
+    depth_number,
+    number,
+    per_second,
+    rate,
+    times,
+)
+from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, link_html, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
@@ -51,7 +63,7 @@ from sqlqueue_app.dashboard.messages import (
     read_page_query,
     time_texts,
 )
-from sqlqueue_app.dashboard.overview import Overview, QueueRow, overview_of, queue_row, send_command
+from sqlqueue_app.dashboard.overview import endpoints_html, instance_columns, queue_columns, queue_state, queues_table
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
@@ -67,7 +79,7 @@ from sqlqueue_app.status.instances import (
 )
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
-from sqlqueue_app.status.samples import FINEST, page_sampling, read_samples, resolution_for
+from sqlqueue_app.status.samples import read_page_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -91,38 +103,72 @@ class QueueAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All queue tables of the database, and the tables of delayed messages."""
         status = read_status(others=True, with_schedules=False)
-        found = overview_of(status, self._url, recent_rates(status), delayed_url=self._delayed_url)
+        rates = recent_rates(status)
         if wanted_format(request):
-            return export(request, "queues", EXPORTED_COLUMNS, exported_queues(status, found))
+            return export(request, "queues", _exported(status, rates), status.queues)
         only_expired = "expired" in request.GET
-        shown: dict[str, Any] = {
-            "overview": with_expired(found) if only_expired else found,
-            "only_expired": only_expired,
-            "endpoints_url": self.url_of(Endpoint),
-            "callback_buttons": [RemoveGoneQueues.button(self, request)],
-            "live_seconds": LIVE_SECONDS,
-        }
-        return self.page(request, "queues", **shown, **(extra_context or {}))
+        queues = [each for each in status.queues if not only_expired or (each.depth is not None and each.depth.expired)]
+        callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
+        others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
+        named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
+        columns = queue_columns(self, status.instances)
+        columns.insert(-1, TableColumn(_("In and out per second"), lambda each: _flow(rates.get(each.name)), NUMBER))
+        return self.page(
+            request,
+            "queues",
+            counted=status,
+            summary=_summary(status),
+            only_expired=only_expired,
+            queues=queues_table(_("Queues of the endpoints in the settings"), columns, named),
+            others=queues_table(_("Queue tables that are not in the settings"), columns, others),
+            problems=[each.problem for each in queues if each.problem is not None],
+            delayed=None if only_expired else self._delayed(status),
+            instances=self._instances(status),
+            callbacks=queues_table(_("Callback queues: replies wait here for one process each"), columns, callbacks),
+            # Opened if something is wrong: unfetched replies, missing tables.
+            callbacks_open=only_expired or any(queue_state(each, status.instances).level is not Grade.OK for each in callbacks),
+            callback_buttons=[RemoveGoneQueues.button(self, request)],
+            endpoints_url=self.url_of(Endpoint),
+            worker_command=WORKER_COMMAND,
+            live_seconds=LIVE_SECONDS,
+            **(extra_context or {}),
+        )
+
+    def _delayed(self, status: Status) -> HtmlTable | None:
+        columns: list[TableColumn[DelayedTableRow]] = [
+            TableColumn(_("Endpoint"), lambda row: link_html(row.url, row.status.endpoint)),
+            TableColumn(_("State"), lambda row: row.state),
+            TableColumn(_("Messages"), lambda row: row.waiting or _("not known"), NUMBER),
+            TableColumn(_("Overdue"), lambda row: row.overdue or _("not known"), NUMBER),
+            TableColumn(_("Table"), lambda row: row.status.table),
+        ]
+        url_of = partial(self.url_of, DelayedMessage, "table")
+        rows = [table_row(each, url_of(path_of(each.name)) if each.exists else "") for each in status.delayed]
+        caption = _("Messages that wait for their time; without a live worker they become overdue")
+        return table(caption, columns, rows) if rows else None
+
+    def _instances(self, status: Status) -> HtmlTable | None:
+        columns: list[TableColumn[InstanceStatus]] = [
+            TableColumn(_("Endpoint"), lambda each: endpoints_html(self, (each.endpoint,))),
+            *instance_columns(self, {each.queue.address.table: each.depth for each in status.queues}),
+        ]
+        caption = _("Registered processes, each with the callback queue that it leases")
+        return table(caption, columns, status.instances, lambda each: f"process {each.id}") if status.instances else None
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: charts, a page of messages, actions."""
         queue, instances = self.find(name)
-        if queue is None:
-            return self._unknown_queue(request, name)
         status = read_queue(get_settings(), queue)
         if status.problem is not None and status.problem.stops_work:
-            return self._broken_queue(request, status)
+            return self._broken(request, status)
         table = queue_table(get_settings().database, queue.address)
         try:
             found = read_page(table, read_page_query(request.GET, table))
-        except ConnectionLost:
-            raise
         except DatabaseError as error:
-            return self._unreadable(request, queue, error)
+            return self._broken(request, read_queue(get_settings(), queue), error)
         if wanted_format(request):
-            return export(request, queue.name, MESSAGE_COLUMNS, exported_messages(found))
+            return export(request, queue.name, MESSAGE_COLUMNS, found.messages)
         failures = self._failure_urls(queue, [each.row_version for each in found.messages])
-        holder = next((each for each in instances if each.callback_queue == queue.address.table), None)
         period = period_of(request)
         return self.page(
             request,
@@ -130,106 +176,92 @@ class QueueAdmin(PageAdmin):
             live_seconds=period.refresh_seconds,
             title=_("Queue %(name)s") % {"name": queue.name},
             crumbs=(Crumb(queue.name),),
-            queue=queue_row(status, self._url, instances),
+            facts=facts([*queue_columns(self, instances)[1:], TableColumn(_("Table"), lambda each: each.table)], status),
+            problem=status.problem,
             charts=self._charts(queue, instances, period),
             period=period,
             periods=PERIODS,
-            buttons=queue_buttons(self, request, queue, holder, instances),
+            buttons=queue_buttons(self, request, queue, instances),
             rows=[message_row(each, self._lasting_url(queue, each), failures.get(each.row_version, "")) for each in found.messages],
             found=found,
             sizes=PAGE_SIZES,
             farthest=FARTHEST_JUMP,
-            send_command=send_command(queue.name),
+            send_command=f"python manage.py sqlqueue_send {shlex.quote(queue.name)} --type Example.Hello --body '{{}}'",
         )
 
     def _charts(self, queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
         alias = managed_alias()
         with optional_read(alias, "read the samples of a queue"):
             now = database_now(alias)
-            samples = read_samples(alias, [queue.name], period.length, now)[queue.name]
-            taken = page_sampling.take(instances, samples[-1].taken_at if samples else None, now)
-            samples += [each for each in taken if each.queue == queue.name and resolution_for(period.length) is FINEST]
+            samples = read_page_samples(alias, [queue.name], period.length, instances, now)[queue.name]
             return queue_charts(samples, period, now) if samples else []
         return []  # the tables of `migrate` are missing; the overview reports it
 
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """One message in full."""
-        queue, _instances = self.find(name)
-        if queue is None:
-            return self._unknown_queue(request, name)
+        queue, table = self.found(name)
         try:
-            table = queue_table(get_settings().database, queue.address)
             found = read_message(table, row_version, as_hex="hex" in request.GET)
-        except ConnectionLost:
-            raise
         except DatabaseError as error:
-            return self._unreadable(request, queue, error)
+            return self._broken(request, read_queue(get_settings(), queue), error)
         if found is None:
             return self._message_gone(request, queue, row_version)
         return self.page(
             request,
             "message",
             title=_("Message %(row_version)s in %(queue)s") % {"row_version": row_version, "queue": queue.name},
-            crumbs=(Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}")),
+            crumbs=(Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}")),
             row=message_row(found.summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
             table=table.qualified,
             times=time_texts(found),
             failure=failure_text(found),
             buttons=message_buttons(self, request, queue, row_version),
-            queue_url=self._url(queue.name),
-            previous_url=self._neighbour_url(queue, found.previous),
-            next_url=self._neighbour_url(queue, found.next),
+            queue_url=self.queue_url(queue),
+            previous_url=self.message_url(queue, found.previous) if found.previous is not None else "",
+            next_url=self.message_url(queue, found.next) if found.next is not None else "",
             **message_context(self, request, found),
         )
 
-    def _unknown_queue(self, request: HttpRequest, name: str) -> HttpResponse:
-        text = _("There is no queue “%(name)s”: neither the settings nor a running instance name it.") % {"name": name}
-        return self.problem(request, title=_("Queue not found"), text=text, status=404, crumbs=(Crumb(name),))
-
-    def _broken_queue(self, request: HttpRequest, status: QueueStatus) -> HttpResponse:
+    def _broken(self, request: HttpRequest, status: QueueStatus, error: DatabaseError | None = None) -> HttpResponse:
+        """The error page of a queue: what is wrong with it is more helpful than the error, unless that is all that is known."""
+        if isinstance(error, ConnectionLost):
+            raise error
+        is_known = status.problem is not None and status.problem.stops_work
+        text = _("The messages of this queue cannot be shown.")
         return self.problem(
             request,
             title=_("Queue %(name)s") % {"name": status.name},
-            text=_("The messages of this queue cannot be shown."),
+            text=text if is_known else f"{text} {error}",
             status=404 if status.exists is False else 500,
             crumbs=(Crumb(status.name),),
-            problem=status.problem,
+            problem=status.problem if is_known else None,
         )
 
-    def _unreadable(self, request: HttpRequest, queue: KnownQueue, error: DatabaseError) -> HttpResponse:
-        # The status of the queue is more helpful than the error: what is missing, and the SQL that creates it.
-        status = read_queue(get_settings(), queue)
-        if status.problem is not None and status.problem.stops_work:
-            return self._broken_queue(request, status)
-        text = _("The messages of this queue cannot be shown: %(error)s") % {"error": error}
-        title = _("Queue %(name)s") % {"name": queue.name}
-        return self.problem(request, title=title, text=text, status=500, crumbs=(Crumb(queue.name),))
-
     def _message_gone(self, request: HttpRequest, queue: KnownQueue, row_version: int) -> HttpResponse:
-        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never was there.") % {
+        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.") % {
             "row_version": row_version,
             "queue": queue.name,
         }
-        crumbs = (Crumb(queue.name, self._url(queue.name)), Crumb(f"#{row_version}"))
+        crumbs = (Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}"))
         asked, search = request.GET.get("id", ""), self.url_of(Search)
         links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
-    def find(self, name: str) -> tuple[KnownQueue | None, Sequence[InstanceStatus]]:
-        """The queue that a URL part names, queues of the settings first, and the instances."""
+    def find(self, name: str) -> tuple[KnownQueue, Sequence[InstanceStatus]]:
+        """The queue that a URL part names, queues of the settings first, and the instances; Http404 if there is none."""
         settings = get_settings()
         instances, rows, _problem = read_instances()
         known = known_queues(settings, rows)
         found = queue_of_path(name, known)
         if found is None:
             found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
+        if found is None:
+            raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
         return found, instances
 
     def found(self, name: str) -> tuple[KnownQueue, QueueTable]:
         """The queue that a URL part names, and its table; Http404 if there is none."""
         queue = self.find(name)[0]
-        if queue is None:
-            raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
         return queue, queue_table(get_settings().database, queue.address)
 
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
@@ -243,12 +275,6 @@ class QueueAdmin(PageAdmin):
         found = failures_of_rows(queue.name, row_versions)
         return {number: self.url_of(FailedMessage, "message", unique) for number, unique in found.items()}
 
-    def _url(self, name: str) -> str:
-        return self.url("messages", path_of(name))
-
-    def _delayed_url(self, name: str) -> str:
-        return self.url_of(DelayedMessage, "table", path_of(name))
-
     def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
         """The URL of a page of a message."""
         return self.url(page, path_of(queue.name), row_version)
@@ -258,8 +284,26 @@ class QueueAdmin(PageAdmin):
         url = self.message_url(queue, message.row_version)
         return f"{url}?{urlencode({'id': message.message_id})}" if message.message_id else url
 
-    def _neighbour_url(self, queue: KnownQueue, row_version: int | None) -> str:
-        return "" if row_version is None else self.message_url(queue, row_version)
+
+def _flow(rates: tuple[float, float] | None) -> str:
+    return "" if rates is None else " / ".join(map(rate, rates))
+
+
+def _summary(status: Status) -> list[State]:
+    """The overall state in a few phrases."""
+    broken = sum(each.problem is not None and each.problem.stops_work for each in status.queues)
+    depths = [each.depth for each in status.queues if each.queue.kind is QueueKind.ERROR and each.depth is not None]
+    failed = sum(depth.waiting for depth in depths)
+    failures = f"{'' if all(depth.exact for depth in depths) else '≈ '}{number(failed)}"
+    alive, dead = sum(each.alive for each in status.instances), sum(each.is_lost for each in status.instances)
+    of_failures = Grade.INFO if status.error_queue_owner == "servicecontrol" else Grade.WARNING
+    lost = State(Grade.ERROR, _("dead instances: %(count)s") % {"count": number(dead)})
+    return [
+        State(Grade.ERROR if broken else Grade.OK, _("tables with errors: %(count)s") % {"count": number(broken)}),
+        State(of_failures if failed else Grade.OK, _("messages in error queues: %(count)s") % {"count": failures}),
+        State(Grade.OK if alive else Grade.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),
+        *([lost] if dead else ()),
+    ]
 
 
 # --- Charts -----------------------------------------------------------------------------------------------------------
@@ -274,15 +318,14 @@ def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) 
     """Queue length, rates in and out, and the age of the first message if it is known."""
     begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
 
-    waiting = [(each.taken_at, float(each.waiting)) for each in samples]
-    most = [(each.taken_at, float(each.most_waiting)) for each in samples]
-    depth = [Series(_("messages"), waiting)]
+    def points(name: str) -> Points:
+        return [(each.taken_at, float(getattr(each, name))) for each in samples]
+
+    depth = [Series(_("messages"), points("waiting"))]
     if any(each.most_waiting != each.waiting for each in samples):
-        depth.append(Series(_("at most"), most))
-    if any(each.expired for each in samples):
-        depth.append(Series(_("expired"), [(each.taken_at, float(each.expired)) for each in samples]))
-    if any(each.overdue for each in samples):
-        depth.append(Series(_("overdue"), [(each.taken_at, float(each.overdue)) for each in samples]))
+        depth.append(Series(_("at most"), points("most_waiting")))
+    others = (("expired", _("expired")), ("overdue", _("overdue")))
+    depth += [Series(label, points(name)) for name, label in others if any(getattr(each, name) for each in samples)]
     charts = [line_chart(_("Waiting"), depth, begin=begin, end=now, step=step, scale=counts)]
     came, went = in_and_out(samples)
     if came:
@@ -308,18 +351,15 @@ def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
 
 
 def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
-    """Messages per second in and out of each queue over the last minute, by queue name. One statement, and one for the clock.
+    """Messages per second in and out of each queue over the last minute, by queue name. One statement; without processes two.
 
     Queues without new samples are missing; empty if samples cannot be read. Takes samples where no worker does.
     """
     alias = managed_alias()
     samples: dict[str, list[QueueSample]] = {}
     with optional_read(alias, "read the samples of the queues"):
-        now = database_now(alias)
-        samples = read_samples(alias, [each.name for each in status.queues], RECENT, now)
-        newest = max((taken[-1].taken_at for taken in samples.values() if taken), default=None)
-        for each in page_sampling.take(status.instances, newest, now, status):
-            samples.setdefault(each.queue, []).append(each)
+        now = status.managed_now or database_now(alias)
+        samples = read_page_samples(alias, [each.name for each in status.queues], RECENT, status.instances, now, status)
     found = {}
     for name, taken in samples.items():
         known = [each for each in taken if each.written is not None]
@@ -333,50 +373,39 @@ def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
 
 # --- Exports ----------------------------------------------------------------------------------------------------------
 
-EXPORTED_COLUMNS: Final = (
-    "queue", "kind", "table", "endpoints", "state", "messages", "exact", "expiring", "expired", "head_age_seconds", "threads",
-    "in_per_second", "out_per_second",
-)  # fmt: skip
-MESSAGE_COLUMNS: Final = ("row_version", "message_id", "types", "intent", "time_sent", "expires", "size", "flags", "failure")
+# Without bodies.
+MESSAGE_COLUMNS: Final[Mapping[str, Callable[[MessageSummary], object]]] = {
+    "row_version": attrgetter("row_version"),
+    "message_id": attrgetter("message_id"),
+    "types": lambda each: list(each.types),
+    "intent": attrgetter("intent"),
+    "time_sent": attrgetter("time_sent"),
+    "expires": attrgetter("expires"),
+    "size": attrgetter("size"),
+    "flags": lambda each: sorted(flag.value for flag in each.flags),
+    "failure": lambda each: each.unreadable or each.failure,
+}
 
 
-def exported_queues(status: Status, overview: Overview) -> Iterator[tuple[Any, ...]]:
-    """One row per queue, in the order of the page."""
-    shown = {row.status.name: row for row in (*overview.queues, *overview.others, *overview.callbacks)}
-    for each in status.queues:
-        row, depth = shown[each.name], each.depth
-        age = each.head_age.age if each.head_age is not None else None
-        yield (
-            each.name,
-            each.queue.kind.value,
-            each.table,
-            ", ".join(each.queue.endpoints),
-            row.state.word,
-            None if depth is None else depth.waiting,
-            None if depth is None else depth.exact,
-            None if depth is None else depth.expiring,
-            None if depth is None else depth.expired,
-            None if age is None else age.total_seconds(),
-            row.threads,
-            row.rates[0] if row.rates else None,
-            row.rates[1] if row.rates else None,
-        )
-
-
-def exported_messages(found: MessagePage) -> Iterator[tuple[Any, ...]]:
-    """One row per message of a page, without bodies."""
-    for each in found.messages:
-        yield (
-            each.row_version,
-            each.message_id,
-            list(each.types),
-            each.intent,
-            each.time_sent,
-            each.expires,
-            each.size,
-            sorted(flag.value for flag in each.flags),
-            each.unreadable or each.failure,
-        )
+def _exported(status: Status, rates: Mapping[str, tuple[float, float]]) -> dict[str, Callable[[QueueStatus], object]]:
+    """The columns of the file of queues."""
+    return {
+        "queue": attrgetter("name"),
+        "kind": attrgetter("queue.kind.value"),
+        "table": attrgetter("table"),
+        "endpoints": lambda each: ", ".join(each.queue.endpoints),
+        "state": lambda each: str(queue_state(each, status.instances).word),
+        "messages": lambda each: getattr(each.depth, "waiting", None),
+        "exact": lambda each: getattr(each.depth, "exact", None),
+        "expiring": lambda each: getattr(each.depth, "expiring", None),
+        "expired": lambda each: getattr(each.depth, "expired", None),
+        "head_age_seconds": lambda each: (
+            each.head_age.age.total_seconds() if each.head_age and each.head_age.age is not None else None
+        ),
+        "threads": status.threads_of,
+        "in_per_second": lambda each: rates.get(each.name, (None, None))[0],
+        "out_per_second": lambda each: rates.get(each.name, (None, None))[1],
+    }
 
 
 # --- Actions ----------------------------------------------------------------------------------------------------------
@@ -385,34 +414,20 @@ def exported_messages(found: MessagePage) -> Iterator[tuple[Any, ...]]:
 _SAVED_AT_ONCE = 200
 
 
-def queue_buttons(
-    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, holder: InstanceStatus | None, instances: Iterable[InstanceStatus]
-) -> list[Button]:
-    """The actions on a queue as links; disabled ones show the reason."""
-    found = [
-        *_endpoint_buttons(pages, request, queue, instances),
-        *(each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)),
-    ]
+def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
+    """The actions on a queue as links; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
+    is_received = queue.kind in RECEIVED and pages.admin_site.is_registered(Endpoint)
+    found = []
+    for endpoint in queue.endpoints if is_received else ():
+        processes = [each for each in instances if each.endpoint == endpoint]
+        found += pausing_buttons(pages, request, endpoint, processes, (_("Pause the endpoint"), _("Resume the endpoint")))
+    found += [each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)]
     if queue.kind is QueueKind.CALLBACK:
-        reason = _("A process that lives has leased it.") if holder is not None and holder.alive else ""
+        is_leased = any(each.alive and each.callback_queue == queue.address.table for each in instances)
+        reason = _("A live process has leased it.") if is_leased else ""
         found.append(RemoveCallbackQueue.button(pages, request, path_of(queue.name), reason=reason))
     refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
-    found.append(Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused))
-    return found
-
-
-def _endpoint_buttons(
-    pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Iterable[InstanceStatus]
-) -> list[Button]:
-    """Pause and resume the endpoint of the queue, which affects all its queues except those for replies."""
-    if queue.kind not in (QueueKind.MAIN, QueueKind.SATELLITE) or not pages.admin_site.is_registered(Endpoint):
-        return []
-    labels = (_("Pause the endpoint"), _("Resume the endpoint"))
-    return [
-        each
-        for endpoint in queue.endpoints
-        for each in pausing_buttons(pages, request, endpoint, [one for one in instances if one.endpoint == endpoint], labels)
-    ]
+    return [*found, Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused)]
 
 
 class QueueAction(Action):
@@ -428,6 +443,11 @@ class QueueAction(Action):
         self.back_url = pages.queue_url(self.queue)
         self.crumbs = (Crumb(self.queue.name, self.back_url),)
 
+    def deleted(self, count: int) -> ActionOutcome:
+        """The outcome of deleting so many messages."""
+        text = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
+        return ActionOutcome(text % {"count": number(count)}, self.back_url, count)
+
 
 class PurgeQueue(QueueAction):
     """Deletes all messages of a queue: at once, or in batches by a worker if there are many."""
@@ -437,7 +457,7 @@ class PurgeQueue(QueueAction):
     label, title = gettext_lazy("Purge the queue"), gettext_lazy("Purge the queue %(name)s")
     submit = gettext_lazy("Delete all messages")
     text: str | Promise = gettext_lazy(
-        "All its messages are deleted, including those that arrive meanwhile. They cannot be brought back."
+        "All its messages are deleted, including those that arrive meanwhile. They cannot be restored."
     )
     is_dangerous = True
 
@@ -446,17 +466,15 @@ class PurgeQueue(QueueAction):
         depth = self.table.depth()
         self.is_long = not depth.exact
         if self.is_long:
-            self.text = _("All its messages are deleted, and cannot be brought back.")
+            self.text = _("All its messages are deleted. They cannot be restored.")
         self.facts = ((_("Messages"), depth_number(depth).text), (_("Table"), self.table.qualified))
-        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link for it."),)
+        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link."),)
         self.typed = self.queue.name
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if self.is_long:
             return begin_operation(self.pages, self.request, "purge_queue", queue_scope(self.table, self.queue.name), self.back_url)
-        deleted = purge_queue(self.table)
-        text = ngettext("%(count)s message was deleted.", "%(count)s messages were deleted.", deleted)
-        return ActionOutcome(text % {"count": number(deleted)}, self.back_url, deleted)
+        return self.deleted(purge_queue(self.table))
 
 
 class MoveQueue(QueueAction):
@@ -465,7 +483,7 @@ class MoveQueue(QueueAction):
     name, page, route = "move_queue", "move_all", "<str:name>/move/"
     permission = Permission.MOVE
     label, title = gettext_lazy("Move all messages"), gettext_lazy("Move all messages of %(name)s")
-    text = gettext_lazy("They are put at the end of another queue as they are, in their order, each exactly once.")
+    text = gettext_lazy("They are appended to another queue unchanged, in their order, each exactly once.")
     form_class = MoveForm
     is_dangerous = True
 
@@ -474,9 +492,9 @@ class MoveQueue(QueueAction):
         self.target += moved_to(self.request)
         self.suggestions = move_targets(self.queue)
         self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
-        warnings = [_("Messages that are being received meanwhile stay; so do those that arrive from now on.")]
+        warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
         if self.queue.kind is QueueKind.ERROR:
-            warnings.append(_("To have failed messages handled again, retry them: they are moved here as they are."))
+            warnings.append(_("To have failed messages handled again, retry them: a move does not change them."))
         self.warnings = warnings
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
@@ -491,7 +509,7 @@ class PurgeExpired(QueueAction):
     permission = Permission.PURGE
     label, title = gettext_lazy("Purge the expired messages"), gettext_lazy("Purge the expired messages of %(name)s")
     submit = gettext_lazy("Delete the expired messages")
-    text = gettext_lazy("Messages whose time to be received has passed are deleted; no receiver would handle them.")
+    text = gettext_lazy("Expired messages are deleted: no receiver would handle them.")
 
     def find(self, **key: Any) -> None:
         super().find(**key)
@@ -499,32 +517,30 @@ class PurgeExpired(QueueAction):
         self.facts = ((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        deleted = purge_expired(self.table)
-        text = ngettext("%(count)s expired message was deleted.", "%(count)s expired messages were deleted.", deleted)
-        return ActionOutcome(text % {"count": number(deleted)}, self.back_url, deleted)
+        return self.deleted(purge_expired(self.table))
 
 
 class RemoveCallbackQueue(QueueAction):
-    """Drops the callback queue of a process that is gone."""
+    """Drops the callback queue of a dead process."""
 
     name, page, route = "remove_callback_queue", "remove", "<str:name>/remove/"
     permission = Permission.PURGE
     label, title = gettext_lazy("Remove the queue"), gettext_lazy("Remove the queue %(name)s")
-    text = gettext_lazy("The table is dropped with the replies in it, and the process that had leased it is forgotten.")
+    text = gettext_lazy("The table is dropped with the replies in it, and the row of its process is deleted.")
     is_dangerous = True
 
     def find(self, **key: Any) -> None:
         super().find(**key)
-        self.gone = _gone(self.queue)
-        waiting = "0" if self.gone is None or self.gone.depth is None else depth_number(self.gone.depth).text
-        self.facts = ((_("Replies in it"), waiting), (_("Table"), self.table.qualified))
+        gone = gone_callback_queues(get_settings()) if self.queue.kind is QueueKind.CALLBACK else ()
+        self.gone = next((each for each in gone if each.name == self.queue.address.table), None)
+        self.facts = ((_("Replies in it"), _replies(self.gone)), (_("Table"), self.table.qualified))
         self.typed = self.queue.name
-        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a process that is gone.")
+        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a dead process.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if self.gone is None or not remove_callback_queue(self.gone):
-            raise ValueError(_("A process has leased the queue in the meantime."))
-        return ActionOutcome(_("The queue %(name)s was removed.") % self.words, self.pages.url())
+            raise ValueError(_("A process has leased the queue meanwhile."))
+        return ActionOutcome(_("Queue %(name)s removed.") % self.words, self.pages.url())
 
 
 class GoneQueuesForm(forms.Form):
@@ -534,14 +550,14 @@ class GoneQueuesForm(forms.Form):
 
 
 class RemoveGoneQueues(Action):
-    """Drops the callback queues of processes that are gone, with one confirmation."""
+    """Drops the callback queues of dead processes, with one confirmation."""
 
     # No name of a queue is written so: underscores are escaped.
     name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
     permission = Permission.PURGE
     label = gettext_lazy("Remove the queues of dead instances")
-    text = gettext_lazy("The tables are dropped with the replies in them, and the processes that had leased them are forgotten.")
-    submit = gettext_lazy("Remove the chosen queues")
+    text = gettext_lazy("The tables are dropped with the replies in them, and the rows of their processes are deleted.")
+    submit = gettext_lazy("Remove chosen queues")
     form_class = GoneQueuesForm
     is_dangerous = True
 
@@ -549,48 +565,31 @@ class RemoveGoneQueues(Action):
         self.gone = {each.name: each for each in gone_callback_queues(get_settings())}
         self.target, self.back_url, self.count = ", ".join(sorted(self.gone)), self.pages.url(), len(self.gone)
         self.initial = {"queues": list(self.gone)}
-        self.blocked = "" if self.gone else _("No callback queue belongs to a process that is gone.")
+        self.blocked = "" if self.gone else _("No callback queue belongs to a dead process.")
 
     def make_form(self) -> forms.Form:
         form = super().make_form()
+        words = _("%(queue)s, replies in it: %(count)s")
         form.fields["queues"].choices = [  # type: ignore[attr-defined]
-            (
-                name,
-                _("%(queue)s, replies in it: %(count)s")
-                % {"queue": name, "count": "0" if each.depth is None else each.depth.waiting},
-            )
-            for name, each in sorted(self.gone.items())
+            (name, words % {"queue": name, "count": _replies(each)}) for name, each in sorted(self.gone.items())
         ]
         return form
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        self.target = ", ".join(data["queues"])
         removed = sum(remove_callback_queue(self.gone[name]) for name in data["queues"])
-        text = ngettext("%(count)s callback queue was removed.", "%(count)s callback queues were removed.", removed)
-        left = len(data["queues"]) - removed
-        leased = (
-            ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)} if left else ""
-        )
-        return ActionOutcome(f"{text % {'count': number(removed)}} {leased}".strip(), self.back_url, removed)
+        text = ngettext("%(count)s callback queue removed.", "%(count)s callback queues removed.", removed)
+        text %= {"count": number(removed)}
+        if left := len(data["queues"]) - removed:
+            text += " " + ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)}
+        return ActionOutcome(text, self.back_url, removed)
 
 
 QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
 
 
-def with_expired(found: Overview) -> Overview:
-    """Only the queues that have expired messages."""
-
-    def some(rows: tuple[QueueRow, ...]) -> tuple[QueueRow, ...]:
-        return tuple(row for row in rows if row.expired and row.expired.value)
-
-    queues, others, callbacks = some(found.queues), some(found.others), some(found.callbacks)
-    return replace(found, queues=queues, others=others, callbacks=callbacks, callbacks_open=True, delayed=())
-
-
-def _gone(queue: KnownQueue) -> GoneCallbackQueue | None:
-    if queue.kind is not QueueKind.CALLBACK:
-        return None
-    found = gone_callback_queues(get_settings())
-    return next((each for each in found if each.name == queue.address.table), None)
+def _replies(gone: GoneCallbackQueue | None) -> str:
+    return "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
 
 
 def _save_view(pages: QueueAdmin, request: HttpRequest, name: str) -> Any:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_noop
 
 from sqlqueue_app.conf.settings import check_installed
 
@@ -30,17 +31,17 @@ class Queue(Anchor):
     class Meta(Anchor.Meta):
         default_permissions = ("view",)
         permissions: ClassVar = [
-            ("view_body", "Can see the bodies of messages"),
-            ("export", "Can export lists and messages"),
-            ("retry", "Can retry failed messages"),
-            ("edit_message", "Can edit a failed message and retry it"),
-            ("archive", "Can archive failed messages, and bring them back"),
-            ("delete_message", "Can delete messages"),
-            ("move_message", "Can move messages to another queue"),
-            ("purge_queue", "Can purge queues, and remove callback queues"),
-            ("control_endpoint", "Can pause and resume, and change the concurrency of instances"),
-            ("manage_redirect", "Can manage redirects of retries"),
-            ("manage_settings", "Can manage notes, schedules, subscriptions and notifications"),
+            ("view_body", gettext_noop("Can see the bodies of messages")),
+            ("export", gettext_noop("Can export lists and messages")),
+            ("retry", gettext_noop("Can retry failed messages")),
+            ("edit_message", gettext_noop("Can edit a failed message and retry it")),
+            ("archive", gettext_noop("Can archive failed messages, and bring them back")),
+            ("delete_message", gettext_noop("Can delete messages")),
+            ("move_message", gettext_noop("Can move messages to another queue")),
+            ("purge_queue", gettext_noop("Can purge queues, and remove callback queues")),
+            ("control_endpoint", gettext_noop("Can pause and resume, and change the concurrency of instances")),
+            ("manage_redirect", gettext_noop("Can manage redirects of retries")),
+            ("manage_settings", gettext_noop("Can manage notes, schedules, subscriptions and notifications")),
         ]
         verbose_name = _("queue")
         verbose_name_plural = _("queues")

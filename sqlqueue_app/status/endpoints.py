@@ -19,7 +19,7 @@ from sqlqueue_app.models import EndpointExpectation, EndpointSample, FailedMessa
 from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.status.instances import InstanceStatus, read_instances, works_on
+from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, read_instances, works_on
 from sqlqueue_app.status.queues import QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
 from sqlqueue_app.tables.connections import database_now, optional_read
@@ -98,7 +98,7 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
     shown = [only] if only is not None else list(names)
     queues = [each for each in known_queues(settings, rows) if not set(each.endpoints).isdisjoint(shown)]
     statuses = {each.queue: each for each in read_queues(settings, queues, now=utc_now())} if queues else {}
-    measured, failed, minimums, now = _read_managed(shown)
+    measured, failed, minimums, now = _read_managed(shown, clock_of_rows(rows))
     names |= dict.fromkeys(sorted(minimums))
     found = tuple(
         EndpointStatus(
@@ -117,12 +117,12 @@ def read_endpoints(settings: Settings, only: str | None = None) -> Endpoints:
 
 
 def _read_managed(
-    names: Sequence[str],
+    names: Sequence[str], now: datetime | None
 ) -> tuple[Mapping[str, Measured] | None, Mapping[str, int] | None, Mapping[str, int], datetime | None]:
     """The measures of the last minute, the numbers of failed messages, the minimums, the time; None where it cannot be read."""
     alias = managed_alias()
     with optional_read(alias, "read the measures of endpoints"):
-        now = database_now(alias)
+        now = now or database_now(alias)
         failed, minimums, _running = failed_and_minimums(alias, names)
         return recent_measures(alias, now), failed, minimums, now
     return None, None, {}, None

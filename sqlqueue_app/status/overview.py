@@ -72,10 +72,9 @@ def read_status(
 ) -> Status:
     """Look at every known queue and every instance; with `others` also at the queues of the database that the settings do not name.
 
-    Two statements find the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
+    One statement finds the tables, one counts a hundred queues, and one more those of them that are longer than `limit`; a table
     that is not found, or is broken, is looked at by itself. One statement for the instances, one for a hundred delayed tables,
-    two for fifty schedules, unless they are not wanted; on PostgreSQL one for the dead rows of all queues, and one more where
-    those pile up.
+    two for fifty schedules, unless they are not wanted; on PostgreSQL one more where dead rows pile up.
     Depth is exact up to `limit`. Inside of a transaction each look has a savepoint. Raises ConnectionLost, and ConfigurationError
     for wrong settings.
     """
@@ -112,7 +111,7 @@ def _with_dead_rows(alias: str, queues: tuple[QueueStatus, ...]) -> tuple[QueueS
     """The queues, those without another problem with that of their dead rows."""
     found: dict[str, QueueProblem] = {}
     with optional_read(alias, "look for dead rows"):
-        found = dead_row_problems(alias, [each.table for each in queues])
+        found = dead_row_problems(alias, (each.dead for each in queues if each.dead is not None))
     return tuple(each if each.problem else replace(each, problem=found.get(each.table)) for each in queues)
 
 

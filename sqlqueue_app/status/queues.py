@@ -39,7 +39,6 @@ from sqlqueue_app.tables.listing import (
     QueueSnapshot,
     count_expiries,
     current_catalog,
-    dead_rows,
     horizon_holders,
     list_tables,
     snapshot_queues,
@@ -57,7 +56,7 @@ class QueueStatus:
 
     `head_age` belongs to the first row and is None for an empty queue. `expiry_exact`: whether the two numbers of the Expires
     backlog are exact, which they can be where the depth is an estimate. `written`: how many rows were ever written into the table,
-    as far as the database tells.
+    as far as the database tells. `dead`: its dead rows on PostgreSQL, if it was looked at together with others.
     """
 
     queue: KnownQueue
@@ -68,6 +67,7 @@ class QueueStatus:
     head_age: HeadAge | None = None
     problem: QueueProblem | None = None
     written: int | None = None
+    dead: DeadRows | None = None
 
     @property
     def name(self) -> str:
@@ -149,6 +149,7 @@ def _read_together(
             head_age=head_age(snapshot.head, now) if depth.waiting else None,
             problem=problem,
             written=snapshot.written,
+            dead=None if snapshot.dead is None else DeadRows(table.qualified, snapshot.dead, snapshot.live or 0),
         )
     return found
 
@@ -488,9 +489,9 @@ OLD_SECONDS = 60.0
 OLD_TRANSACTIONS = 1_000
 
 
-def dead_row_problems(alias: str, tables: Sequence[str]) -> dict[str, QueueProblem]:
-    """Problems with dead rows by table; none on other databases. One statement, or two. Raises DatabaseErrors."""
-    many = {name: found for name, found in dead_rows(alias, tables).items() if found.dead >= DEAD_ROWS_BEHIND_A_HOLDER}
+def dead_row_problems(alias: str, found: Iterable[DeadRows]) -> dict[str, QueueProblem]:
+    """Problems with dead rows by table. One statement, if there are many. Raises DatabaseErrors."""
+    many = {each.table: each for each in found if each.dead >= DEAD_ROWS_BEHIND_A_HOLDER}
     if not many:
         return {}
     holders = [

@@ -424,6 +424,23 @@ class PageSampling:
 page_sampling = PageSampling()
 
 
+def read_page_samples(
+    alias: str,
+    queues: Iterable[str],
+    period: timedelta,
+    instances: Iterable[InstanceStatus],
+    now: datetime,
+    status: Status | None = None,
+) -> dict[str, list[QueueSample]]:
+    """As `read_samples`, with those that the page takes itself while none of these instances is a live worker."""
+    found = read_samples(alias, queues, period, now)
+    newest = max((taken[-1].taken_at for taken in found.values() if taken), default=None)
+    for each in page_sampling.take(instances, newest, now, status):
+        if each.queue in found and resolution_for(period) is FINEST:
+            found[each.queue].append(each)
+    return found
+
+
 def _sample_of_queue(found: QueueStatus) -> QueueSample | None:
     depth = found.depth
     if depth is None:

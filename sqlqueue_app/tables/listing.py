@@ -37,7 +37,8 @@ class QueueSnapshot:
     """What one look says of a queue. The first three numbers end at the limit.
 
     `span` is how far the first and the last row are apart, both counted: at least as many as there are. `head` is the text of the
-    headers of the first row. `written` is how many rows were ever written, as far as the database tells.
+    headers of the first row. `written` is how many rows were ever written, as far as the database tells. `dead` and `live` are the
+    rows of PostgreSQL's statistics.
     """
 
     waiting: int
@@ -46,6 +47,8 @@ class QueueSnapshot:
     span: int
     head: str | None
     written: int | None
+    dead: int | None
+    live: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +64,22 @@ def list_tables(alias: str) -> list[ListedTable]:
     """The queue tables and tables of delayed messages that this connection may read, by schema and name, in its own catalog."""
     connection = connection_of(alias)
     dialect = dialect_of_connection(connection)
+    columns: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
+    indexes: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
     with database_errors(dialect, "list the tables"):
-        columns = _by_table(fetch_all(connection, dialect.statement("list_columns")))
-        indexes = _by_table(fetch_all(connection, dialect.statement("list_indexes")))
+        rows = fetch_all(connection, dialect.statement("list_tables"))
+    for schema, table, place, name, kind in rows:
+        # The columns have a place, the keys of indexes have none.
+        found = indexes if place is None else columns
+        found[None if schema is None else str(schema), str(table)].append((str(name), str(kind)))
     catalog = current_catalog(connection)
-    found = []
+    listed = []
     for (schema, name), described in columns.items():
         address = QueueAddress(name, schema, catalog, form=dialect.name)
-        shape = TableShape(tuple(described), tuple(indexes.get((schema, name), ())))
-        layout, is_delayed = _kind(dialect, address, shape)
+        layout, is_delayed = _kind(dialect, address, TableShape(tuple(described), tuple(indexes[schema, name])))
         if layout is not None or is_delayed:
-            found.append(ListedTable(address, layout, is_delayed))
-    return found
-
-
-def _by_table(rows: Sequence[tuple[Any, ...]]) -> dict[tuple[str | None, str], list[tuple[str, str]]]:
-    found: defaultdict[tuple[str | None, str], list[tuple[str, str]]] = defaultdict(list)
-    for schema, table, name, kind in rows:
-        found[None if schema is None else str(schema), str(table)].append((str(name), str(kind)))
-    return found
+            listed.append(ListedTable(address, layout, is_delayed))
+    return listed
 
 
 def _kind(dialect: Dialect, address: QueueAddress, shape: TableShape) -> tuple[QueueLayout | None, bool]:
@@ -103,9 +103,9 @@ def snapshot_queues(alias: str, addresses: Sequence[QueueAddress], limit: int) -
             int(expired),
             int(span or 0),
             text_of(head, "replace"),
-            None if written is None else int(written),
+            *(None if value is None else int(value) for value in (written, dead, live)),
         )
-        for waiting, expiring, expired, span, head, written in _count_each(alias, "look", addresses, limit)
+        for waiting, expiring, expired, span, head, written, dead, live in _count_each(alias, "look", addresses, limit)
     ]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation
+import pytest
+
+from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation, OperatorAction
 from tests.browser.conftest import Site
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, acknowledgement, failed
@@ -114,13 +116,18 @@ def test_an_edited_message_is_resolved_when_its_copy_is_handled(sqlite_database:
     assert site.complaints == []
 
 
-def test_callback_queues_of_dead_instances_are_removed_together(sqlite_database: QueueDatabase, site: Site) -> None:
-    """All are chosen: one click and one confirmation. One can be left out."""
+@pytest.mark.parametrize("phone", [False, True])
+@pytest.mark.parametrize("scripts", [True, False])
+def test_callback_queues_of_dead_instances_are_removed_together(
+    sqlite_database: QueueDatabase, site: Site, *, scripts: bool, phone: bool
+) -> None:
+    """Two clicks from the overview and one confirmation: all are chosen. One can be left out; the audit log names the others."""
     install(sqlite_database)
     for number in (1, 2, 3):
         instance(name=f"gone-{number}", pid=number, callback_queue=f"Sales.gone-{number}", silent=timedelta(minutes=5))
-    window = site.window("admin")
-    window.goto("/admin/sqlqueue_app/queue/")
+    window = site.window("admin", scripts=scripts, phone=phone)
+    window.goto(OVERVIEW)
+    window.locator(".sq-tile", has_text="Waiting").get_by_role("link").click()
     window.get_by_role("link", name="Remove the queues of dead instances").click()
     boxes = window.locator("input[name=queues]")
     assert [each.is_checked() for each in boxes.all()] == [True] * boxes.count()
@@ -128,8 +135,11 @@ def test_callback_queues_of_dead_instances_are_removed_together(sqlite_database:
     window.uncheck("input[name=queues][value='Sales.gone-3']")
     with window.expect_navigation():
         window.locator("form.sq-form button[name=confirmed]").click()
-    assert "callback queues were removed." in window.inner_text("body")
+    assert "callback queues removed." in window.inner_text("body")
     assert set(Instance.objects.filter(name__startswith="gone").values_list("name", flat=True)) == {"gone-3"}
+    recorded = OperatorAction.objects.get()
+    assert "Sales.gone-1, Sales.gone-2" in recorded.target
+    assert "Sales.gone-3" not in recorded.target
     assert site.complaints == []
 
 
@@ -145,4 +155,4 @@ def test_the_tile_of_expired_messages_opens_the_queues_that_have_some(sqlite_dat
     window.get_by_role("link", name="Purge the expired messages").click()
     with window.expect_navigation():
         window.locator("form.sq-form button[name=confirmed]").click()
-    assert "2 expired messages were deleted." in window.inner_text("body")
+    assert "2 messages deleted." in window.inner_text("body")

@@ -49,7 +49,7 @@ def test_a_queue_of_any_name_is_reached_from_the_overview(sqlite_database: Queue
     install(sqlite_database, ENDPOINTS={name: {"CALLBACKS": False}, "a": {"CALLBACKS": False}})
     table(sqlite_database, name).send([message()])
     _status, html = get(OVERVIEW)
-    here = Markup(html).find("tr", **{"data-queue": name})
+    here = Markup(html).find("tr", **{"data-key": f"queue {name}"})
     assert here
 
     address = f"{OVERVIEW}{quote(path_of(name), safe='')}/"

@@ -134,8 +134,8 @@ def test_a_page_costs_as_many_statements_as_its_numbers(queue_database: QueueDat
         client.get(OVERVIEW)
 
     own = [query["sql"] for query in page if "auth_" not in query["sql"] and "django_" not in query["sql"]]
-    # and two for the rates, the clock and the samples, and two for the badges of the navigation
-    assert len(own) == len(look) + 4
+    # and one for the rates and one for the badges of the navigation
+    assert len(own) == len(look) + 2
 
 
 def test_hostile_names_are_shown_as_text(queue_database: QueueDatabase) -> None:

@@ -60,7 +60,7 @@ def test_pages_lead_there_and_back(numbers: list[int]) -> None:
 def test_messages_are_found_by_their_headers(numbers: list[int], wanted: str) -> None:
     found, text = shown(f"header={wanted}")
     assert found == numbers[::7]
-    assert "9 of 60 messages that were looked at hold it." in text
+    assert "9 of 60 messages searched contain it." in text
 
 
 def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_a_search_ends_and_says_where_to_go_on(numbers: list[int], monkeypatch: 
     found, text = shown("header=Zoë")
     assert found == numbers[:40:7]
     assert "6 of 40 messages" in text
-    assert "Go on from there" in text
+    assert "Continue the search" in text
     assert shown(f"header=Zoë&after={numbers[39]}")[0] == numbers[42::7]
-    assert "None of the messages that were looked at." in shown("header=nobody")[1]
+    assert "No match in the messages that were searched." in shown("header=nobody")[1]
 
 
 def test_charts_show_what_was_sampled_in_words_too(sqlite_database: QueueDatabase) -> None:

@@ -197,9 +197,8 @@ def test_looks_at_many_tables(name: str, bodies: bool) -> None:
     check(f"{one}\nUNION ALL\n{one}", [*hints, *hints], order)
 
 
-@pytest.mark.parametrize("name", ["list_columns", "list_indexes"])
-def test_lists_of_tables(name: str) -> None:
-    parse(SQLSERVER.statement(name).sql)
+def test_the_list_of_tables() -> None:
+    parse(SQLSERVER.statement("list_tables").sql)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -76,6 +76,6 @@ class _RowReader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         known = dict(attrs)
         if tag == "tr":
-            self._inside = known.get("data-queue") == self._queue
+            self._inside = known.get("data-key") == f"queue {self._queue}"
         if self._inside and tag == "data":
             self.numbers.append(int(str(known["value"])))

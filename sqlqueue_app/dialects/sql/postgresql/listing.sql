@@ -1,8 +1,13 @@
 -- Looking at all tables of the database at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
 
--- name: list_columns
--- Every table that has headers and a body and may be read, with its columns.
-SELECT pg_namespace.nspname, pg_class.relname, pg_attribute.attname, format_type(pg_attribute.atttypid, pg_attribute.atttypmod)
+-- name: list_tables
+-- Every table that has headers and a body and may be read, with its columns; then the first key column of each index, and its kind.
+SELECT
+    pg_namespace.nspname,
+    pg_class.relname,
+    pg_attribute.attnum,
+    pg_attribute.attname,
+    format_type(pg_attribute.atttypid, pg_attribute.atttypmod)
 FROM pg_class
 INNER JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
 INNER JOIN pg_attribute ON pg_attribute.attrelid = pg_class.oid AND pg_attribute.attnum > 0 AND NOT pg_attribute.attisdropped
@@ -15,11 +20,8 @@ WHERE pg_class.relkind IN ('r', 'p')
         SELECT count(*) FROM pg_attribute AS needed
         WHERE needed.attrelid = pg_class.oid AND needed.attname IN ('headers', 'body') AND NOT needed.attisdropped
     ) = 2
-ORDER BY pg_namespace.nspname, pg_class.relname, pg_attribute.attnum;
-
--- name: list_indexes
--- The first key column of each index of those tables, and its kind.
-SELECT pg_namespace.nspname, pg_class.relname, pg_attribute.attname, 'NONCLUSTERED'
+UNION ALL
+SELECT pg_namespace.nspname, pg_class.relname, NULL, pg_attribute.attname, 'NONCLUSTERED'
 FROM pg_index
 INNER JOIN pg_class ON pg_class.oid = pg_index.indrelid
 INNER JOIN pg_namespace ON pg_namespace.oid = pg_class.relnamespace
@@ -28,11 +30,12 @@ WHERE pg_index.indisvalid
     AND (
         SELECT count(*) FROM pg_attribute AS needed
         WHERE needed.attrelid = pg_class.oid AND needed.attname IN ('headers', 'body') AND NOT needed.attisdropped
-    ) = 2;
+    ) = 2
+ORDER BY 1, 2, 3;
 
 -- name: look
--- Rows, rows with an expiry and expired rows among the first; how far the ends are apart; the headers of the first; and how many rows
--- were ever written, by the sequence, where it may be read.
+-- Rows, rows with an expiry and expired rows among the first; how far the ends are apart; the headers of the first; how many rows
+-- were ever written, by the sequence, where it may be read; dead rows and live ones, by the statistics.
 SELECT
     {number},
     counted.waiting,
@@ -43,7 +46,9 @@ SELECT
     (
         SELECT CASE WHEN has_sequence_privilege(own.sequence, 'SELECT') THEN pg_sequence_last_value(own.sequence) END
         FROM (SELECT CAST(pg_get_serial_sequence(:table, 'seq') AS regclass) AS sequence) AS own
-    )
+    ),
+    pg_stat_get_dead_tuples(CAST(:table AS regclass)),
+    pg_stat_get_live_tuples(CAST(:table AS regclass))
 FROM (
     SELECT
         count(*) AS waiting,

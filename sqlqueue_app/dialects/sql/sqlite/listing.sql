@@ -1,18 +1,17 @@
 -- Looking at all tables of the database at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
 
--- name: list_columns
-SELECT NULL, tables.name, columns.name, columns.type
+-- name: list_tables
+SELECT NULL, tables.name, columns.cid, columns.name, columns.type
 FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns
 WHERE tables.type = 'table'
     AND (SELECT count(*) FROM pragma_table_info(tables.name) AS needed WHERE lower(needed.name) IN ('headers', 'body')) = 2
-ORDER BY tables.name, columns.cid;
-
--- name: list_indexes
-SELECT NULL, tables.name, keys.name, 'NONCLUSTERED'
+UNION ALL
+SELECT NULL, tables.name, NULL, keys.name, 'NONCLUSTERED'
 FROM sqlite_master AS tables, pragma_index_list(tables.name) AS indexes, pragma_index_info(indexes.name) AS keys
 WHERE tables.type = 'table'
     AND keys.seqno = 0
-    AND (SELECT count(*) FROM pragma_table_info(tables.name) AS needed WHERE lower(needed.name) IN ('headers', 'body')) = 2;
+    AND (SELECT count(*) FROM pragma_table_info(tables.name) AS needed WHERE lower(needed.name) IN ('headers', 'body')) = 2
+ORDER BY 2, 3;
 
 -- name: look
 SELECT
@@ -22,7 +21,9 @@ SELECT
     counted.expired,
     (SELECT max(RowVersion) - min(RowVersion) + 1 FROM {table}),
     (SELECT CAST(Headers AS blob) FROM {table} ORDER BY RowVersion LIMIT 1),
-    (SELECT seq FROM sqlite_sequence WHERE name = :name)
+    (SELECT seq FROM sqlite_sequence WHERE name = :name),
+    NULL,
+    NULL
 FROM (
     SELECT
         count(*) AS waiting,

@@ -1,8 +1,9 @@
 -- Looking at all tables of a catalog at once, for the dashboard. Many looks are joined by UNION ALL; {number} tells them apart.
 
--- name: list_columns
--- Every table that has headers and a body, with its columns; the catalog views show only what the login may see.
-SELECT schemas.name, tables.name, columns.name, types.name
+-- name: list_tables
+-- Every table that has headers and a body, with its columns; then the first key column of each index, and its kind, whose collation
+-- differs from that of names. The catalog views show only what the login may see.
+SELECT schemas.name, tables.name, columns.column_id, columns.name, types.name COLLATE DATABASE_DEFAULT
 FROM sys.tables AS tables
 INNER JOIN sys.schemas AS schemas ON schemas.schema_id = tables.schema_id
 INNER JOIN sys.columns AS columns ON columns.object_id = tables.object_id
@@ -12,11 +13,8 @@ WHERE (
     WHERE needed.object_id = tables.object_id AND LOWER(needed.name) IN ('headers', 'body')
 ) = 2
 AND HAS_PERMS_BY_NAME(QUOTENAME(schemas.name) + '.' + QUOTENAME(tables.name), 'OBJECT', 'SELECT') = 1
-ORDER BY schemas.name, tables.name, columns.column_id;
-
--- name: list_indexes
--- The first key column of each index of those tables, and its kind.
-SELECT schemas.name, tables.name, columns.name, indexes.type_desc
+UNION ALL
+SELECT schemas.name, tables.name, NULL, columns.name, indexes.type_desc COLLATE DATABASE_DEFAULT
 FROM sys.tables AS tables
 INNER JOIN sys.schemas AS schemas ON schemas.schema_id = tables.schema_id
 INNER JOIN sys.indexes AS indexes ON indexes.object_id = tables.object_id
@@ -26,7 +24,8 @@ INNER JOIN sys.columns AS columns ON columns.object_id = keys.object_id AND colu
 WHERE (
     SELECT COUNT(*) FROM sys.columns AS needed
     WHERE needed.object_id = tables.object_id AND LOWER(needed.name) IN ('headers', 'body')
-) = 2;
+) = 2
+ORDER BY 1, 2, 3;
 
 -- name: look
 SELECT
@@ -36,7 +35,9 @@ SELECT
     counted.expired,
     (SELECT MAX(RowVersion) - MIN(RowVersion) + 1 FROM {table} WITH (READPAST, READCOMMITTEDLOCK)),
     (SELECT TOP (1) Headers FROM {table} WITH (READPAST, READCOMMITTEDLOCK) ORDER BY RowVersion ASC),
-    CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint)
+    CAST(IDENT_CURRENT(CAST(:table AS nvarchar(800))) AS bigint),
+    NULL,
+    NULL
 FROM (
     SELECT
         COUNT(*) AS waiting,

@@ -478,28 +478,40 @@ def _grown(waiting: Mapping[datetime, float], now: int, then: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period of charts: name in the query string, label, length, and refresh interval of pages that show it."""
+    """A period of charts and figures: its name in the query string, its label, its length."""
 
     name: str
     label: str | Promise
     length: timedelta
-    refresh_seconds: int
+
+    @property
+    def refresh_seconds(self) -> int:
+        """How often a page that shows samples of it is refreshed."""
+        return 5 if self.length <= timedelta(minutes=5) else 10 if self.length <= timedelta(hours=1) else 60
+
+    @property
+    def figure_seconds(self) -> int:
+        """The steps of its figures: those of minutes are kept for 2 days, of hours for 92, of days without limit."""
+        return 60 if self.length <= _DAY else 3_600 if self.length <= timedelta(days=30) else 86_400
 
 
-# The periods of ServiceControl, and longer ones up to a month, for which samples are kept.
-PERIODS: Final = (
-    Period("5m", gettext_lazy("5 minutes"), timedelta(minutes=5), 5),
-    Period("15m", gettext_lazy("15 minutes"), timedelta(minutes=15), 10),
-    Period("1h", gettext_lazy("1 hour"), timedelta(hours=1), 10),
-    Period("6h", gettext_lazy("6 hours"), timedelta(hours=6), 60),
-    Period("1d", gettext_lazy("1 day"), timedelta(days=1), 60),
-    Period("7d", gettext_lazy("7 days"), timedelta(days=7), 60),
-    Period("30d", gettext_lazy("30 days"), timedelta(days=30), 60),
+# The periods of ServiceControl and longer ones. Samples are kept for a month, figures and the archive longer.
+_ALL: Final = (
+    Period("5m", gettext_lazy("5 minutes"), timedelta(minutes=5)),
+    Period("15m", gettext_lazy("15 minutes"), timedelta(minutes=15)),
+    Period("1h", gettext_lazy("1 hour"), timedelta(hours=1)),
+    Period("6h", gettext_lazy("6 hours"), timedelta(hours=6)),
+    Period("1d", gettext_lazy("1 day"), timedelta(days=1)),
+    Period("7d", gettext_lazy("7 days"), timedelta(days=7)),
+    Period("30d", gettext_lazy("30 days"), timedelta(days=30)),
+    Period("90d", gettext_lazy("90 days"), timedelta(days=90)),
+    Period("1y", gettext_lazy("1 year"), timedelta(days=365)),
 )
-DEFAULT: Final = PERIODS[2]
+PERIODS: Final = _ALL[:7]
+LONG_PERIODS: Final = _ALL[2:]
 
 
-def period_of(request: HttpRequest) -> Period:
-    """The period in the query string; one hour by default."""
-    name = request.GET.get("period", "")
-    return next((each for each in PERIODS if each.name == name), DEFAULT)
+def period_of(request: HttpRequest, periods: Sequence[Period] = PERIODS, default: str = "1h") -> Period:
+    """The period in the query string, or the default."""
+    by_name = {each.name: each for each in periods}
+    return by_name.get(request.GET.get("period", "")) or by_name[default]

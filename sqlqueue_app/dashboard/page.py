@@ -179,7 +179,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
-        name = capfirst(str(self.opts.verbose_name_plural))
+        name = str(page_label(self.model) or capfirst(str(self.opts.verbose_name_plural)))
         return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
@@ -362,6 +362,11 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
         ),
     ),
 )
+
+
+def page_label(model: type[Model], page: str = "changelist") -> object:
+    """The name of a page in the navigation, which is its title too; None if it is not there."""
+    return next((label for _group, pages in NAVIGATION for label, *place in pages if place == [model, page]), None)
 
 
 @dataclass(frozen=True, slots=True)

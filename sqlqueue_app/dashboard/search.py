@@ -21,7 +21,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.conversations import message_url, outcome_state, scan_texts
 from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html, stamp_of
-from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, table, with_notes
+from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, message_html, table, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
@@ -91,13 +91,9 @@ class SearchAdmin(PageAdmin):
     def _tables(self, found: SearchResult) -> list[HtmlTable]:
         """One of each place, and one of tasks."""
         columns: list[TableColumn[ConversationMessage]] = [
-            TableColumn(
-                _("Message"),
-                lambda each: with_notes(link_html(message_url(self, each), each.message_type or _("no type")), each.message_id),
-                WIDE,
-            ),
+            TableColumn(_("Message"), lambda each: message_html(message_url(self, each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.ended or each.sent),
-            TableColumn(_("State"), lambda each: with_notes(outcome_state(each), each.due and _until(each.due))),
+            TableColumn(_("State"), lambda each: with_notes(outcome_state(each.outcome), each.due and _until(each.due))),
             TableColumn(_("Endpoint"), lambda each: each.receiving),
             TableColumn(_("Queue"), lambda each: each.queue),
             TableColumn(

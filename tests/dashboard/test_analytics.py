@@ -159,7 +159,7 @@ def test_the_map(computed: QueueDatabase) -> None:
 def test_usage_and_notable_messages(computed: QueueDatabase) -> None:
     text = page("usage/?period=7d").text()
     assert "Sales 12 3 4.0 KiB" in text
-    assert "audit 9 0 0 2 100 B" in text
+    assert "audit 9 0 0 2 100 bytes" in text
     assert rows("usage/") == [{"endpoint": "Sales", "messages": 12, "failures": 3, "bytes": 4_096}]
     found = page("notable/")
     assert "slow one 7.5 s" in found.text()
@@ -191,7 +191,7 @@ def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
     drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
     assert len(drawn.nodes) == MOST_NODES
     assert len(drawn.arrows) == MOST_NODES // 2
-    assert endpoint_map([]).nodes == ()
+    assert endpoint_map([]).nodes == []
     assert len({(each.x, each.y) for each in drawn.nodes}) == MOST_NODES
 
 

@@ -43,11 +43,11 @@ from sqlqueue_app.dashboard.charts import LONG_PERIODS, Chart, Points, Series, l
 from sqlqueue_app.dashboard.failures import CLASSIFIER_WORDS
 from sqlqueue_app.dashboard.formats import Scale, counts, per_second, percents, times
 from sqlqueue_app.dashboard.lists import ListFilter, export, wanted_format
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin, page_label
+from sqlqueue_app.dashboard.page import Crumb, PageAdmin, label_of_page
 from sqlqueue_app.lake.search import INSTALL
 from sqlqueue_app.lake.sketches import from_json, quantile
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
-from sqlqueue_app.models import Analytics, NotableKind, PipelineRun
+from sqlqueue_app.models import NotableKind, PipelineRun
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import guarded_read
 
@@ -112,12 +112,14 @@ class AnalyticsAdmin(PageAdmin):
                 shown = {"endpoints": known_endpoints(), **part.shown(wanted)}
             else:
                 template, shown = "analytics_empty", {} if fresh.problem else empty_lake(self)
+        labels = {each.page: label_of_page(self.model, each.page) or str(each.label) for each in PARTS}
+        title = labels[part.page]
         return self.page(
             request,
             template,
-            title=str(part.label),
-            crumbs=() if part.page == "changelist" else (Crumb(str(part.label)),),
-            parts=[(each.label, self.url(each.page), each is part) for each in PARTS],
+            title=title,
+            crumbs=() if part.page == "changelist" else (Crumb(title),),
+            parts=[(label, self.url(page), page == part.page) for page, label in labels.items()],
             filter=chosen if part.filters else None,
             fresh=fresh,
             period=period,
@@ -366,26 +368,25 @@ class FiguresQuery(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A page: its name and title, its template and variables, its file, and what it is filtered by."""
+    """A page: its name, its template and variables, its file, what it is filtered by, and its title if the navigation has none."""
 
     page: str
-    label: object
     template: str
     shown: Callable[[FiguresQuery], dict[str, Any]]
     file_name: str
     columns: Sequence[str]
     lines: Callable[[FiguresQuery], Iterable[Sequence[Any]]]
     filters: Sequence[str] = ("endpoint", "type")
+    label: object = ""
 
 
 _GROUP_COLUMNS: Final = ("group", "classifier", "title", "failures", "first_seen", "last_seen")
 _USAGE_COLUMNS: Final = ("endpoint", "messages", "failures", "bytes")
 _GROUPS, _NOTABLE = gettext_lazy("Groups of failures"), gettext_lazy("Slowest and largest")
-_MESSAGES, _MAP, _USAGE = (page_label(Analytics, page) for page in ("changelist", "map", "usage"))
 PARTS: Final = (
-    Part("changelist", _MESSAGES, "analytics", _messages, "figures", COLUMNS, exported),
-    Part("groups", _GROUPS, "analytics_groups", _groups, "groups", _GROUP_COLUMNS, _group_lines, ()),
-    Part("map", _MAP, "analytics_map", _map, "map", EDGE_COLUMNS, _edge_lines),
-    Part("usage", _USAGE, "analytics_usage", _usage, "usage", _USAGE_COLUMNS, _usage_lines, ("endpoint",)),
-    Part("notable", _NOTABLE, "analytics_notable", _notable, "notable", NOTABLE_COLUMNS, _notable_lines),
+    Part("changelist", "analytics", _messages, "figures", COLUMNS, exported),
+    Part("groups", "analytics_groups", _groups, "groups", _GROUP_COLUMNS, _group_lines, (), _GROUPS),
+    Part("map", "analytics_map", _map, "map", EDGE_COLUMNS, _edge_lines),
+    Part("usage", "analytics_usage", _usage, "usage", _USAGE_COLUMNS, _usage_lines, ("endpoint",)),
+    Part("notable", "analytics_notable", _notable, "notable", NOTABLE_COLUMNS, _notable_lines, label=_NOTABLE),
 )

@@ -23,7 +23,6 @@ from sqlqueue_app.browsing.conversations import (
     Forest,
     Kind,
     MessageOutcome,
-    ScanExtent,
     cut,
     forest,
     newest_conversations,
@@ -82,7 +81,8 @@ class ConversationAdmin(PageAdmin):
             title=_("Conversation %(id)s") % {"id": conversation},
             crumbs=(Crumb(conversation),),
             read=read,
-            looked=extent_texts(read.extent),
+            extent=read.extent,
+            longer=list(read.extent.longer.items()),
             most=MOST_MESSAGES,
             **(self._drawn(request, whole) if read.messages else {}),
         )
@@ -343,43 +343,6 @@ def summary_of(messages: Sequence[ConversationMessage]) -> str:
     count = ngettext("%(count)s message", "%(count)s messages", len(messages)) % {"count": number(len(messages))}
     among = ngettext("%(count)s endpoint", "%(count)s endpoints", len(endpoints)) % {"count": number(len(endpoints))}
     return _("%(messages)s, %(endpoints)s: %(states)s") % {"messages": count, "endpoints": among, "states": states}
-
-
-def extent_texts(extent: ScanExtent) -> list[str]:
-    """How far the tables were looked at, and of which not all of them was."""
-    found = [_("Failed messages: all, by the index of failures."), *scan_texts(extent)]
-    if extent.lake is not None:
-        text = ngettext("The lake was searched: %(count)s file.", "The lake was searched: %(count)s files.", extent.lake.files)
-        if extent.lake.problem:
-            text = _("Not all of the lake could be searched: %(problem)s") % {"problem": extent.lake.problem}
-            found.append(text)
-        else:
-            found.append(text % {"count": number(extent.lake.files)})
-    return found
-
-
-def scan_texts(extent: ScanExtent) -> list[str]:
-    """How many rows of queues and of tables of delayed messages were searched."""
-    found = []
-    if extent.queues:
-        text = ngettext(
-            "Queues: the newest %(rows)s messages of %(count)s queue.",
-            "Queues: the newest %(rows)s messages of each of %(count)s queues.",
-            extent.queues,
-        )
-        found.append(text % {"rows": number(extent.rows), "count": number(extent.queues)})
-    if extent.delayed:
-        text = ngettext(
-            "Delayed messages: the first %(rows)s due of %(count)s table.",
-            "Delayed messages: the first %(rows)s due of each of %(count)s tables.",
-            extent.delayed,
-        )
-        found.append(text % {"rows": number(extent.rows), "count": number(extent.delayed)})
-    if extent.longer:
-        shown = ", ".join(list(extent.longer)[:10]) + (", …" if len(extent.longer) > 10 else "")
-        text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(extent.longer))
-        found.append(text % {"count": number(len(extent.longer)), "tables": shown})
-    return found
 
 
 def outcome_state(outcome: MessageOutcome) -> State:

@@ -179,7 +179,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumb of the model's first page, then these."""
-        name = str(page_label(self.model) or capfirst(str(self.opts.verbose_name_plural)))
+        name = label_of_page(self.opts.model) or capfirst(str(self.opts.verbose_name_plural))
         return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
 
     def _protected(self, view: View, methods: list[str]) -> Any:
@@ -364,9 +364,10 @@ NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...
 )
 
 
-def page_label(model: type[Model], page: str = "changelist") -> object:
-    """The name of a page in the navigation, which is its title too; None if it is not there."""
-    return next((label for _group, pages in NAVIGATION for label, *place in pages if place == [model, page]), None)
+def label_of_page(model: type[Model], page: str = "changelist") -> str:
+    """The name of a page in the navigation, which is its title; empty for other pages."""
+    found = (str(label) for _group, pages in NAVIGATION for label, *named in pages if named == [model, page])
+    return next(found, "")
 
 
 @dataclass(frozen=True, slots=True)

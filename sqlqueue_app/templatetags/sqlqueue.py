@@ -41,6 +41,12 @@ def seconds(value: timedelta | float | None) -> str:
 
 
 @register.filter
+def rate(value: float | None) -> str:
+    """Events per second; a dash for None."""
+    return "–" if value is None else formats.rate(value)
+
+
+@register.filter
 def percent(part: float | None) -> str:
     """A part of one as a percentage; a dash for None."""
     return formats.percents([]).text(part)

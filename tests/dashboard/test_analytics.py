@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,6 +99,14 @@ def test_without_figures_the_pages_say_how_to_begin(queue_database: QueueDatabas
         assert "The archive is not configured." in text
         assert "pip install 'django-sqlqueue[spark]' python manage.py run_sqlqueue_pipeline --once" in text
         assert rows(part) == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_has_the_name_of_its_link(computed: QueueDatabase, part: str) -> None:
+    html = client_of("viewer").get(BASE + part).content.decode().partition('<div id="content"')[2]
+    (title,) = re.findall(r"<h1>(.*?)</h1>", html)
+    assert re.findall(r'aria-current="page">(.*?)</a>', html) == [title]
+    assert title in {"": ["Throughput and latency"], "map/": ["Map"], "usage/": ["Usage"]}.get(part, [title])
 
 
 def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:

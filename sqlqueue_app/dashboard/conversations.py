@@ -125,18 +125,6 @@ class Node(NamedTuple):
     causes: Sequence[int]
 
     @property
-    def words(self) -> str:
-        """The message in a sentence: for who points at it, or has it read aloud."""
-        message, unknown = self.branch.message, _("not known")
-        return _("%(type)s (%(kind)s) from %(sending)s to %(receiving)s: %(state)s") % {
-            "type": message.message_type or _("without a type"),
-            "kind": self.kind,
-            "sending": message.sending or unknown,
-            "receiving": message.receiving or unknown,
-            "state": self.state.word,
-        }
-
-    @property
     def kind(self) -> object:
         """The kind of the message as a word."""
         return KIND_WORDS[self.branch.message.kind]

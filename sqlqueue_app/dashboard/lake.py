@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
 from sqlqueue_app.browsing.conversations import MessageOutcome
@@ -26,7 +26,7 @@ from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.analytics import empty_lake
 from sqlqueue_app.dashboard.charts import LONG_PERIODS
 from sqlqueue_app.dashboard.conversations import outcome_state
-from sqlqueue_app.dashboard.formats import Grade, State, number, precise_duration, size, size_of
+from sqlqueue_app.dashboard.formats import Grade, State, precise_duration, size, size_of
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -96,7 +96,7 @@ class LakeSearchAdmin(PageAdmin):
             lake=lake,
             problem=problem,
             results=results,
-            line=results_line(results),
+            matched=len(results.messages) if results.count is None else results.count,
             is_first=asked.after is None,
             table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
             **(empty_lake(self) if lake.is_empty else {}),
@@ -244,20 +244,6 @@ def state_of(each: FoundMessage) -> State:
     return outcome_state(MessageOutcome.FAILED if each.table == FAILURES.name else MessageOutcome.HANDLED)
 
 
-def results_line(results: Results) -> str:
-    """How many were found, in which time, in how many files."""
-    took = precise_duration(results.seconds)
-    files = ngettext("%(count)s file", "%(count)s files", results.files) % {"count": number(results.files)}
-    count = len(results.messages) if results.count is None else results.count
-    if results.count is None and results.is_partial and not results.messages:
-        found = _("no message so far")
-    elif results.count is None and results.next is not None:
-        found = _("more than %(count)s messages") % {"count": number(count)}
-    else:
-        found = ngettext("%(count)s message", "%(count)s messages", count) % {"count": number(count)}
-    return _("%(found)s, searched in %(took)s in %(files)s") % {"found": found, "took": took, "files": files}
-
-
 def exported_messages(messages: Iterable[FoundMessage]) -> Iterator[tuple[Any, ...]]:
     """The rows of a file, by COLUMNS."""
     for each in messages:
@@ -300,7 +286,6 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
 
     def columns(self, request: HttpRequest) -> list[TableColumn[PipelineRun]]:
         now = database_now(managed_alias())
-
         return [
             TableColumn(_("Started"), lambda run: run.started_at),
             TableColumn(_("State"), lambda run: with_notes(_run_state(run, now), Truncator(run.error).chars(500)), WIDE),

@@ -29,11 +29,11 @@ from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseE
 from sqlqueue_app.messages.failure_groups import guid_of, processing_endpoint, unique_message_id
 from sqlqueue_app.messages.headers import Headers, Intent, read_headers
 from sqlqueue_app.messages.types import resolve_enclosed
-from sqlqueue_app.models import CallbackQueue, CopyFate, FailedMessage, FailureStatus, Instance, LakeCopy
+from sqlqueue_app.models import CallbackQueue, CopyFate, FailedMessage, FailureStatus, LakeCopy
 from sqlqueue_app.models.failures import fitting
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.delayed import instant_of, known_delayed_tables
-from sqlqueue_app.status.instances import read_instances
+from sqlqueue_app.status.instances import read_callback_queues
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, address_book_of, known_queues, listed_tables, other_queues, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.listing import EVERY, ScanResult, TableScan, find_rows
@@ -181,7 +181,7 @@ class ConversationResult:
 
 
 def read_conversation(settings: Settings, conversation: str) -> ConversationResult:
-    """Every message of a conversation once: ten statements, with a lake 13 and up to two seconds. Raises ConnectionLost."""
+    """Every message of a conversation once: nine statements, with a lake 12 and up to two seconds. Raises ConnectionLost."""
 
     def fits(headers: Headers) -> bool:
         # Links from the index of failures contain the id as stored, which may be truncated.
@@ -460,7 +460,7 @@ def rest_of(places: Sequence[TableScan], result: ScanResult, most: int) -> dict[
 def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], ScanExtent, tuple[str, ...]]:
     """The matching rows of all tables, how far they were scanned, and problems. Raises ConnectionLost."""
     try:
-        queues = _tables(settings, read_instances()[1])
+        queues = _tables(settings, read_callback_queues())
     except AddressError as error:
         return [], ScanExtent(), (str(error),)
     if wanted.queue:
@@ -494,7 +494,7 @@ def scan_rows(settings: Settings, wanted: RowSearch) -> tuple[list[ScannedRow], 
     return found, replace(extent, longer=longer), ()
 
 
-def _tables(settings: Settings, holders: Sequence[Instance | CallbackQueue]) -> list[tuple[KnownQueue, bool]]:
+def _tables(settings: Settings, holders: Sequence[CallbackQueue]) -> list[tuple[KnownQueue, bool]]:
     """All queues of the database (False) and all tables of delayed messages (True)."""
     listed = listed_tables(settings.database)
     known = known_queues(settings, holders)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -20,7 +20,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.formats import Number, Scale, counts, depth_number, number, per_second, rate
+from sqlqueue_app.dashboard.formats import Number, Scale, counts, depth_number, number, per_second
 from sqlqueue_app.status.overview import Status
 from sqlqueue_app.status.queues import QueueKind, QueueStatus
 from sqlqueue_app.status.samples import MINUTE, TRAFFIC, QueueCounts, Traffic
@@ -58,16 +58,14 @@ _FINEST: Final = timedelta(seconds=10)
 _SEPARATOR: Final = "|"
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """One line: a name and values at ascending instants; None is a gap, as is a step that is too long."""
 
     name: str
     points: Points
 
 
-@dataclass(frozen=True, slots=True)
-class ChartLine:
+class ChartLine(NamedTuple):
     """A line as drawn: `number` selects colour and dashes; `values` are those under the cursor, `last` is the current one."""
 
     number: int
@@ -77,8 +75,7 @@ class ChartLine:
     values: str
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A text at a position of the drawing."""
 
     x: str
@@ -290,8 +287,7 @@ def rates(points: Points) -> list[tuple[datetime, float | None]]:
 # --- Sparklines -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Sparkline:
+class Sparkline(NamedTuple):
     """A small line without axes: `values` are those under the cursor, `summary` is for screen readers."""
 
     name: str
@@ -341,26 +337,24 @@ _WRITTEN: Final[_Column] = attrgetter("written")
 _GONE: Final[_Column] = attrgetter("gone")
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficRow:
-    """An endpoint: the numbers of now, and the lines of the last hour: in, out, waiting, failed. Unknown rates are empty."""
+class TrafficRow(NamedTuple):
+    """An endpoint: the numbers of now, and the lines of the last hour: in, out, waiting, failed. Unknown numbers are None."""
 
     name: str
     url: str
     failures_url: str
-    in_rate: str
-    out_rate: str
+    in_rate: float | None
+    out_rate: float | None
     waiting: Number | None
-    failed: Number | None
+    failed: int | None
     growth: str
-    lines: tuple[Sparkline, ...]
+    lines: list[Sparkline]
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficTable:
+class TrafficTable(NamedTuple):
     """The rows of the endpoints, the times of their lines, and how many endpoints are left out."""
 
-    rows: tuple[TrafficRow, ...]
+    rows: list[TrafficRow]
     times: str
     left_out: int
 
@@ -389,19 +383,16 @@ def traffic_table(
     rows = []
     for name, queues in list(endpoints.items())[:MOST_ENDPOINTS]:
         samples = [traffic.queues.get(each.name, []) for each in queues]
-        minutes = [_by_minute(taken) for taken in samples]
-        depth = _depth(queues)
+        # The newest sample of each minute.
+        minutes = [{MINUTE.begin_of(each.at): each for each in taken} for taken in samples]
         waiting = _added_up([{at: float(each.waiting) for at, each in taken.items()} for taken in minutes])
-        moved = {at: float(count) for at, count in traffic.moved[name].items()}
         came, went = (_added_up([_growth(taken, of) for taken in minutes]) for of in (_WRITTEN, _GONE))
-        series = (
-            (Series(_("In"), _points(came)), per_second),
-            (Series(_("Out"), _points(went)), per_second),
-            (Series(_("Waiting"), _points(waiting)), counts),
-            (Series(_("Failed"), _points({begin + n * _STEP: 0.0 for n in range(_COUNT)} | moved if moved else {})), counts),
-        )
-        in_rate, out_rate = (_current([_now(taken, of, now) for taken in samples]) for of in (_WRITTEN, _GONE))
-        lines = [sparkline(each, begin, _STEP, _COUNT, scale([])) for each, scale in series]
+        moved = traffic.moved[name]
+        failed_then = {begin + n * _STEP: 0.0 for n in range(_COUNT)} | moved if moved else {}
+        lines = ((_("In"), came, per_second), (_("Out"), went, per_second), (_("Waiting"), waiting, counts))
+        in_rate, out_rate = (_total([_now(taken, of, now) for taken in samples]) for of in (_WRITTEN, _GONE))
+        depths = [each.depth for each in queues if each.depth is not None]
+        depth = Depth(sum(each.waiting for each in depths), 0, 0, exact=all(each.exact for each in depths)) if depths else None
         rows.append(
             TrafficRow(
                 name,
@@ -410,23 +401,15 @@ def traffic_table(
                 in_rate,
                 out_rate,
                 None if depth is None else depth_number(depth),
-                Number(failed[name], number(failed[name])) if name in failed else None,
-                "" if depth is None else _grown(waiting, depth.waiting, MINUTE.begin_of(now - _GROWN_IN)),
-                tuple(lines),
+                failed.get(name),
+                "" if depth is None else _grown(waiting.get(MINUTE.begin_of(now - _GROWN_IN)), depth.waiting),
+                [
+                    sparkline(Series(title, list(points.items())), begin, _STEP, _COUNT, scale([]))
+                    for title, points, scale in (*lines, (_("Failed"), failed_then, counts))
+                ],
             )
         )
-    return TrafficTable(tuple(rows), spark_times(begin, _STEP, _COUNT), max(0, len(endpoints) - MOST_ENDPOINTS))
-
-
-def _depth(queues: Sequence[QueueStatus]) -> Depth | None:
-    depths = [each.depth for each in queues if each.depth is not None]
-    exact = all(each.exact for each in depths)
-    return Depth(sum(each.waiting for each in depths), 0, 0, exact=exact) if depths else None
-
-
-def _by_minute(taken: Sequence[QueueCounts]) -> dict[datetime, QueueCounts]:
-    """The newest sample of each minute."""
-    return {MINUTE.begin_of(each.at): each for each in taken}
+    return TrafficTable(rows, spark_times(begin, _STEP, _COUNT), max(0, len(endpoints) - MOST_ENDPOINTS))
 
 
 def _growth(minutes: Mapping[datetime, QueueCounts], of: _Column) -> dict[datetime, float]:
@@ -440,15 +423,7 @@ def _growth(minutes: Mapping[datetime, QueueCounts], of: _Column) -> dict[dateti
 
 
 def _added_up(parts: Sequence[Mapping[datetime, float]]) -> dict[datetime, float]:
-    found: dict[datetime, float] = {}
-    for part in parts:
-        for at, value in part.items():
-            found[at] = found.get(at, 0.0) + value
-    return found
-
-
-def _points(values: Mapping[datetime, float]) -> list[tuple[datetime, float | None]]:
-    return [(at, values[at]) for at in sorted(values)]
+    return {at: sum(part.get(at, 0.0) for part in parts) for at in sorted(set().union(*parts))}
 
 
 def _now(taken: Sequence[QueueCounts], of: _Column, now: datetime) -> float | None:
@@ -460,13 +435,12 @@ def _now(taken: Sequence[QueueCounts], of: _Column, now: datetime) -> float | No
     return max(0.0, (last - first) / (after - before).total_seconds()) if after > before else None
 
 
-def _current(rates: Sequence[float | None]) -> str:
+def _total(rates: Sequence[float | None]) -> float | None:
     known = [each for each in rates if each is not None]
-    return rate(sum(known)) if known else ""
+    return sum(known) if known else None
 
 
-def _grown(waiting: Mapping[datetime, float], now: int, then: datetime) -> str:
-    before = waiting.get(then)
+def _grown(before: float | None, now: int) -> str:
     if before is None or now < before + _GROWN_BY or now < before * _GROWN_TIMES:
         return ""
     minutes = number(_GROWN_IN // timedelta(minutes=1))
@@ -478,28 +452,43 @@ def _grown(waiting: Mapping[datetime, float], now: int, then: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A period of charts: name in the query string, label, length, and refresh interval of pages that show it."""
+    """A period of charts and figures: its name in the query string, its label, its length."""
 
     name: str
     label: str | Promise
     length: timedelta
-    refresh_seconds: int
+
+    @property
+    def refresh_seconds(self) -> int:
+        """How often a page that shows samples of it is refreshed."""
+        return 5 if self.length <= timedelta(minutes=5) else 10 if self.length <= timedelta(hours=1) else 60
+
+    @property
+    def figure_seconds(self) -> int:
+        """The steps of its figures: those of minutes are kept for 2 days, of hours for 92, of days without limit."""
+        return 60 if self.length <= _DAY else 3_600 if self.length <= timedelta(days=30) else 86_400
 
 
-# The periods of ServiceControl, and longer ones up to a month, for which samples are kept.
-PERIODS: Final = (
-    Period("5m", gettext_lazy("5 minutes"), timedelta(minutes=5), 5),
-    Period("15m", gettext_lazy("15 minutes"), timedelta(minutes=15), 10),
-    Period("1h", gettext_lazy("1 hour"), timedelta(hours=1), 10),
-    Period("6h", gettext_lazy("6 hours"), timedelta(hours=6), 60),
-    Period("1d", gettext_lazy("1 day"), timedelta(days=1), 60),
-    Period("7d", gettext_lazy("7 days"), timedelta(days=7), 60),
-    Period("30d", gettext_lazy("30 days"), timedelta(days=30), 60),
+# The periods of ServiceControl and longer ones. Samples are kept for a month, figures and the archive longer.
+_ALL: Final = tuple(
+    Period(name, label, timedelta(minutes=minutes))
+    for name, label, minutes in (
+        ("5m", gettext_lazy("5 minutes"), 5),
+        ("15m", gettext_lazy("15 minutes"), 15),
+        ("1h", gettext_lazy("1 hour"), 60),
+        ("6h", gettext_lazy("6 hours"), 360),
+        ("1d", gettext_lazy("1 day"), 1_440),
+        ("7d", gettext_lazy("7 days"), 7 * 1_440),
+        ("30d", gettext_lazy("30 days"), 30 * 1_440),
+        ("90d", gettext_lazy("90 days"), 90 * 1_440),
+        ("1y", gettext_lazy("1 year"), 365 * 1_440),
+    )
 )
-DEFAULT: Final = PERIODS[2]
+PERIODS: Final = _ALL[:7]
+LONG_PERIODS: Final = _ALL[2:]
 
 
-def period_of(request: HttpRequest) -> Period:
-    """The period in the query string; one hour by default."""
-    name = request.GET.get("period", "")
-    return next((each for each in PERIODS if each.name == name), DEFAULT)
+def period_of(request: HttpRequest, periods: Sequence[Period] = PERIODS, default: str = "1h") -> Period:
+    """The period in the query string, or the default."""
+    by_name = {each.name: each for each in periods}
+    return by_name.get(request.GET.get("period", "")) or by_name[default]

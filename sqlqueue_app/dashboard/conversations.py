@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponseRedirect
@@ -18,11 +17,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.conversations import (
     MOST_MESSAGES,
+    Branch,
     ConversationMessage,
+    FailingConversation,
     Forest,
     Kind,
     MessageOutcome,
-    ScanExtent,
     cut,
     forest,
     newest_conversations,
@@ -30,8 +30,8 @@ from sqlqueue_app.browsing.conversations import (
 )
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.failures import READ_BY_A_PAGE
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, column, number, precise_duration, stamp, stamp_of, times
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.formats import Grade, State, number
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, TableColumn, export, link_html, table, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
@@ -57,13 +57,16 @@ class ConversationAdmin(PageAdmin):
             return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:LONGEST_ID]})}")
         # The list is right also where no worker is alive.
         catch_up(get_settings(), limit=READ_BY_A_PAGE, now=timezone.now(), queues_at_most=1)
+        columns: list[TableColumn[FailingConversation]] = [
+            TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.id), each.id), WIDE),
+            TableColumn(_("Failed messages"), lambda each: each.failed, NUMBER),
+            TableColumn(_("Last failed"), lambda each: each.last),
+            TableColumn(_("Type"), lambda each: each.message_type, WIDE),
+        ]
         newest = newest_conversations()
-        return self.page(
-            request,
-            "conversations",
-            newest=[(each, self.conversation_url(each.id), number(each.failed), stamp(each.last)) for each in newest],
-            **(extra_context or {}),
-        )
+        shown = table(_("Conversations of the newest unresolved failed messages"), columns, newest, lambda each: each.id)
+        nothing = _("No unresolved failed message belongs to a conversation.")
+        return self.page(request, "list", table=shown if newest else None, nothing=nothing, **(extra_context or {}))
 
     def conversation_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """All messages of one conversation that can be found."""
@@ -72,34 +75,64 @@ class ConversationAdmin(PageAdmin):
         whole = forest(read.messages)
         if wanted_format(request):
             return export(request, f"conversation {conversation}"[:100], COLUMNS, export_rows(whole))
-        title = _("Conversation %(id)s") % {"id": conversation}
-        crumbs = (Crumb(conversation),)
-        shown = self._drawn(request, whole) if read.messages else {}
-        looked, most = extent_texts(read.extent), number(MOST_MESSAGES)
-        return self.page(request, "conversation", title=title, crumbs=crumbs, read=read, looked=looked, most=most, **shown)
+        return self.page(
+            request,
+            "conversation",
+            title=_("Conversation %(id)s") % {"id": conversation},
+            crumbs=(Crumb(conversation),),
+            read=read,
+            extent=read.extent,
+            longer=list(read.extent.longer.items()),
+            most=MOST_MESSAGES,
+            **(self._drawn(request, whole) if read.messages else {}),
+        )
 
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
-        urgent = [
-            place
-            for place, each in enumerate(whole.branches)
-            if each.message.outcome not in (MessageOutcome.HANDLED, MessageOutcome.GONE)
-        ]
+        urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
         drawn = cut(whole, MOST_DRAWN, first=urgent)
-        count = len(whole.branches)
-        begin = _first_row(request, count)
+        count, shown = len(whole.branches), self._nodes(drawn)
+        begin, flow, sequence = _first_row(request, count), flow_diagram(drawn), sequence_diagram(drawn)
         return {
             "summary": summary_of([each.message for each in whole.branches]),
-            "flow": flow_of(drawn, self._message_url),
-            "sequence": sequence_of(drawn, self._message_url),
-            "left_out": number(count - len(drawn.branches)) if drawn is not whole else "",
-            "drawn": number(len(drawn.branches)),
-            "rows": message_rows(whole, self._message_url, range(begin, min(begin + MOST_DRAWN, count))),
+            "flow": flow,
+            "flow_nodes": [(node, *place) for node, place in zip(shown, flow.boxes, strict=True)],
+            "sequence": sequence,
+            "sequence_nodes": list(zip(shown, sequence.arrows, strict=True)),
+            "drawn": len(shown),
+            "left_out": count - len(shown),
+            "rows": (shown if drawn is whole else self._nodes(whole))[begin : begin + MOST_DRAWN],
             "previous_url": f"?from={max(begin - MOST_DRAWN, 0) + 1}" if begin else "",
             "next_url": f"?from={begin + MOST_DRAWN + 1}" if begin + MOST_DRAWN < count else "",
         }
 
-    def _message_url(self, message: ConversationMessage) -> str:
-        return message_url(self, message)
+    def _nodes(self, drawn: Forest) -> list[Node]:
+        causes: defaultdict[int, list[int]] = defaultdict(list)
+        for cause, effect in drawn.links:
+            causes[effect].append(cause + 1)
+        return [
+            Node(place + 1, each, message_url(self, each.message), outcome_state(each.message.outcome), causes[place])
+            for place, each in enumerate(drawn.branches)
+        ]
+
+
+class Node(NamedTuple):
+    """A message in the table and in the diagrams: its number, its page, its state, and the numbers of its causes."""
+
+    number: int
+    branch: Branch
+    url: str
+    state: State
+    causes: Sequence[int]
+
+    @property
+    def kind(self) -> object:
+        """The kind of the message as a word."""
+        return KIND_WORDS[self.branch.message.kind]
+
+    @property
+    def level(self) -> int:
+        """How far its row is moved in; the deepest rows all are as far."""
+        return min(self.branch.depth, 8)
 
 
 def message_url(pages: PageAdmin, message: ConversationMessage) -> str:
@@ -121,40 +154,37 @@ def _first_row(request: HttpRequest, count: int) -> int:
     return min(max(int(first) - 1, 0), count - 1) if first.isascii() and first.isdigit() and len(first) < 7 else 0
 
 
-# --- Flow diagram, pure geometry --------------------------------------------------------------------------------------
+# --- Diagrams, pure geometry ------------------------------------------------------------------------------------------
 
 BOX_WIDTH: Final = 190
 BOX_HEIGHT: Final = 66
 _COLUMN: Final = BOX_WIDTH + 36
 _ROW: Final = BOX_HEIGHT + 14
 MARGIN: Final = 8
+LANE_WIDTH: Final = 210
+ROW_HEIGHT: Final = 48
+HEAD_HEIGHT: Final = 36
+BAR_WIDTH: Final = 10
+_FIRST_ROW: Final = HEAD_HEIGHT + 40
+_LOOP: Final = 36
+# An arrow without a begin, where it is not known who has sent the message.
+_STUB: Final = 70
+_LEAST_BAR: Final = 18
+# A letter of the labels is at most so wide; a state and what parts it from the type has so many.
+_LETTER: Final = 8
+_STATE_LETTERS: Final = 11
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
-    """Where the box of a branch is."""
+class FlowDiagram(NamedTuple):
+    """The places of the boxes of the branches, in their order, and the lines between them: a path, and whether it is an event."""
 
-    x: int
-    y: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlowLine:
-    """From a cause to its effect, as the data of a path; `is_event`: it was published."""
-
-    path: str
-    head: str
-    is_event: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FlowDiagram:
-    """The spots of the branches, in their order, and the lines between them."""
-
-    spots: tuple[Spot, ...]
-    lines: tuple[FlowLine, ...]
+    boxes: list[tuple[int, int]]
+    lines: list[tuple[str, bool]]
     width: int
     height: int
+    box_width: int = BOX_WIDTH
+    box_height: int = BOX_HEIGHT
+    letters: int = (BOX_WIDTH - 18) // _LETTER
 
 
 def flow_diagram(forest: Forest) -> FlowDiagram:
@@ -162,81 +192,48 @@ def flow_diagram(forest: Forest) -> FlowDiagram:
 
     So the first message is at the top left, however large the drawing is.
     """
-    rows = _rows(forest)
-    spots = [Spot(MARGIN + branch.depth * _COLUMN, MARGIN + rows[n] * _ROW) for n, branch in enumerate(forest.branches)]
+    causes = {branch.parent for branch in forest.branches}
+    boxes, y = [], MARGIN
+    for place, branch in enumerate(forest.branches):
+        boxes.append((MARGIN + branch.depth * _COLUMN, y))
+        # What a branch has caused begins in its own row.
+        y += 0 if place in causes else _ROW
     lines = []
     for cause, effect in forest.links:
-        is_event = forest.branches[effect].message.kind is Kind.EVENT
-        lines.append(_line(spots[cause], spots[effect], is_event))
-    width = max((spot.x for spot in spots), default=0) + BOX_WIDTH + MARGIN
-    height = max((spot.y for spot in spots), default=0) + BOX_HEIGHT + MARGIN
-    return FlowDiagram(tuple(spots), tuple(lines), width, height)
+        (x, y), (to_x, to_y) = boxes[cause], boxes[effect]
+        x, y, to_y = x + BOX_WIDTH, y + BOX_HEIGHT // 2, to_y + BOX_HEIGHT // 2
+        middle = (x + to_x) // 2
+        lines.append((f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}", forest.branches[effect].message.kind is Kind.EVENT))
+    width = max((x for x, _y in boxes), default=0) + BOX_WIDTH + MARGIN
+    height = max((y for _x, y in boxes), default=0) + BOX_HEIGHT + MARGIN
+    return FlowDiagram(boxes, lines, width, height)
 
 
-def _rows(forest: Forest) -> list[int]:
-    causes = {branch.parent for branch in forest.branches}
-    rows = []
-    row = 0
-    for position in range(len(forest.branches)):
-        rows.append(row)
-        # What a branch has caused begins in its own row.
-        row += position not in causes
-    return rows
-
-
-def _line(cause: Spot, effect: Spot, is_event: bool) -> FlowLine:
-    x, y = cause.x + BOX_WIDTH, cause.y + BOX_HEIGHT // 2
-    to_x, to_y = effect.x, effect.y + BOX_HEIGHT // 2
-    middle = (x + to_x) // 2
-    path = f"M{x} {y}C{middle} {y} {middle} {to_y} {to_x} {to_y}"
-    return FlowLine(path, f"M{to_x - 8} {to_y - 4}l8 4l-8 4z", is_event)
-
-
-# --- Sequence diagram, pure geometry ----------------------------------------------------------------------------------
-
-LANE_WIDTH: Final = 210
-ROW_HEIGHT: Final = 48
-HEAD_HEIGHT: Final = 36
-BAR_WIDTH: Final = 10
-_FIRST_ROW: Final = HEAD_HEIGHT + 40
-_LOOP: Final = 36
-# An arrow from nobody, where it is not known who has sent the message.
-_STUB: Final = 70
-_LEAST_BAR: Final = 18
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """An endpoint with the middle of its lane; its name is empty where the endpoint is not known."""
-
-    endpoint: str
-    x: int
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceArrow:
-    """A message: the path of its arrow with its head, where its label stands and how wide it may be.
+class SequenceArrow(NamedTuple):
+    """A message: the path of its arrow, where its label stands, and how many letters of its type have room.
 
     `bar` is the handling: x, y and height, on the lane of the receiver; it lasts until the last message that it has sent.
     """
 
     path: str
-    head: str
     label_x: int
     label_y: int
-    label_width: int
+    letters: int
     bar: tuple[int, int, int]
-    is_event: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceDiagram:
-    """The lanes from left to right, and the arrows of the branches, in their order, from top to bottom."""
+class SequenceDiagram(NamedTuple):
+    """The middles of the lanes by endpoint, from left to right, and the arrows of the branches, in their order."""
 
-    lanes: tuple[Lane, ...]
-    arrows: tuple[SequenceArrow, ...]
+    lanes: dict[str, int]
+    arrows: list[SequenceArrow]
     width: int
     height: int
+    head_left: int = 10 - LANE_WIDTH // 2
+    head_width: int = LANE_WIDTH - 20
+    head_height: int = HEAD_HEIGHT
+    bar_width: int = BAR_WIDTH
+    letters: int = (LANE_WIDTH - 28) // _LETTER
 
 
 def lanes_of(forest: Forest) -> tuple[str, ...]:
@@ -252,44 +249,39 @@ def lanes_of(forest: Forest) -> tuple[str, ...]:
 
 def sequence_diagram(forest: Forest) -> SequenceDiagram:
     """A row for each message, in the order of the tree: what a message has caused stands right below it."""
-    endpoints = lanes_of(forest)
-    middle = {endpoint: position * LANE_WIDTH + LANE_WIDTH // 2 for position, endpoint in enumerate(endpoints)}
+    lanes = {endpoint: place * LANE_WIDTH + LANE_WIDTH // 2 for place, endpoint in enumerate(lanes_of(forest))}
     last = list(range(len(forest.branches)))
-    for position, branch in enumerate(forest.branches):
+    for place, branch in enumerate(forest.branches):
         if branch.parent is not None:
-            last[branch.parent] = position
+            last[branch.parent] = place
     arrows = []
     open_until: defaultdict[str, list[int]] = defaultdict(list)
-    for position, branch in enumerate(forest.branches):
-        message = branch.message
-        y = _FIRST_ROW + position * ROW_HEIGHT
-        open_until[message.receiving] = [end for end in open_until[message.receiving] if end >= y]
-        nested = min(len(open_until[message.receiving]), 3)
-        height = max(_LEAST_BAR, (last[position] - position) * ROW_HEIGHT + 8)
-        x = middle[message.receiving]
-        bar = (x - BAR_WIDTH // 2 + nested * 4, y - 2, height)
-        open_until[message.receiving].append(y + height)
-        start = middle[message.sending] if message.sending else None
-        arrows.append(_arrow(start, x, y, bar, message.kind is Kind.EVENT))
+    for place, branch in enumerate(forest.branches):
+        receiving, sending = branch.message.receiving, branch.message.sending
+        y = _FIRST_ROW + place * ROW_HEIGHT
+        open_until[receiving] = [end for end in open_until[receiving] if end >= y]
+        nested = min(len(open_until[receiving]), 3)
+        height = max(_LEAST_BAR, (last[place] - place) * ROW_HEIGHT + 8)
+        bar = (lanes[receiving] - BAR_WIDTH // 2 + nested * 4, y - 2, height)
+        open_until[receiving].append(y + height)
+        state = 0 if branch.message.outcome is MessageOutcome.HANDLED else _STATE_LETTERS
+        arrows.append(_arrow(lanes[sending] if sending else None, lanes[receiving], y, bar, state))
     # The label of a loop on the last lane stands right of it.
-    width = max(1, len(endpoints)) * LANE_WIDTH + LANE_WIDTH // 2
-    lanes = tuple(Lane(endpoint, x) for endpoint, x in middle.items())
-    return SequenceDiagram(lanes, tuple(arrows), width, _FIRST_ROW + len(arrows) * ROW_HEIGHT)
+    width = max(1, len(lanes)) * LANE_WIDTH + LANE_WIDTH // 2
+    return SequenceDiagram(lanes, arrows, width, _FIRST_ROW + len(arrows) * ROW_HEIGHT)
 
 
-def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], is_event: bool) -> SequenceArrow:
-    if start == end:
-        right = bar[0] + BAR_WIDTH
-        path = f"M{right} {y - 12}h{_LOOP}v14h-{_LOOP - 2}"
-        head = f"M{right + 9} {y - 2}l-8 4l8 4z"
-        return SequenceArrow(path, head, right + 6, y - 17, LANE_WIDTH - 40, bar, is_event)
+def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], taken: int) -> SequenceArrow:
+    """The arrow to this bar; the state after the type has taken so many letters of its label."""
+    right = bar[0] + BAR_WIDTH
     begin = end - _STUB if start is None else start
-    to_right = begin < end
-    tip = bar[0] if to_right else bar[0] + BAR_WIDTH
-    path = f"M{begin} {y}H{tip}"
-    head = f"M{tip - 8} {y - 4}l8 4l-8 4z" if to_right else f"M{tip + 8} {y - 4}l-8 4l8 4z"
-    left = min(begin, tip) + 8
-    return SequenceArrow(path, head, left, y - 7, abs(tip - begin) - 16 if start is not None else LANE_WIDTH // 2, bar, is_event)
+    tip = bar[0] if begin < end else right
+    if start == end:
+        path, x, label_y, room = f"M{right} {y - 12}h{_LOOP}v14H{right}", right + 6, y - 17, LANE_WIDTH - 40
+    else:
+        room = LANE_WIDTH // 2 if start is None else abs(tip - begin) - 16
+        path, x, label_y = f"M{begin} {y}H{tip}", min(begin, tip) + 8, y - 7
+    return SequenceArrow(path, x, label_y, max(room // _LETTER - taken, 6), bar)
 
 
 # --- Texts ------------------------------------------------------------------------------------------------------------
@@ -312,69 +304,8 @@ COLUMNS: Final = (
     "message_id", "related_to", "message_type", "kind", "sending", "receiving", "state", "sent", "processing_started",
     "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure", "found_in",
 )  # fmt: skip
-# A letter of the labels is at most so wide.
-_LETTER: Final = 8.0
-_BOX_LETTERS: Final = int((BOX_WIDTH - 18) / _LETTER)
-# Deeper rows of the table are not moved further in.
-_DEEPEST: Final = 8
-UrlOf = Callable[[ConversationMessage], str]
-
-
-@dataclass(frozen=True, slots=True)
-class ConversationRow:
-    """A message in the table; `numbers` are those of the messages that caused it, `level` how far it is moved in."""
-
-    number: str
-    message: ConversationMessage
-    name: str
-    url: str
-    kind: str
-    state: State
-    sent: Stamp | None
-    processing: str
-    critical: str
-    is_negative: bool
-    causes: tuple[str, ...]
-    level: int
-    found_in: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A message in a diagram: its link, its words in full, its lines cut to fit. `css` are its classes."""
-
-    url: str
-    words: str
-    lines: tuple[str, ...]
-    css: str
-
-
-def message_rows(forest: Forest, url_of: UrlOf, places: range) -> list[ConversationRow]:
-    """The rows of the messages at these places, in the order of the tree."""
-    causes: defaultdict[int, list[str]] = defaultdict(list)
-    for cause, effect in forest.links:
-        causes[effect].append(str(cause + 1))
-    shown = [forest.branches[place] for place in places]
-    processing = column([_seconds(branch.message.processing) for branch in shown], times)
-    critical = column([_seconds(branch.message.critical) for branch in shown], times)
-    return [
-        ConversationRow(
-            number=str(place + 1),
-            message=branch.message,
-            name=branch.message.message_type or _("without a type"),
-            url=url_of(branch.message),
-            kind=str(KIND_WORDS[branch.message.kind]),
-            state=outcome_state(branch.message),
-            sent=stamp_of(branch.message.sent),
-            processing=took,
-            critical=waited,
-            is_negative=branch.message.critical is not None and branch.message.critical < timedelta(),
-            causes=tuple(causes[place]),
-            level=min(branch.depth, _DEEPEST),
-            found_in=_found_in(branch.message),
-        )
-        for place, branch, took, waited in zip(places, shown, processing, critical, strict=True)
-    ]
+# What has come to its end, whatever it was.
+_OVER: Final = (MessageOutcome.HANDLED, MessageOutcome.GONE)
 
 
 def export_rows(forest: Forest) -> Iterator[tuple[Any, ...]]:
@@ -392,57 +323,6 @@ def _seconds(length: timedelta | None) -> float | None:
     return None if length is None else length.total_seconds()
 
 
-def flow_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
-    """Template variables for the flow diagram: `boxes` are shapes with their spots."""
-    drawn = flow_diagram(forest)
-    shapes = []
-    for branch in forest.branches:
-        message = branch.message
-        took = f" · {precise_duration(message.processing)}" if message.processing else ""
-        lines = (message.short_type or _("without a type"), message.receiving or "–", outcome_state(message).word + took)
-        shapes.append(_shape(message, url_of, lines, _BOX_LETTERS))
-    boxes = list(zip(shapes, drawn.spots, strict=True))
-    return {"drawn": drawn, "boxes": boxes, "box_width": BOX_WIDTH, "box_height": BOX_HEIGHT}
-
-
-def sequence_of(forest: Forest, url_of: UrlOf) -> dict[str, Any]:
-    """Template variables for the sequence diagram: `lanes` are an endpoint in full and cut, the left and the middle."""
-    drawn = sequence_diagram(forest)
-    arrows = []
-    for branch, arrow in zip(forest.branches, drawn.arrows, strict=True):
-        message = branch.message
-        outcome = "" if message.outcome is MessageOutcome.HANDLED else f" · {outcome_state(message).word}"
-        shape = _shape(
-            message, url_of, (message.short_type or _("without a type"),), int(arrow.label_width / _LETTER) - len(outcome)
-        )
-        arrows.append((replace(shape, lines=(shape.lines[0] + outcome,)), arrow))
-    letters = int((LANE_WIDTH - 28) / _LETTER)
-    lanes = [
-        (name, _cut(name, letters), x - LANE_WIDTH // 2 + 10, x)
-        for name, x in ((each.endpoint or _("not known"), each.x) for each in drawn.lanes)
-    ]
-    sizes = {"lane_width": LANE_WIDTH - 20, "head_height": HEAD_HEIGHT, "bar_width": BAR_WIDTH}
-    return {"drawn": drawn, "lanes": lanes, "arrows": arrows, **sizes}
-
-
-def _shape(message: ConversationMessage, url_of: UrlOf, lines: tuple[str, ...], letters: int) -> Shape:
-    queued = " sq-talk-queued" if message.outcome.is_in_queue else ""
-    css = f"sq-talk-{message.outcome.value} sq-talk-{message.kind.value}{queued}"
-    return Shape(url_of(message), in_words(message), tuple(_cut(line, max(letters, 6)) for line in lines), css)
-
-
-def in_words(message: ConversationMessage) -> str:
-    """A message in a sentence: for who points at it, or has it read aloud."""
-    nobody = _("not known")
-    return _("%(type)s (%(kind)s) from %(sending)s to %(receiving)s: %(state)s") % {
-        "type": message.message_type or _("without a type"),
-        "kind": KIND_WORDS[message.kind],
-        "sending": message.sending or nobody,
-        "receiving": message.receiving or nobody,
-        "state": outcome_state(message).word,
-    }
-
-
 def summary_of(messages: Sequence[ConversationMessage]) -> str:
     """How many messages there are, between how many endpoints, and what has become of them."""
     endpoints = {each for message in messages for each in (message.sending, message.receiving) if each}
@@ -453,54 +333,7 @@ def summary_of(messages: Sequence[ConversationMessage]) -> str:
     return _("%(messages)s, %(endpoints)s: %(states)s") % {"messages": count, "endpoints": among, "states": states}
 
 
-def extent_texts(extent: ScanExtent) -> list[str]:
-    """How far the tables were looked at, and of which not all of them was."""
-    found = [_("Failed messages: all, by the index of failures."), *scan_texts(extent)]
-    if extent.lake is not None:
-        text = ngettext("The lake was searched: %(count)s file.", "The lake was searched: %(count)s files.", extent.lake.files)
-        if extent.lake.problem:
-            text = _("Not all of the lake could be searched: %(problem)s") % {"problem": extent.lake.problem}
-            found.append(text)
-        else:
-            found.append(text % {"count": number(extent.lake.files)})
-    return found
-
-
-def scan_texts(extent: ScanExtent) -> list[str]:
-    """How many rows of queues and of tables of delayed messages were searched."""
-    found = []
-    if extent.queues:
-        text = ngettext(
-            "Queues: the newest %(rows)s messages of %(count)s queue.",
-            "Queues: the newest %(rows)s messages of each of %(count)s queues.",
-            extent.queues,
-        )
-        found.append(text % {"rows": number(extent.rows), "count": number(extent.queues)})
-    if extent.delayed:
-        text = ngettext(
-            "Delayed messages: the first %(rows)s due of %(count)s table.",
-            "Delayed messages: the first %(rows)s due of each of %(count)s tables.",
-            extent.delayed,
-        )
-        found.append(text % {"rows": number(extent.rows), "count": number(extent.delayed)})
-    if extent.longer:
-        shown = ", ".join(list(extent.longer)[:10]) + (", …" if len(extent.longer) > 10 else "")
-        text = ngettext("%(count)s table has more: %(tables)s.", "%(count)s tables have more: %(tables)s.", len(extent.longer))
-        found.append(text % {"count": number(len(extent.longer)), "tables": shown})
-    return found
-
-
-def _found_in(message: ConversationMessage) -> str:
-    if message.lake:
-        return _("lake, from %(queue)s") % {"queue": message.queue}
-    return message.queue if message.row_version is not None or message.delayed else _("index of failures")
-
-
-def outcome_state(message: ConversationMessage) -> State:
-    """What became of the message."""
-    level, word = OUTCOME_WORDS[message.outcome]
+def outcome_state(outcome: MessageOutcome) -> State:
+    """What became of a message."""
+    level, word = OUTCOME_WORDS[outcome]
     return State(level, str(word))
-
-
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"

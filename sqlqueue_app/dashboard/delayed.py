@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,7 +12,10 @@ from typing import Any, Final
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
+from django.utils.html import format_html
 from django.utils.http import urlencode
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -20,7 +24,6 @@ from sqlqueue_app.browsing.delayed_messages import (
     DelayedEntry,
     DelayedPage,
     DelayKind,
-    DeliveryResult,
     PlannedDelivery,
     cancel_delayed,
     deliver_now,
@@ -32,8 +35,19 @@ from sqlqueue_app.browsing.delayed_messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, may, not_found, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import Grade, Number, Stamp, State, bounded_number, duration, number, size_of, stamp_of
-from sqlqueue_app.dashboard.lists import export, wanted_format
+from sqlqueue_app.dashboard.formats import Grade, Number, State, bounded_number, duration, number, stamp_html
+from sqlqueue_app.dashboard.lists import (
+    NUMBER,
+    WIDE,
+    TableColumn,
+    cell_html,
+    export,
+    link_html,
+    message_html,
+    wanted_format,
+    with_notes,
+)
+from sqlqueue_app.dashboard.lists import table as rows_table
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_file, message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
@@ -56,7 +70,7 @@ class DelayedAdmin(PageAdmin):
         """The tables, actions, the messages of a table, one message."""
         return [
             self.readonly_view("", self.changelist_view),
-            self.readonly_view("<str:table>/<str:key>/body/", partial(_body_view, self), "body"),
+            self.readonly_view("<str:table>/<str:key>/body/", self.body_view, "body"),
             self.readonly_view("<str:table>/", self.table_view, "table"),
             self.readonly_view("<str:table>/<str:key>/", self.message_view, "message"),
         ]
@@ -68,30 +82,39 @@ class DelayedAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, "delayed", TABLE_COLUMNS, exported_tables(found))
         now = database_now(settings.database) if found else utc_now()
+        rows = [table_row(each, self.table_url(each.name) if each.exists is not False else "", now) for each in found]
+        caption = _(
+            "Messages wait here for their time: deferred ones, timeouts of sagas, delayed retries. "
+            "Any worker moves them into their queues."
+        )
         return self.page(
             request,
             "delayed_tables",
             live_seconds=LIVE_SECONDS,
-            rows=[table_row(each, self.table_url(each.name) if each.exists is not False else "", now) for each in found],
+            table=rows_table(caption, _table_columns(now), rows, lambda row: f"delayed {row.status.name}") if rows else None,
+            nothing=_("The settings name no endpoint, and the database has no table of delayed messages."),
             install_command=INSTALL_COMMAND if any(each.exists is False for each in found) else "",
             **(extra_context or {}),
         )
 
     def table_view(self, request: HttpRequest, table: str) -> HttpResponseBase:
         """One page of the messages of a table, by due time."""
-        known = self.find(table)
-        if known is None:
-            return self._unknown(request, table)
+        known = self.found(table)
+        return self._read(request, known, lambda: self._messages(request, known))
+
+    def _messages(self, request: HttpRequest, known: KnownDelayed) -> HttpResponseBase:
         delayed = known.table(get_settings().database)
         after = position_of(delayed, request.GET.get("due", ""), request.GET.get("after", ""))
-        try:
-            found = read_delayed_page(delayed, PAGE_SIZE, after=after)
-        except ConnectionLost:
-            raise
-        except DatabaseError as error:
-            return self._unreadable(request, known, error)
+        found = read_delayed_page(delayed, PAGE_SIZE, after=after)
         if wanted_format(request):
             return export(request, known.name, MESSAGE_COLUMNS, exported_delayed(delayed, known.endpoint, found))
+        columns: list[TableColumn[DelayedEntry]] = [
+            TableColumn(_("Message"), partial(self._choice, known), WIDE),
+            TableColumn(_("Due"), due_html),
+            TableColumn(_("Kind"), _kind_html),
+            TableColumn(_("Destination"), lambda each: each.destination or known.endpoint, WIDE),
+        ]
+        caption = _("Messages that wait, the first that is due first. Looking takes none of them.")
         return self.page(
             request,
             "delayed_messages",
@@ -99,61 +122,69 @@ class DelayedAdmin(PageAdmin):
             title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
             crumbs=(Crumb(known.name),),
             known=known,
-            table=delayed.qualified,
-            rows=[delayed_row(each, self.message_url(known, each.key)) for each in found.messages],
+            qualified=delayed.qualified,
+            table=rows_table(caption, columns, found.messages, lambda each: each.key) if found.messages else None,
             chosen=delayed_buttons(self, request, known) if found.messages else [],
             is_first=after is None,
-            next_query="" if found.next is None else urlencode({"due": found.next.due, "after": found.next.key}),
+            next=found.next,
         )
 
-    def message_view(self, request: HttpRequest, table: str, key: str) -> HttpResponse:
+    def _choice(self, known: KnownDelayed, each: DelayedEntry) -> SafeString:
+        box = '<input type="checkbox" name="ids" value="{}" aria-label="{}"> {}'
+        words = _("Choose %(id)s") % {"id": each.message.message_id}
+        link = message_html(self.message_url(known, each.key), each.message.message_type or "", each.message.message_id)
+        return format_html(box, each.key, words, link)
+
+    def message_view(self, request: HttpRequest, table: str, key: str) -> HttpResponseBase:
         """One message in full."""
-        known = self.find(table)
-        if known is None:
-            return self._unknown(request, table)
+        known = self.found(table)
+        return self._read(request, known, lambda: self._message(request, known, key))
+
+    def _message(self, request: HttpRequest, known: KnownDelayed, key: str) -> HttpResponse:
         delayed = known.table(get_settings().database)
         wanted = key_of(delayed, key)
-        try:
-            found = None if wanted is None else read_delayed_message(delayed, wanted, as_hex="hex" in request.GET)
-        except ConnectionLost:
-            raise
-        except DatabaseError as error:
-            return self._unreadable(request, known, error)
+        found = None if wanted is None else read_delayed_message(delayed, wanted, as_hex="hex" in request.GET)
         if found is None:
             return self._message_gone(request, known)
-        message, detail = found
+        entry, detail = found
         return self.page(
             request,
             "delayed_message",
             title=_("Delayed message in %(table)s") % {"table": known.name},
-            crumbs=(Crumb(known.name, self.table_url(known.name)), Crumb(message.key)),
+            crumbs=(Crumb(known.name, self.table_url(known.name)), Crumb(entry.key)),
             known=known,
-            row=delayed_row(message, request.path),
-            size=size_of(detail.summary.size),
-            buttons=delayed_buttons(self, request, known, message.key),
+            entry=entry,
+            due=due_html(entry),
+            kind=_kind(entry),
+            buttons=delayed_buttons(self, request, known, entry.key),
             table_url=self.table_url(known.name),
             **message_context(self, request, detail),
         )
 
-    def _unknown(self, request: HttpRequest, name: str) -> HttpResponse:
-        text = _("There is no table of delayed messages “%(name)s” in the database, and the settings name none.") % {"name": name}
-        return self.problem(request, title=_("Table not found"), text=text, status=404, crumbs=(Crumb(name),))
+    def body_view(self, request: HttpRequest, table: str, key: str) -> HttpResponse:
+        """The body of a message as a file."""
+        require(request, Permission.EXPORT, Permission.VIEW_BODY)
+        delayed = self.found(table).table(get_settings().database)
+        wanted = key_of(delayed, key)
+        return body_file(None if wanted is None else read_delayed_body(delayed, wanted), wanted)
 
-    def _unreadable(self, request: HttpRequest, known: KnownDelayed, error: DatabaseError) -> HttpResponse:
-        is_missing = isinstance(error, QueueNotFound)
-        problem = QueueProblem(
-            ProblemKind.MISSING if is_missing else ProblemKind.UNREADABLE,
-            str(error),
-            command=INSTALL_COMMAND if is_missing and known.is_in_settings else "",
-        )
-        return self.problem(
-            request,
-            title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
-            text=_("The messages of this table cannot be shown."),
-            status=404 if is_missing else 500,
-            crumbs=(Crumb(known.name),),
-            problem=problem,
-        )
+    def _read(self, request: HttpRequest, known: KnownDelayed, show: Callable[[], HttpResponseBase]) -> HttpResponseBase:
+        """The page, or an error page if the table cannot be read."""
+        try:
+            return show()
+        except ConnectionLost:
+            raise
+        except DatabaseError as error:
+            is_missing = isinstance(error, QueueNotFound)
+            kind = ProblemKind.MISSING if is_missing else ProblemKind.UNREADABLE
+            return self.problem(
+                request,
+                title=_("Delayed messages of %(endpoint)s") % {"endpoint": known.endpoint},
+                text=_("The messages of this table cannot be shown."),
+                status=404 if is_missing else 500,
+                crumbs=(Crumb(known.name),),
+                problem=QueueProblem(kind, str(error), command=INSTALL_COMMAND if is_missing and known.is_in_settings else ""),
+            )
 
     def _message_gone(self, request: HttpRequest, known: KnownDelayed) -> HttpResponse:
         text = _("The message is not in the table: it was delivered or cancelled, or never was there.")
@@ -168,10 +199,9 @@ class DelayedAdmin(PageAdmin):
 
     def found(self, path: str) -> KnownDelayed:
         """Like `find`; Http404 if there is none."""
-        known = self.find(path)
-        if known is None:
-            raise Http404(_("There is no table of delayed messages “%(name)s”.") % {"name": path})
-        return known
+        if known := self.find(path):
+            return known
+        raise Http404(_no_table(path))
 
     def table_url(self, name: str) -> str:
         """The URL of the messages of a table."""
@@ -182,12 +212,13 @@ class DelayedAdmin(PageAdmin):
         return self.url(page, path_of(known.name), key)
 
 
+def _no_table(name: str) -> str:
+    return _("There is no table of delayed messages “%(name)s” in the database, and the settings name none.") % {"name": name}
+
+
 def _named(path: str, tables: list[KnownDelayed]) -> KnownDelayed | None:
-    for names in ({each.name: each for each in tables}, {each.endpoint: each for each in tables}):
-        name = name_of_path(path, names)
-        if name is not None:
-            return names[name]
-    return None
+    names = {each.endpoint: each for each in tables} | {each.name: each for each in tables}
+    return names.get(name_of_path(path, names) or "")
 
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
@@ -216,38 +247,36 @@ class DelayedTableRow:
     status: DelayedStatus
     url: str
     state: State
-    note: str
     waiting: Number | None
     overdue: Number | None
-    next_due: Stamp | None
-    left: str
-
-
-@dataclass(frozen=True, slots=True)
-class DelayedMessageRow:
-    """A row of the list of messages."""
-
-    entry: DelayedEntry
-    url: str
-    due: Stamp | None
-    left: str
-    is_overdue: bool
-    kind: str
 
 
 def table_row(each: DelayedStatus, url: str, now: datetime | None = None) -> DelayedTableRow:
     """The row of a table; `now` is the clock of the database, without which no time is left to a worker."""
-    state = _state(each, now)
-    return DelayedTableRow(
-        status=each,
-        url=url,
-        state=state,
-        note=_("no worker moves them") if state.level is Grade.WARNING else "",
-        waiting=None if each.waiting is None else bounded_number(each.waiting, exact=each.exact),
-        overdue=None if each.overdue is None else bounded_number(each.overdue, exact=each.exact),
-        next_due=stamp_of(each.next_due),
-        left="" if each.next_due is None or now is None else time_left((each.next_due - now).total_seconds()),
-    )
+    counts = (None if count is None else bounded_number(count, exact=each.exact) for count in (each.waiting, each.overdue))
+    return DelayedTableRow(each, url, _state(each, now), *counts)
+
+
+def _table_columns(now: datetime) -> list[TableColumn[DelayedTableRow]]:
+    def endpoint(row: DelayedTableRow) -> SafeString:
+        foreign = "" if row.status.is_in_settings else _("not in the settings of this site")
+        return with_notes(link_html(row.url, row.status.endpoint), foreign)
+
+    def state(row: DelayedTableRow) -> SafeString:
+        return with_notes(row.state, _("no worker moves them") if row.state.level is Grade.WARNING else "")
+
+    def next_due(row: DelayedTableRow) -> SafeString | None:
+        due = row.status.next_due
+        return None if due is None else with_notes(time_left((due - now).total_seconds()), stamp_html(due))
+
+    return [
+        TableColumn(_("Endpoint"), endpoint),
+        TableColumn(_("State"), state),
+        TableColumn(_("Messages"), lambda row: row.waiting.text if row.waiting else _("not known"), NUMBER),
+        TableColumn(_("Overdue"), lambda row: row.overdue.text if row.overdue else _("not known"), NUMBER),
+        TableColumn(_("Next due"), next_due),
+        TableColumn(_("Table"), lambda row: row.status.table, WIDE),
+    ]
 
 
 def _state(each: DelayedStatus, now: datetime | None) -> State:
@@ -255,11 +284,9 @@ def _state(each: DelayedStatus, now: datetime | None) -> State:
         return State(Grade.ERROR, _("Missing"))
     if each.waiting is None or each.overdue is None:
         return State(Grade.ERROR, _("Unreadable"))
-    if not each.overdue:
-        return State(Grade.OK, _("OK"))
-    if now is not None and each.next_due is not None and (now - each.next_due).total_seconds() <= OVERDUE_SECONDS:
-        return State(Grade.OK, _("OK"))
-    return State(Grade.WARNING, _("Overdue"))
+    due = each.next_due
+    is_moving = now is not None and due is not None and (now - due).total_seconds() <= OVERDUE_SECONDS
+    return State(Grade.OK, _("OK")) if is_moving or not each.overdue else State(Grade.WARNING, _("Overdue"))
 
 
 def time_left(seconds: float | None) -> str:
@@ -273,17 +300,22 @@ def time_left(seconds: float | None) -> str:
     return _("overdue for %(time)s") % {"time": duration(timedelta(seconds=-seconds))}
 
 
-def delayed_row(each: DelayedEntry, url: str) -> DelayedMessageRow:
-    """The row of a message."""
-    seconds = each.row.seconds
-    return DelayedMessageRow(
-        entry=each,
-        url=url,
-        due=stamp_of(each.row.due),
-        left=time_left(seconds),
-        is_overdue=seconds is not None and seconds < -OVERDUE_SECONDS,
-        kind=_("unknown") if each.kind is None else str(KINDS[each.kind]),
-    )
+def due_html(each: DelayedEntry) -> SafeString:
+    """When a message is due, marked if it is overdue."""
+    seconds, left = each.row.seconds, time_left(each.row.seconds)
+    is_overdue = seconds is not None and seconds < -OVERDUE_SECONDS
+    due = stamp_html(each.row.due) if each.row.due else each.row.due_text
+    return with_notes(State(Grade.WARNING, left) if is_overdue else left, due)
+
+
+def _kind(each: DelayedEntry) -> str:
+    return _("unknown") if each.kind is None else str(KINDS[each.kind])
+
+
+def _kind_html(each: DelayedEntry) -> SafeString:
+    if not each.message.unreadable:
+        return cell_html(_kind(each))
+    return with_notes(_kind(each), cell_html(State(Grade.ERROR, _("Poison"))), Truncator(each.message.unreadable).chars(120))
 
 
 def exported_tables(found: tuple[DelayedStatus, ...]) -> Iterator[tuple[Any, ...]]:
@@ -310,6 +342,7 @@ def exported_delayed(table: DelayedTable, endpoint: str, first: DelayedPage) -> 
 # --- Actions ----------------------------------------------------------------------------------------------------------
 
 _REASONS_SHOWN = 20
+_GONE: Final = gettext_lazy("None of them is there any more: they were delivered or cancelled, or a worker is moving them.")
 
 
 class DelayedAction(Action):
@@ -317,14 +350,12 @@ class DelayedAction(Action):
 
     known: KnownDelayed
     keys: list[str]
-    bound: Sequence[PlannedDelivery] = ()
 
     def find(self, **key: Any) -> None:
         pages: DelayedAdmin = self.pages  # type: ignore[assignment]
         known = pages.find(key["table"])
         if known is None:
-            text = _("There is no table of delayed messages “%(name)s”.") % {"name": key["table"]}
-            raise not_found(self.request, self.permission, text)
+            raise not_found(self.request, self.permission, _no_table(key["table"]))
         delayed = known.table(get_settings().database)
         posted = self.request.POST.getlist("ids") if self.request.method == "POST" else []
         wanted = (key_of(delayed, text) for text in posted or self.request.GET.getlist("ids"))
@@ -333,17 +364,39 @@ class DelayedAction(Action):
         self.back_url = pages.table_url(known.name)
         self.crumbs = (Crumb(known.name, self.back_url),)
         self.hidden = [("ids", each) for each in self.keys]
+        bound: Sequence[PlannedDelivery] = ()
         # Nothing is read for a user without the permission.
         if may(self.request, self.permission):
-            self._read()
+            try:
+                bound = plan_deliveries(get_settings(), known, self.keys)
+            except ConnectionLost:
+                raise
+            except DatabaseError as error:
+                self.blocked = str(error)
+        self._describe(bound)
 
-    def _read(self) -> None:
-        try:
-            self.bound = plan_deliveries(get_settings(), self.known, self.keys)
-        except ConnectionLost:
-            raise
-        except DatabaseError as error:
-            self.blocked = str(error)
+    def _describe(self, bound: Sequence[PlannedDelivery]) -> None:
+        """What would happen with these messages, which are there."""
+        ready = self.ready(bound)
+        self.count = len(ready)
+        self.title = self.titled(self.count)
+        facts = [(_("Endpoint"), self.known.endpoint), (_("Messages"), number(len(bound)))]
+        facts += [(_("Due"), time_left(bound[0].row.seconds))] if len(bound) == 1 else []
+        facts += [(_("Not there any more"), number(len(self.keys) - len(bound)))] if len(bound) < len(self.keys) else []
+        for to, count in Counter(each.to or "?" for each in ready).most_common(_REASONS_SHOWN):
+            facts.append((_("To the queue"), to if len(ready) == 1 else f"{to} ({number(count)})"))
+        self.facts = tuple(facts)
+        if not ready and not self.blocked:
+            none = _("None of these messages is in the table: they were delivered or cancelled, or none was chosen.")
+            self.blocked = _("None of these messages can be delivered.") if bound else none
+
+    def ready(self, bound: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
+        """Those of the messages with which something can be done."""
+        return bound
+
+    def titled(self, count: int) -> str:
+        """The title for so many messages."""
+        raise NotImplementedError
 
 
 class DeliverNow(DelayedAction):
@@ -357,21 +410,28 @@ class DeliverNow(DelayedAction):
         "Messages that a worker moves meanwhile are left to it."
     )
 
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        ready = [each for each in self.bound if each.target is not None]
-        self.count = len(ready)
-        words = ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", len(ready))
-        self.title = words % {"count": number(len(ready))}
-        self.facts = (*_facts(self.known, self.bound, self.keys), *_destinations(ready))
-        self.warnings = [_("Stays: %(reason)s") % {"reason": each.refusal} for each in self.bound if each.refusal][:_REASONS_SHOWN]
-        self.blocked = self.blocked or ("" if ready else _none(self.bound))
+    def ready(self, bound: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
+        self.warnings = [_("Stays: %(reason)s") % {"reason": each.refusal} for each in bound if each.refusal][:_REASONS_SHOWN]
+        return [each for each in bound if each.target is not None]
+
+    def titled(self, count: int) -> str:
+        return ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", count) % {"count": number(count)}
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         done = deliver_now(get_settings(), self.known, self.keys)
         if not done.done:
-            raise ValueError(_why_nothing(done))
-        return ActionOutcome(_delivered(done), self.back_url, done.done)
+            raise ValueError(done.refused[0].refusal if done.refused else _GONE)
+        words = [
+            ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done)
+            % {"count": number(done.done)}
+        ]
+        if done.gone:
+            gone = ngettext("%(count)s was not there any more.", "%(count)s were not there any more.", done.gone)
+            words.append(gone % {"count": number(done.gone)})
+        if done.refused:
+            left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
+            words.append(left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal})
+        return ActionOutcome(" ".join(words), self.back_url, done.done)
 
 
 class CancelDelayed(DelayedAction):
@@ -383,31 +443,19 @@ class CancelDelayed(DelayedAction):
     text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
     is_dangerous = True
 
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        self.count = len(self.bound)
-        words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", self.count)
-        self.title = words % {"count": number(self.count)}
-        self.facts = (*_facts(self.known, self.bound, self.keys), *_destinations(self.bound))
-        self.blocked = self.blocked or ("" if self.bound else _none(self.bound))
+    def titled(self, count: int) -> str:
+        words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", count)
+        return words % {"count": number(count)}
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         deleted = cancel_delayed(self.known.table(get_settings().database), self.keys)
         if not deleted:
-            raise ValueError(_("None of them is there any more: they were delivered or cancelled, or a worker is moving them."))
+            raise ValueError(_GONE)
         words = ngettext("%(count)s delayed message was cancelled.", "%(count)s delayed messages were cancelled.", deleted)
         return ActionOutcome(words % {"count": number(deleted)}, self.back_url, deleted)
 
 
 DELAYED_ACTIONS: Final = (DeliverNow, CancelDelayed)
-
-
-def _body_view(pages: DelayedAdmin, request: HttpRequest, table: str, key: str) -> HttpResponse:
-    require(request, Permission.EXPORT, Permission.VIEW_BODY)
-    known = pages.found(table)
-    delayed = known.table(get_settings().database)
-    wanted = key_of(delayed, key)
-    return body_file(None if wanted is None else read_delayed_body(delayed, wanted), wanted)
 
 
 def delayed_buttons(pages: DelayedAdmin, request: HttpRequest, known: KnownDelayed, key: str = "") -> list[Button]:
@@ -418,45 +466,3 @@ def delayed_buttons(pages: DelayedAdmin, request: HttpRequest, known: KnownDelay
         refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
         found.insert(0, Button(_("Save the body as a file"), pages.message_url(known, key, "body"), refused))
     return found
-
-
-def _facts(known: KnownDelayed, bound: Sequence[PlannedDelivery], keys: Sequence[str]) -> list[tuple[str, str]]:
-    found = [(_("Endpoint"), known.endpoint), (_("Messages"), number(len(bound)))]
-    if len(bound) == 1:
-        found.append((_("Due"), time_left(bound[0].row.seconds)))
-    if len(bound) < len(keys):
-        found.append((_("Not there any more"), number(len(keys) - len(bound))))
-    return found
-
-
-def _destinations(bound: Sequence[PlannedDelivery]) -> list[tuple[str, str]]:
-    counts: dict[str, int] = {}
-    for each in bound:
-        counts[each.to or "?"] = counts.get(each.to or "?", 0) + 1
-    shown = sorted(counts.items(), key=lambda pair: -pair[1])[:_REASONS_SHOWN]
-    return [(_("To the queue"), to if len(bound) == 1 else f"{to} ({number(count)})") for to, count in shown]
-
-
-def _none(bound: Sequence[PlannedDelivery]) -> str:
-    if bound:
-        return _("None of these messages can be delivered.")
-    return _("None of these messages is in the table: they were delivered or cancelled, or none was chosen.")
-
-
-def _why_nothing(done: DeliveryResult) -> str:
-    if done.refused:
-        return done.refused[0].refusal
-    return _("None of them is there any more: they were delivered or cancelled, or a worker is moving them.")
-
-
-def _delivered(done: DeliveryResult) -> str:
-    words = [
-        ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done) % {"count": number(done.done)}
-    ]
-    if done.gone:
-        gone = ngettext("%(count)s was not there any more.", "%(count)s were not there any more.", done.gone)
-        words.append(gone % {"count": number(done.gone)})
-    if done.refused:
-        left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
-        words.append(left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal})
-    return " ".join(words)

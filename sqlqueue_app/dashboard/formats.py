@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
@@ -88,11 +88,6 @@ class Scale:
         return ("\N{MINUS SIGN}" if value < 0 else "") + self.form(abs(value) / self.factor) + self.suffix
 
 
-def column(values: Sequence[float | None], scale: Callable[[Sequence[float | None]], Scale]) -> list[str]:
-    """The values of a column, all in one unit."""
-    return list(map(scale(values).text, values))
-
-
 def counts(_values: Iterable[float | None]) -> Scale:
     """Numbers of messages, rounded."""
     return Scale(_("messages"), form=lambda value: number(round(value)))
@@ -104,27 +99,16 @@ def per_second(_values: Iterable[float | None]) -> Scale:
 
 
 def percents(_values: Iterable[float | None]) -> Scale:
-    """Parts of a hundred."""
-    return Scale("%", suffix=" %")
-
-
-def _largest(values: Iterable[float | None], units: Sequence[tuple[str, float]]) -> Scale:
-    """The largest unit of which the largest value has at least one."""
-    most = max((abs(value) for value in values if value is not None), default=0.0)
-    unit, factor = next(((name, factor) for name, factor in units if most >= factor), units[-1])
-    return Scale(unit, factor, suffix=f" {unit}")
+    """Parts of one."""
+    return Scale("%", 0.01, suffix=" %")
 
 
 def times(values: Iterable[float | None]) -> Scale:
     """Durations in seconds: in milliseconds up to a second, in seconds up to ten minutes, in minutes up to two hours, in hours."""
-    found = _largest(values, ((_("h"), 7_200.0), (_("min"), 600.0), (_("s"), 1.0), (_("ms"), 0.001)))
-    return replace(found, factor={7_200.0: 3_600.0, 600.0: 60.0}.get(found.factor, found.factor))
-
-
-def sizes(values: Iterable[float | None]) -> Scale:
-    """Numbers of bytes."""
-    found = _largest(values, ((_("GiB"), 1024.0**3), (_("MiB"), 1024.0**2), (_("KiB"), 1024.0), (_("B"), 1.0)))
-    return found if found.factor > 1 else replace(found, form=lambda value: number(round(value)))
+    most = max((abs(value) for value in values if value is not None), default=0.0)
+    units = ((7_200.0, _("h"), 3_600.0), (600.0, _("min"), 60.0), (1.0, _("s"), 1.0), (0.0, _("ms"), 0.001))
+    unit, factor = next((unit, factor) for least, unit, factor in units if most >= least)
+    return Scale(unit, factor, suffix=f" {unit}")
 
 
 def depth_number(depth: Depth) -> Number:
@@ -164,10 +148,20 @@ def duration(value: timedelta) -> str:
     return f"\N{MINUS SIGN}{text}" if negative else text
 
 
-def precise_duration(value: timedelta) -> str:
-    """Like `duration`, with milliseconds below a second and a digit after the point below ten."""
-    seconds = value.total_seconds()
-    return duration(value) if abs(seconds) >= 10 else times([seconds]).text(seconds)
+def precise_duration(value: timedelta | float | None) -> str:
+    """Like `duration`, of a length or a number of seconds, but below a minute in seconds with digits; empty for None.
+
+    All of them are in seconds, so that those of a column can be compared.
+    """
+    if value is None:
+        return ""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    length = abs(seconds)
+    if length >= 59.5:
+        return duration(timedelta(seconds=seconds))
+    places = 0 if not length or length >= 10 else 1 if length >= 1 else 3
+    text = _rounded(length, places) if not 0 < length < 0.0005 else f"< {_rounded(0.001, 3)}"
+    return ("\N{MINUS SIGN}" if seconds < 0 else "") + _("%(n)s s") % {"n": text}
 
 
 def _aware(instant: datetime) -> datetime:

@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, Final, TypeVar
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
-from django.utils.formats import date_format
-from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
+from sqlqueue_app.browsing.conversations import MessageOutcome
 from sqlqueue_app.browsing.messages import MessageDetail, detail_of
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.analytics import empty_lake
-from sqlqueue_app.dashboard.formats import Grade, State, number, precise_duration, rate, size, stamp, stamp_of
-from sqlqueue_app.dashboard.lists import NUMBER, WIDE, ListAdmin, TableColumn, export, link_html, table, wanted_format, with_notes
+from sqlqueue_app.dashboard.charts import LONG_PERIODS
+from sqlqueue_app.dashboard.conversations import outcome_state
+from sqlqueue_app.dashboard.formats import Grade, State, precise_duration, size, size_of
+from sqlqueue_app.dashboard.lists import (
+    NUMBER,
+    WIDE,
+    DaysFilter,
+    ListAdmin,
+    TableColumn,
+    begin_of,
+    choices,
+    export,
+    link_html,
+    message_html,
+    table,
+    wanted_format,
+    with_notes,
+)
 from sqlqueue_app.dashboard.messages import failure_text, message_context, message_row, time_texts
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_of_path
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
+from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import Analytics, PipelineRun, RunState
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, PEEKED_BODY_BYTES
 from sqlqueue_app.tables.rows import PeekedRow
+
+_Found = TypeVar("_Found")
 
 PAGE_SIZE: Final = 50
 # Of a file: so many messages at most, searched for so long.
@@ -62,18 +81,14 @@ class LakeSearchAdmin(PageAdmin):
         asked = form.asked(timezone.now(), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
         begin, end = asked.since, asked.until
         lake = known_lake(get_settings(), since=begin and begin.date(), until=end and end.date())
-        results, problem = self._search(lake, asked, EXPORT_SECONDS if is_file else SECONDS)
+        seconds = EXPORT_SECONDS if is_file else SECONDS
+        found, problem = _read(lake, lambda where: search(where, lake.files, asked, seconds=seconds))
+        results = found or Results()
         if is_file:
             answer = export(request, "old messages", COLUMNS, exported_messages(results.messages))
             if results.is_partial or results.next is not None or results.problems or problem:
                 answer["X-Sqlqueue-Partial"] = "true"
             return answer
-        query = request.GET.copy()
-        for name in ("after", "format"):
-            query.pop(name, None)
-        first = query.urlencode() if asked.after is not None else None
-        if results.next is not None:
-            query["after"] = str(results.next)
         return self.page(
             request,
             "lake_search",
@@ -81,35 +96,20 @@ class LakeSearchAdmin(PageAdmin):
             lake=lake,
             problem=problem,
             results=results,
-            line=results_line(results),
-            searched_from=stamp_of(results.searched_from),
-            fresh=stamp_of(lake.committed_at),
+            matched=len(results.messages) if results.count is None else results.count,
+            is_first=asked.after is None,
             table=table(_("Archived messages, newest first"), self._columns(), results.messages) if results.messages else None,
-            first_query=first,
-            next_query=query.urlencode() if results.next is not None and not results.is_partial else None,
-            further_query=query.urlencode() if results.next is not None and results.is_partial else None,
             **(empty_lake(self) if lake.is_empty else {}),
             **(extra_context or {}),
         )
 
-    def _search(self, lake: KnownLake, asked: Asked, seconds: float) -> tuple[Results, str]:
-        if not lake.lake or lake.problem:
-            return Results(), lake.problem
-        try:
-            return search(lake.lake, lake.files, asked, seconds=seconds), ""
-        except (LakeError, LakeEngineMissing) as error:
-            return Results(), str(error)
-
     def _columns(self) -> list[TableColumn[FoundMessage]]:
-        def message(each: FoundMessage) -> SafeString:
-            return with_notes(link_html(self.message_url(each), each.message_type or _("no type")), each.message_id)
-
         def critical(each: FoundMessage) -> SafeString:
             differ = _("the clocks of two machines differ") if (each.critical_seconds or 0) < 0 else ""
-            return with_notes(_length(each.critical_seconds), differ)
+            return with_notes(precise_duration(each.critical_seconds), differ)
 
         return [
-            TableColumn(_("Message"), message, WIDE),
+            TableColumn(_("Message"), lambda each: message_html(self.message_url(each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.counted_at),
             TableColumn(_("State"), lambda each: with_notes(state_of(each), each.exception_type)),
             TableColumn(_("Endpoint"), lambda each: each.endpoint),
@@ -117,9 +117,9 @@ class LakeSearchAdmin(PageAdmin):
                 _("Conversation"),
                 lambda each: each.conversation_id and link_html(self.conversation_url(each.conversation_id), each.conversation_id),
             ),
-            TableColumn(_("Processing time"), lambda each: _length(each.processing_seconds), NUMBER),
+            TableColumn(_("Processing time"), lambda each: precise_duration(each.processing_seconds), NUMBER),
             TableColumn(_("Critical time"), critical, NUMBER),
-            TableColumn(_("Body"), lambda each: "NULL" if each.body_bytes is None else size(each.body_bytes), NUMBER),
+            TableColumn(_("Body"), lambda each: size_of(each.body_bytes), NUMBER),
         ]
 
     def message_view(self, request: HttpRequest, table: str, queue: str, day: str, row_version: int) -> HttpResponseBase:
@@ -128,7 +128,10 @@ class LakeSearchAdmin(PageAdmin):
         crumbs = (Crumb(name), Crumb(f"#{row_version}"))
         if table not in SEARCHED or on is None or not 0 < row_version <= LAST_ROW_VERSION:
             return self._gone(request, crumbs)
-        found, problem = self._read(table, name, on, row_version, with_body=may(request, Permission.VIEW_BODY))
+        lake = known_lake(get_settings(), since=on, until=on, path=f"{table}/")
+        files = [each for each in lake.files if each.queue == name]
+        with_body = may(request, Permission.VIEW_BODY)
+        found, problem = _read(lake, lambda where: read_message(where, files, row_version, with_body=with_body) if files else None)
         if problem:
             return self.problem(request, title=_("The message cannot be read"), text=problem, status=409, crumbs=crumbs)
         if found is None:
@@ -141,23 +144,12 @@ class LakeSearchAdmin(PageAdmin):
             crumbs=crumbs,
             found=found,
             state=state_of(found),
-            at=stamp(found.counted_at),
             row=message_row(detail.summary, request.path),
             times=time_texts(detail),
             failure=failure_text(detail),
             search_url=self.url(),
             **message_context(self, request, detail),
         )
-
-    def _read(self, table: str, queue: str, day: date, row_version: int, *, with_body: bool) -> tuple[FoundMessage | None, str]:
-        lake = known_lake(get_settings(), since=day, until=day, path=f"{table}/")
-        files = [each for each in lake.files if each.queue == queue]
-        if not lake.lake or lake.problem or not files:
-            return None, lake.problem
-        try:
-            return read_message(lake.lake, files, row_version, with_body=with_body), ""
-        except (LakeError, LakeEngineMissing) as error:
-            return None, str(error)
 
     def _gone(self, request: HttpRequest, crumbs: tuple[Crumb, ...]) -> HttpResponse:
         text = _("There is no such message in the lake: its retention may have removed it.")
@@ -168,34 +160,30 @@ class LakeSearchAdmin(PageAdmin):
         return self.url("message", each.table, path_of(each.queue), each.day.isoformat(), each.row_version)
 
 
+def _read(lake: KnownLake, read: Callable[[str], _Found]) -> tuple[_Found | None, str]:
+    """What was read from the lake, and why it could not be."""
+    if not lake.lake or lake.problem:
+        return None, lake.problem
+    try:
+        return read(lake.lake), ""
+    except (LakeError, LakeEngineMissing) as error:
+        return None, str(error)
+
+
 # --- Search form ------------------------------------------------------------------------------------------------------
 
 LONGEST: Final = 400
-_AS_TYPED: Final = {"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}
 ALL: Final = "all"
-RANGES: Final[tuple[tuple[str, str | Promise, timedelta | None], ...]] = (
-    ("1h", gettext_lazy("1 hour"), timedelta(hours=1)),
-    ("6h", gettext_lazy("6 hours"), timedelta(hours=6)),
-    ("1d", gettext_lazy("1 day"), timedelta(days=1)),
-    ("7d", gettext_lazy("7 days"), timedelta(days=7)),
-    ("30d", gettext_lazy("30 days"), timedelta(days=30)),
-    ("1y", gettext_lazy("1 year"), timedelta(days=365)),
-    (ALL, gettext_lazy("all times"), None),
+KINDS: Final = choices(
+    ((MESSAGES.name, gettext_lazy("handled")), (FAILURES.name, gettext_lazy("failed"))), gettext_lazy("handled and failed")
 )
-_DEFAULT: Final = "6h"
-KINDS: Final = (
-    ("", gettext_lazy("handled and failed")),
-    (MESSAGES.name, gettext_lazy("handled")),
-    (FAILURES.name, gettext_lazy("failed")),
-)
-_Day: Final = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
 
 
 def _text(label: Any, **attributes: str) -> forms.CharField:
-    return forms.CharField(label=label, required=False, max_length=LONGEST, widget=forms.TextInput({**_AS_TYPED, **attributes}))
+    return forms.CharField(label=label, max_length=LONGEST, widget=forms.TextInput({**PLAIN_INPUT, **attributes}))
 
 
-class LakeSearchForm(forms.Form):
+class LakeSearchForm(DaysFilter):
     """The fields of the search; bodies are only searched with the permission to see them."""
 
     id = _text(gettext_lazy("Message id"))
@@ -203,35 +191,29 @@ class LakeSearchForm(forms.Form):
     type = _text(gettext_lazy("Message type"), **{"aria-describedby": "sq-help"})
     endpoint = _text(gettext_lazy("Endpoint"), **{"aria-describedby": "sq-help"})
     text = _text(gettext_lazy("Text in headers or body"))
-    kind = forms.ChoiceField(label=gettext_lazy("State"), choices=KINDS, required=False)
-    period = forms.ChoiceField(label=gettext_lazy("Period"), choices=[(name, label) for name, label, _span in RANGES])
-    since = forms.DateField(label=gettext_lazy("From the day"), required=False, widget=_Day)
-    until = forms.DateField(label=gettext_lazy("To the day"), required=False, widget=_Day)
+    kind = forms.ChoiceField(label=gettext_lazy("State"), choices=KINDS)
+    period = forms.ChoiceField(
+        label=gettext_lazy("Period"),
+        choices=[*((each.name, each.label) for each in LONG_PERIODS), (ALL, gettext_lazy("all times"))],
+    )
+    field_order = ("id", "conversation", "type", "endpoint", "text", "kind", "period", "since", "until")
 
     def __init__(self, request: HttpRequest) -> None:
         """The last six hours where nothing else is asked for, all times for an id."""
-        asked = request.GET.copy()
-        if not asked.get("period"):
-            asked["period"] = ALL if asked.get("id") or asked.get("conversation") else _DEFAULT
-        super().__init__(asked, auto_id="sq-%s", label_suffix="")
+        super().__init__(request)
+        if not self.data.get("period"):
+            is_by_id = self.data.get("id") or self.data.get("conversation")
+            self.data = {**self.data, "period": ALL if is_by_id else "6h"}
         self.bodies = may(request, Permission.VIEW_BODY)
         if not self.bodies:
             self.fields["text"].label = _("Text in headers")
             self.fields["text"].help_text = _("Bodies are not searched.") + " " + refusal_text(Permission.VIEW_BODY)
 
-    def clean(self) -> dict[str, Any]:
-        """The first day is not after the last one."""
-        since, until = (self.cleaned_data.get(name) for name in ("since", "until"))
-        if since and until and since > until:
-            text = _("“From the day” (%(since)s) is after “To the day” (%(until)s). Choose an earlier day.")
-            self.add_error("since", text % {"since": date_format(since), "until": date_format(until)})
-        return self.cleaned_data
-
     def asked(self, now: datetime, after: Cursor | None, size: int) -> Asked:
         """The query of a valid form."""
         values = self.cleaned_data
         since, until = values["since"], values["until"]
-        length = next(length for name, _label, length in RANGES if name == values["period"])
+        length = next((each.length for each in LONG_PERIODS if each.name == values["period"]), None)
         begin = None if length is None or since is not None or until is not None else now - length
         return Asked(
             values["conversation"],
@@ -240,20 +222,12 @@ class LakeSearchForm(forms.Form):
             values["endpoint"],
             values["text"],
             tables=(values["kind"],) if values["kind"] else SEARCHED,
-            since=begin if since is None else _midnight(since),
-            until=None if until is None or until >= date.max else _midnight(until + timedelta(days=1)),
+            since=begin if since is None else begin_of(since),
+            until=None if until is None or until >= date.max else begin_of(until + timedelta(days=1)),
             after=after,
             size=size,
             bodies=self.bodies,
         )
-
-
-def _midnight(day: date) -> datetime:
-    """The begin of a day in the current time zone."""
-    try:
-        return timezone.make_aware(datetime.combine(day, time())).astimezone(UTC)
-    except OverflowError:  # at the ends of time
-        return datetime.combine(day, time(), UTC)
 
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
@@ -267,27 +241,7 @@ COLUMNS: Final = (
 
 def state_of(each: FoundMessage) -> State:
     """Whether it was handled, or has failed."""
-    return State(Grade.WARNING, _("failed")) if each.table == FAILURES.name else State(Grade.OK, _("handled"))
-
-
-def _length(seconds: float | None) -> str:
-    return "" if seconds is None else precise_duration(timedelta(seconds=seconds))
-
-
-def results_line(results: Results) -> str:
-    """How many were found, in which time, in how many files."""
-    took = _("%(seconds)s s") % {"seconds": rate(results.seconds)}
-    files = ngettext("%(count)s file", "%(count)s files", results.files) % {"count": number(results.files)}
-    if results.count is not None:
-        found = ngettext("%(count)s message", "%(count)s messages", results.count) % {"count": number(results.count)}
-    elif results.is_partial and not results.messages:
-        found = _("no message so far")
-    elif results.next is not None:
-        found = _("more than %(count)s messages") % {"count": number(len(results.messages))}
-    else:
-        count = len(results.messages)
-        found = ngettext("%(count)s message", "%(count)s messages", count) % {"count": number(count)}
-    return _("%(found)s, searched in %(took)s in %(files)s") % {"found": found, "took": took, "files": files}
+    return outcome_state(MessageOutcome.FAILED if each.table == FAILURES.name else MessageOutcome.HANDLED)
 
 
 def exported_messages(messages: Iterable[FoundMessage]) -> Iterator[tuple[Any, ...]]:
@@ -300,17 +254,9 @@ def exported_messages(messages: Iterable[FoundMessage]) -> Iterator[tuple[Any, .
 def detail_of_lake(each: FoundMessage, *, as_hex: bool) -> MessageDetail:
     """The message in full, as if it were in a table; the body is its beginning."""
     body = None if each.body is None else each.body[:PEEKED_BODY_BYTES]
-    row = PeekedRow(
-        each.row_version, _uuid(each.native_id), None, None, each.expires, False, each.headers, body, each.body_bytes
-    )  # fmt: skip
+    row_id = guid_of(each.native_id) or uuid.UUID(int=0)
+    row = PeekedRow(each.row_version, row_id, None, None, each.expires, False, each.headers, body, each.body_bytes)
     return detail_of(row, as_hex=as_hex)
-
-
-def _uuid(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError:
-        return uuid.UUID(int=0)
 
 
 # --- Runs of the pipeline ---------------------------------------------------------------------------------------------
@@ -340,11 +286,6 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
 
     def columns(self, request: HttpRequest) -> list[TableColumn[PipelineRun]]:
         now = database_now(managed_alias())
-
-        def where(run: PipelineRun) -> SafeString:
-            process = f"{run.pid}, {run.master}"
-            return with_notes(run.host, process, run.lake)
-
         return [
             TableColumn(_("Started"), lambda run: run.started_at),
             TableColumn(_("State"), lambda run: with_notes(_run_state(run, now), Truncator(run.error).chars(500)), WIDE),
@@ -354,7 +295,7 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
             TableColumn(_("Unreadable"), lambda run: run.unreadable, NUMBER),
             TableColumn(_("Batches"), lambda run: run.batches, NUMBER),
             TableColumn(_("Written"), lambda run: size(run.bytes), NUMBER),
-            TableColumn(_("Host"), where, "sq-medium"),
+            TableColumn(_("Host"), lambda run: with_notes(run.host, f"{run.pid}, {run.master}", run.lake), "sq-medium"),
         ]
 
     def more(self, request: HttpRequest, rows: Sequence[PipelineRun]) -> dict[str, Any]:

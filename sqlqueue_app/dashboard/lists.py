@@ -119,6 +119,11 @@ def link_html(url: str, text: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', url, text_html(text)) if url else text_html(text)
 
 
+def message_html(url: str, message_type: str, message_id: str) -> SafeString:
+    """A message by its type and its id, with the link to its page."""
+    return with_notes(link_html(url, message_type or _("no type in the headers")), message_id)
+
+
 def with_notes(first: object, *notes: object) -> SafeString:
     """A cell with notes in smaller type below; empty ones are left out."""
     shown = [(conditional_escape(note) if isinstance(note, SafeString) else text_html(str(note)),) for note in notes if note]
@@ -180,18 +185,19 @@ def within(column: str, since: date | None, until: date | None) -> Q:
     """The condition that an instant is on one of these days, both inclusive; None is unbounded."""
     found = Q()
     if since is not None:
-        found &= Q(**{f"{column}__gte": _begin(since)})
+        found &= Q(**{f"{column}__gte": begin_of(since)})
     if until is not None and until < date.max:
-        found &= Q(**{f"{column}__lt": _begin(until + timedelta(days=1))})
+        found &= Q(**{f"{column}__lt": begin_of(until + timedelta(days=1))})
     return found
 
 
-def _begin(day: date) -> datetime:
+def begin_of(day: date) -> datetime:
+    """The first moment of a day in the current time zone, in UTC."""
     begin = datetime.combine(day, time())
     try:
-        return timezone.make_aware(begin)
+        return timezone.make_aware(begin).astimezone(UTC)
     except OverflowError:  # at the ends of time
-        return begin.replace(tzinfo=timezone.get_default_timezone())
+        return begin.replace(tzinfo=UTC)
 
 
 # --- Pages by key -----------------------------------------------------------------------------------------------------

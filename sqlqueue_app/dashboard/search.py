@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -13,22 +12,20 @@ from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.conversations import ConversationMessage
-from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, ArchiveSearch, Place, SearchResult, search_messages
+from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, Place, SearchResult, search_messages
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
-from sqlqueue_app.dashboard.conversations import message_url, outcome_state, scan_texts
-from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html, stamp_of
-from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, table, with_notes
-from sqlqueue_app.dashboard.page import PageAdmin, path_of
-from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, TaskResult
+from sqlqueue_app.dashboard.conversations import message_url, outcome_state
+from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html
+from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, message_html, table, with_notes
+from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.models import TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 LONGEST_TEXT: Final = 400
-# Links to search one queue further back.
-MOST_FURTHER: Final = 10
 _TITLES: Final = {
     Place.QUEUES: gettext_lazy("Queues"),
     Place.DELAYED: gettext_lazy("Delayed"),
@@ -51,15 +48,6 @@ class SearchForm(forms.Form):
     before = forms.IntegerField(required=False, min_value=1, max_value=LAST_ROW_VERSION)
 
 
-@dataclass(frozen=True, slots=True)
-class Unsearched:
-    """Something that was not searched, with a link to go on where there is one."""
-
-    text: str
-    url: str = ""
-    action: str = ""
-
-
 class SearchAdmin(PageAdmin):
     """The search, for people with the permission `sqlqueue_app.view_queue`."""
 
@@ -77,13 +65,13 @@ class SearchAdmin(PageAdmin):
             queue, before = form.cleaned_data["queue"], form.cleaned_data["before"] or LAST_ROW_VERSION
             found = search_messages(get_settings(), text, bodies=bodies, queue=queue, before=before)
             shown = {
+                "found": found,
                 "tables": self._tables(found),
                 "queue": queue,
-                "everything": f"?{urlencode({'q': text})}",
-                "searched": _searched(found, bodies=bodies, queue=queue),
-                "fresh": stamp_of(found.archive.lake.committed_at) if found.archive else None,
-                "unsearched": [*self._further(text, found), *([] if bodies else [_no_bodies()])],
-                "problems": found.problems,
+                "refused": "" if bodies else refusal_text(Permission.VIEW_BODY),
+                "extent": found.extent,
+                "longer": list(found.extent.longer.items()),
+                "is_task_backend": bool(get_settings().task_backends),
             }
         title = _("Search for “%(text)s”") % {"text": text} if text else ""
         return self.page(request, "search", title=title, form=form, search_text=text, **shown, **(extra_context or {}))
@@ -91,13 +79,9 @@ class SearchAdmin(PageAdmin):
     def _tables(self, found: SearchResult) -> list[HtmlTable]:
         """One of each place, and one of tasks."""
         columns: list[TableColumn[ConversationMessage]] = [
-            TableColumn(
-                _("Message"),
-                lambda each: with_notes(link_html(message_url(self, each), each.message_type or _("no type")), each.message_id),
-                WIDE,
-            ),
+            TableColumn(_("Message"), lambda each: message_html(message_url(self, each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.ended or each.sent),
-            TableColumn(_("State"), lambda each: with_notes(outcome_state(each), each.due and _until(each.due))),
+            TableColumn(_("State"), lambda each: with_notes(outcome_state(each.outcome), each.due and _until(each.due))),
             TableColumn(_("Endpoint"), lambda each: each.receiving),
             TableColumn(_("Queue"), lambda each: each.queue),
             TableColumn(
@@ -119,43 +103,6 @@ class SearchAdmin(PageAdmin):
         tasks = [table(_caption(_("Tasks"), len(found.tasks)), of_tasks, found.tasks, lambda each: each.pk)] if found.tasks else []
         return [*tables, *tasks]
 
-    def _further(self, text: str, found: SearchResult) -> list[Unsearched]:
-        """What was left out for its length or for lack of time."""
-        further = []
-        for name, before in list(found.extent.longer.items())[:MOST_FURTHER]:
-            if before:
-                url = f"?{urlencode({'q': text, 'queue': name, 'before': before})}"
-                further.append(Unsearched(_("Older messages of %(queue)s.") % {"queue": name}, url, _("Search further back")))
-            else:
-                url = self.url_of(DelayedMessage, "table", path_of(name))
-                further.append(
-                    Unsearched(_("Messages of %(queue)s that are due later.") % {"queue": name}, url, _("Show the table"))
-                )
-        if (left := len(found.extent.longer) - MOST_FURTHER) > 0:
-            older = ngettext("Older messages of %(count)s more queue.", "Older messages of %(count)s more queues.", left)
-            further.append(Unsearched(older % {"count": number(left)}))
-        if found.extent.late:
-            names = ", ".join(found.extent.late[:MOST_FURTHER]) + (", …" if len(found.extent.late) > MOST_FURTHER else "")
-            further.append(Unsearched(_("Not reached within the time limit: %(queues)s.") % {"queues": names}))
-        if found.archive is not None:
-            url = f"{self.url_of(FailedMessage, 'messages')}?{urlencode({'q': text})}"
-            further.append(Unsearched(_("Exceptions of all failed messages."), url, _("Search failed messages")))
-            further += self._further_in_archive(text, found.archive)
-        return further
-
-    def _further_in_archive(self, text: str, archive: ArchiveSearch) -> list[Unsearched]:
-        results = archive.results
-        if archive.problem:
-            return [Unsearched(_("Archive: %(problem)s") % {"problem": archive.problem})]
-        if results is None:
-            return [Unsearched(_("Archive: not configured, or still empty."))]
-        found = [Unsearched(_("Archive: %(problem)s") % {"problem": each}) for each in results.problems[:MOST_FURTHER]]
-        if results.next is not None or results.is_partial:
-            query = {"text": text, "period": "all", **({"after": str(results.next)} if results.next is not None else {})}
-            url = f"{self.url_of(LakeSearch)}?{urlencode(query)}"
-            found.append(Unsearched(_("Older messages of the archive."), url, _("Search further back")))
-        return found
-
 
 def _caption(title: object, rows: int) -> str:
     if rows < MOST_OF_A_GROUP:
@@ -170,24 +117,3 @@ def _until(due: datetime) -> SafeString:
 def _task_state(status: str) -> State:
     level, word = _TASK_STATES.get(status, _ENDED)
     return State(level, str(word))
-
-
-def _no_bodies() -> Unsearched:
-    bodies = _("Bodies.")
-    return Unsearched(f"{bodies} {refusal_text(Permission.VIEW_BODY)}")
-
-
-def _searched(found: SearchResult, *, bodies: bool, queue: str) -> list[str]:
-    """What was searched, in sentences."""
-    texts = [_("In headers and the first 64 KiB of bodies.") if bodies else _("In headers.")]
-    if queue:
-        older = _("Queue %(queue)s: up to %(rows)s older messages.") if found.extent.queues else _("There is no queue %(queue)s.")
-        return [*texts, older % {"queue": queue, "rows": number(found.extent.rows)}]
-    texts += [*scan_texts(found.extent), _("Failed messages: all, by message id and conversation.")]
-    archive = found.archive
-    if archive is not None and archive.results is not None:
-        files = archive.results.files
-        texts.append(ngettext("Archive: %(count)s file.", "Archive: %(count)s files.", files) % {"count": number(files)})
-    if get_settings().task_backends:
-        texts.append(_("Tasks: all by id, the newest also by name."))
-    return texts

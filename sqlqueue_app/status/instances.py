@@ -34,7 +34,7 @@ from sqlqueue_app.status.queues import (
     address_book_of,
     known_queues,
 )
-from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, guarded_read
+from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, guarded_read, optional_read
 from sqlqueue_app.tables.installation import drop_queue
 from sqlqueue_app.tables.queue import Depth, QueueTable, queue_table
 
@@ -163,6 +163,16 @@ def read_instances(*, gone: bool = False) -> tuple[tuple[InstanceStatus, ...], l
         return (), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=command)
     shown = [row for row in rows if gone or not is_gone(row, row.database_now)]
     return _with_replaced([_status(row, row.database_now) for row in shown], shown), [*rows, *held], None
+
+
+def read_callback_queues() -> list[CallbackQueue]:
+    """The callback queues of registered instances and of those that are gone, each once: one statement. Raises ConnectionLost."""
+    alias, columns = managed_alias(), ("endpoint", "callback_queue")
+    with optional_read(alias, "read the callback queues"):
+        of_instances = Instance.objects.using(alias).order_by().values_list(*columns)
+        held = of_instances.union(CallbackQueue.objects.using(alias).order_by().values_list(*columns))
+        return [CallbackQueue(endpoint=endpoint, callback_queue=queue) for endpoint, queue in held]
+    return []
 
 
 def _with_replaced(found: list[InstanceStatus], rows: Iterable[Instance]) -> tuple[InstanceStatus, ...]:

@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from sqlqueue_app.dashboard import formats
+from sqlqueue_app.dashboard.page import path_of
 
 register = template.Library()
 
@@ -31,6 +32,30 @@ def duration(value: timedelta | float | None) -> str:
     if value is None:
         return "–"
     return formats.duration(value if isinstance(value, timedelta) else timedelta(seconds=value))
+
+
+@register.filter
+def seconds(value: timedelta | float | None) -> str:
+    """A measured duration, or a number of seconds, with its digits; a dash for None."""
+    return formats.precise_duration(value) or "–"
+
+
+@register.filter
+def rate(value: float | None) -> str:
+    """Events per second; a dash for None."""
+    return "–" if value is None else formats.rate(value)
+
+
+@register.filter
+def percent(part: float | None) -> str:
+    """A part of one as a percentage; a dash for None."""
+    return formats.percents([]).text(part)
+
+
+@register.filter
+def url_part(name: str) -> str:
+    """A name as a part of a URL."""
+    return path_of(name)
 
 
 @register.filter

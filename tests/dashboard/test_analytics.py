@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -100,6 +101,14 @@ def test_without_figures_the_pages_say_how_to_begin(queue_database: QueueDatabas
         assert rows(part) == []
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_a_page_has_the_name_of_its_link(computed: QueueDatabase, part: str) -> None:
+    html = client_of("viewer").get(BASE + part).content.decode().partition('<div id="content"')[2]
+    (title,) = re.findall(r"<h1>(.*?)</h1>", html)
+    assert re.findall(r'aria-current="page">(.*?)</a>', html) == [title]
+    assert title in {"": ["Throughput and latency"], "map/": ["Map"], "usage/": ["Usage"]}.get(part, [title])
+
+
 def test_messages_by_endpoint_and_type(computed: QueueDatabase) -> None:
     found = page()
     text = found.text()
@@ -159,7 +168,7 @@ def test_the_map(computed: QueueDatabase) -> None:
 def test_usage_and_notable_messages(computed: QueueDatabase) -> None:
     text = page("usage/?period=7d").text()
     assert "Sales 12 3 4.0 KiB" in text
-    assert "audit 9 0 0 2 100 B" in text
+    assert "audit 9 0 0 2 100 bytes" in text
     assert rows("usage/") == [{"endpoint": "Sales", "messages": 12, "failures": 3, "bytes": 4_096}]
     found = page("notable/")
     assert "slow one 7.5 s" in found.text()
@@ -191,7 +200,7 @@ def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
     drawn = endpoint_map([(f"from {number}", f"to {number}", 100 - number) for number in range(40)])
     assert len(drawn.nodes) == MOST_NODES
     assert len(drawn.arrows) == MOST_NODES // 2
-    assert endpoint_map([]).nodes == ()
+    assert endpoint_map([]).nodes == []
     assert len({(each.x, each.y) for each in drawn.nodes}) == MOST_NODES
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone, translation
 
 from sqlqueue_app.dashboard.charts import Chart, Points, Series, line_chart, spark_times, sparkline
-from sqlqueue_app.dashboard.formats import Scale, column, counts, per_second, percents, precise_duration, sizes, times
+from sqlqueue_app.dashboard.formats import Scale, counts, per_second, percents, precise_duration, times
 
 BEGIN = datetime(2026, 11, 22, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -64,13 +64,15 @@ def test_a_value_alone_can_be_seen() -> None:
         (19.0, times, "s", ["0", "10", "20"]),
         (5_124.0, times, "min", ["0", "50", "100"]),
         (20_000, times, "h", ["0", "3", "6"]),
-        (33, percents, "%", ["0", "20", "40"]),
+        (0.33, percents, "%", ["0", "20", "40"]),
     ],
 )
 def test_an_axis_has_one_unit_and_readable_numbers(
     most: float, scale: Callable[[Sequence[float]], Scale], unit: str, labels: list[str]
 ) -> None:
-    drawn = chart([*every(STEP, 9, 0.0), (BEGIN + 9 * STEP, most)], scale=scale, least_top=1.0 if scale is not times else 0.01)
+    drawn = chart(
+        [*every(STEP, 9, 0.0), (BEGIN + 9 * STEP, most)], scale=scale, least_top=0.01 if scale in (times, percents) else 1.0
+    )
     assert drawn.unit == unit
     assert [label.text for label in drawn.labels[:3]] == labels
 
@@ -191,19 +193,30 @@ def test_a_sparkline_has_a_value_for_each_step() -> None:
     assert sparkline(Series("a", []), BEGIN, STEP, 2, counts([])).path == ""
 
 
-def test_a_column_has_one_unit() -> None:
-    assert column([5.124, 19.0, 0.003, None], times) == ["5.1 s", "19.0 s", "0.003 s", "–"]
-    assert column([0.25, 0.003], times) == ["250 ms", "3.0 ms"]
-    assert column([90, 7_000.0, 0.2], times) == ["1.5 min", "117 min", "0.003 min"]
-    assert column([], times) == []
-    assert column([100, 4_096], sizes) == ["0.10 KiB", "4.0 KiB"]
-    assert column([100, 1], sizes) == ["100 B", "1 B"]
-    assert column([0.00001, 3.0], per_second) == ["< 0.001/s", "3.0/s"]
+def test_the_largest_value_of_an_axis_chooses_its_unit() -> None:
+    assert list(map(times([5.124, 0.003]).text, [5.124, 19.0, 0.003, None])) == ["5.1 s", "19.0 s", "0.003 s", "–"]
+    assert times([0.25]).text(0.003) == "3.0 ms"
+    assert list(map(times([7_000.0]).text, [90, 0.2])) == ["1.5 min", "0.003 min"]
+    assert times([]).text(None) == "–"
+    assert [per_second([]).text(each) for each in (0.00001, 3.0)] == ["< 0.001/s", "3.0/s"]
     with translation.override("de"):
-        assert column([5.124, 0.3], times) == ["5,1 s", "0,30 s"]
+        assert times([5.124]).text(0.3) == "0,30 s"
 
 
-def test_a_duration_alone_has_the_unit_that_fits() -> None:
-    lengths = (timedelta(milliseconds=0.4), timedelta(milliseconds=250), timedelta(seconds=5.124), timedelta(seconds=19))
-    assert [precise_duration(each) for each in lengths] == ["0.40 ms", "250 ms", "5.1 s", "19 s"]
-    assert precise_duration(-timedelta(seconds=1.5)) == "\N{MINUS SIGN}1.5 s"
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (0, "0 s"),
+        (0.0004, "< 0.001 s"),
+        (0.25, "0.250 s"),
+        (5.124, "5.1 s"),
+        (timedelta(seconds=19), "19 s"),
+        (59.6, "1 min 0 s"),
+        (5_124, "1 h 25 min"),
+        (-1.5, "\N{MINUS SIGN}1.5 s"),
+        (-90, "\N{MINUS SIGN}1 min 30 s"),
+    ],
+)
+def test_what_is_shorter_than_a_minute_is_in_seconds(seconds: float | timedelta | None, text: str) -> None:
+    assert precise_duration(seconds) == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,8 @@ from django.utils import translation
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.page import path_of, text_of_path
 from sqlqueue_app.messages.failure_groups import deterministic_guid
+from sqlqueue_app.models import LakeBatch, LakeFile
+from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.delayed import DelayedTable
 from sqlqueue_app.tables.installation import delayed_address
@@ -66,7 +69,7 @@ def test_a_conversation_is_drawn_twice_and_told_in_a_table(shop: QueueDatabase) 
     assert [each["href"] for each in queued] == ["/admin/sqlqueue_app/queue/Billing/1/"] * 2
     assert shown.find("path", **{"class": "sq-way sq-way-event"})
     assert "1. Shop.Order order handled – command Web → Sales" in shown.text()
-    assert "250 ms" in shown.text()
+    assert "0.250 s" in shown.text()
     assert f"/admin/sqlqueue_app/failedmessage/{BILL}/" in shown.links
     assert "Queues: the newest 5,000 messages of each of 4 queues." in shown.text()
 
@@ -186,8 +189,13 @@ def test_a_queue_that_was_dropped_is_no_error(shop: QueueDatabase) -> None:
 @pytest.mark.parametrize("path", ["c-1/", ""])
 def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDatabase, path: str) -> None:
     satellites: dict[str, Any] = {f"Sales.{number}": {} for number in range(200)}
-    install(postgresql_database, ENDPOINTS={"Sales": {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}})
+    sales = {"SATELLITES": satellites, "AUDIT_QUEUE": "audit"}
+    install(postgresql_database, ENDPOINTS={"Sales": sales}, PIPELINE={"LAKE": "/none"})
     fail(postgresql_database, [failed_one("bill", "order")])
+    shared = {"committed_at": BEGIN, "published_at": BEGIN, "lake_id": uuid.uuid4()}
+    batch = LakeBatch.objects.using(managed_alias()).create(id=uuid.uuid4(), kind="audit", **shared)
+    file = f"messages/queue=audit/day={BEGIN:%Y-%m-%d}/x-0.parquet"
+    LakeFile.objects.using(managed_alias()).create(batch=batch, table="messages", path=file, rows=1, bytes=1, day=BEGIN.date())
     client = client_of("reader")
     own, managed = connections[postgresql_database.alias], connections["default"]
     with CaptureQueriesContext(own) as statements, CaptureQueriesContext(managed) as others:

@@ -341,7 +341,7 @@ class FailureAdmin(PageAdmin):
             conversation_url=self.conversation_url(message.conversation_id),
             endpoint_url=self.url_of(Endpoint, "endpoint", path_of(message.endpoint)) if message.endpoint else "",
             kept_days=FAILURES_KEPT.days,
-            life=life_table(self, found, state_of(message), _reason(message, found.location).word if found.location else ""),
+            life=life_table(self, found, state_of(message), _reason(message, found.location) if found.location else None),
             groups=[(str(CLASSIFIER_WORDS[key]), each, self.url("group", each.pk)) for key, each in found.groups],
             found=found,
             **self._row(request, found),

@@ -30,8 +30,8 @@ class LifeStep:
     details: object = ""
 
 
-def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: str) -> HtmlTable:
-    """The steps, the newest first. `state` is the message's own, `location` where a pending retry is, in words."""
+def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> HtmlTable:
+    """The steps, the newest first. `state` is the message's own, `location` where a pending retry is."""
     columns: list[TableColumn[LifeStep]] = [
         TableColumn(_("When"), lambda each: each.at),
         TableColumn(_("What"), lambda each: each.state),
@@ -50,7 +50,7 @@ def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: s
     return table(_("What happened to the message, the newest first."), columns, steps)
 
 
-def _now(pages: PageAdmin, found: FailureDetail, state: State, location: str) -> LifeStep:
+def _now(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> LifeStep:
     message = found.message
     if message.row_version is not None:
         return LifeStep(message.status_at, State(state.level, _("In the error queue")), message.queue, details=state.word)

@@ -49,6 +49,7 @@ from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.models import (
     CheckResult,
     DelayedMessage,
+    DistributedTransaction,
     Endpoint,
     Event,
     FailedMessage,
@@ -280,6 +281,8 @@ def _page(issue: Issue, url_of: UrlOf, delayed: Mapping[str, str]) -> str:
     if issue.name == FAILURES.name:
         group = issue.outcome.now.get("group")
         return url_of(FailedMessage, "group", group) if group else url_of(FailedMessage)
+    if issue.name == BRANCHES.name:
+        return url_of(DistributedTransaction)
     if not issue.is_live and not queue:
         return url_of(CheckResult)
     if issue.name == SCHEDULES.name:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpRequest
@@ -19,9 +18,10 @@ from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, Place, SearchResult, s
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.conversations import message_url, outcome_state
-from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html
+from sqlqueue_app.dashboard.formats import number, stamp_html
 from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, message_html, table, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin
+from sqlqueue_app.dashboard.tasks import task_state
 from sqlqueue_app.models import TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
@@ -32,12 +32,6 @@ _TITLES: Final = {
     Place.FAILED: gettext_lazy("Failed"),
     Place.ARCHIVE: gettext_lazy("Archive"),
 }
-_TASK_STATES: Final = {
-    "READY": (Grade.INFO, gettext_lazy("waiting")),
-    "RUNNING": (Grade.INFO, gettext_lazy("running")),
-    "FAILED": (Grade.ERROR, gettext_lazy("failed")),
-}
-_ENDED: Final = (Grade.OK, gettext_lazy("handled"))
 
 
 class SearchForm(forms.Form):
@@ -90,11 +84,10 @@ class SearchAdmin(PageAdmin):
             ),
         ]
         of_tasks: list[TableColumn[TaskResult]] = [
-            TableColumn(_("Task"), lambda each: each.task, WIDE),
+            TableColumn(_("Task"), lambda each: message_html(self.url_of(TaskResult, "task", each.pk), each.task, each.pk), WIDE),
             TableColumn(_("Enqueued"), lambda each: each.enqueued_at),
-            TableColumn(_("State"), lambda each: _task_state(each.status)),
+            TableColumn(_("State"), task_state),
             TableColumn(_("Queue"), lambda each: each.queue_name),
-            TableColumn(_("Message"), lambda each: link_html(f"?{urlencode({'q': each.pk})}", each.pk)),
         ]
         tables = [
             table(_caption(_TITLES[place], len(rows)), columns, rows, lambda each: each.key)
@@ -112,8 +105,3 @@ def _caption(title: object, rows: int) -> str:
 
 def _until(due: datetime) -> SafeString:
     return format_html("{} {}", _("until"), stamp_html(due))
-
-
-def _task_state(status: str) -> State:
-    level, word = _TASK_STATES.get(status, _ENDED)
-    return State(level, str(word))

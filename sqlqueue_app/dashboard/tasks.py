@@ -57,8 +57,7 @@ class TaskAdmin(ListAdmin[TaskResult]):
     instant = "enqueued_at"
     filter_form = TaskFilter
     file_name = "tasks"
-    file_columns = ("id", "backend", "task", "queue", "status", "enqueued_at", "started_at", "finished_at")
-    file_fields = ("id", "backend", "task", "queue_name", "status", "enqueued_at", "started_at", "finished_at")
+    file_columns = ("id", "backend", "task", "queue_name", "status", "enqueued_at", "started_at", "finished_at")
 
     def pages(self) -> list[URLPattern]:
         """The list, and one task."""

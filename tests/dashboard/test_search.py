@@ -145,8 +145,9 @@ def test_tasks_are_shown_with_their_state(shop: QueueDatabase) -> None:
         args=["velocipede"], kwargs={}, errors=[], worker_ids=[],
     )  # fmt: skip
     found = page("?q=t-1")
-    assert "Tasks Task Enqueued State Queue Message shop.bill" in found.text()
-    assert "failed Sales t-1" in found.text()
+    assert "Tasks Task Enqueued State Queue shop.bill t-1" in found.text()
+    assert "Failed Sales" in found.text()
+    assert "/admin/sqlqueue_app/taskresult/t-1/" in found.links
     assert "velocipede" not in page("?q=t-1", "superuser").text()
     assert "shop.bill" in page("?q=velocipede", "superuser").text()
     assert "shop.bill" not in page("?q=velocipede").text()

@@ -321,6 +321,7 @@ ON_SEVERAL_STOREYS = {
     "delayed.py",
     "endpoints.py",
     "failures.py",
+    "in_doubt.py",
     "installation.py",
     "instances.py",
     "lake.py",
@@ -332,6 +333,7 @@ ON_SEVERAL_STOREYS = {
     "schedules.py",
     "search.py",
     "subscriptions.py",
+    "tasks.py",
 }
 # Django finds these by their names.
 NAMED_BY_DJANGO = {"Command", "Meta", "Migration"}

@@ -8,11 +8,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.bodies import BodyKind, DecodedBody
+from sqlqueue_app.browsing.conversations import failures_where
 from sqlqueue_app.browsing.messages import (
     LARGEST_BODY,
     PAGE_SIZES,
@@ -33,6 +35,8 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import message_times
+from sqlqueue_app.messages.failure_groups import guid_of
+from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, known_queues
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION, QueueTable
 
@@ -160,8 +164,13 @@ def failure_text(detail: MessageDetail) -> FailureText | None:
 
 
 def message_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetail) -> dict[str, Any]:
-    """Template variables for flags, headers and body of one message; the body only with the permission to see it."""
+    """Template variables for flags, headers and body of one message; the body only with the permission to see it.
+
+    A message that was retried leads to its history as a failed message.
+    """
     wanted = request.GET.get("header", "")
+    retried = guid_of((detail.headers or {}).get(names.RETRY_UNIQUE_MESSAGE_ID))
+    is_known = retried is not None and retried in failures_where(Q(pk=retried))
     return {
         "message": detail,
         "flags": flag_states(detail.summary),
@@ -169,6 +178,7 @@ def message_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetai
         "header": wanted,
         "body": body_text(detail.body) if may(request, Permission.VIEW_BODY) else None,
         "body_refused": refusal_text(Permission.VIEW_BODY),
+        "history_url": pages.url_of(FailedMessage, "message", retried) if is_known else "",
         **pages.conversation_link(detail.headers),
     }
 

@@ -112,6 +112,18 @@ def test_an_edited_copy_is_linked_with_its_state(queue_database: QueueDatabase) 
     assert f"{FAILURES}{found.pk}/" in Markup(client.get(f"{FAILURES}{copy.pk}/").content.decode()).links
 
 
+def test_a_retried_message_leads_to_its_history(queue_database: QueueDatabase) -> None:
+    """In its queue and, when it was handled, in the audit queue."""
+    install(queue_database)
+    (found,) = fail(queue_database, [row()])
+    retry(found.pk)
+    (waiting,) = table(queue_database, "Sales").peek(9)
+    page = f"/admin/sqlqueue_app/queue/Sales/{waiting.row_version}/"
+    assert f"{FAILURES}{found.pk}/" in Markup(client_of("viewer").get(page).content.decode()).links
+    found.delete()
+    assert "History of its failures" not in client_of("viewer").get(page).content.decode()
+
+
 def test_the_page_costs_few_statements(queue_database: QueueDatabase) -> None:
     install(queue_database)
     (found,) = fail(queue_database, [row()])

@@ -29,6 +29,7 @@ from tests.distributed.conftest import OtherDatabase, other_database
 from tests.support import postgresql, postgresql_programs
 from tests.support.alerts import alerts, one_alert
 from tests.support.bench import Bench
+from tests.support.pages import Markup, client_of
 from tests.support.provisioning import PostgresqlProvider
 
 
@@ -247,3 +248,41 @@ def test_a_server_that_keeps_no_prepared_transactions(bench: Bench) -> None:
     finally:
         provider._admin.close()
         server.close()
+
+
+# --- The page -----------------------------------------------------------------------------------------------------------------
+
+
+def shown() -> str:
+    return " ".join(Markup(client_of("viewer").get("/admin/sqlqueue_app/distributedtransaction/").content.decode()).text().split())
+
+
+def test_each_transaction_is_listed_until_it_has_ended(bench: Bench, second: OtherDatabase) -> None:
+    assert "No transactions are in doubt." in shown()
+    decided = leave_branch(bench, second, committed=True)
+    lost = leave_branch(bench, second)
+
+    text = shown()
+    for branch in (decided, lost):
+        assert str(branch.transaction) in text
+    assert text.count("To be committed") == 1
+    assert text.count("will be rolled back") == 1
+    assert "second" in text
+
+    assert InDoubt(bench.database.alias).end_branches() == Resolved(committed=1, rolled_back=1)
+    assert "No transactions are in doubt." in shown()
+
+
+def test_a_database_that_is_away_is_named(bench: Bench, second: OtherDatabase) -> None:
+    branch = leave_branch(bench, second, committed=True)
+    name = connections.settings["second"]["NAME"]
+    lose(second)
+
+    text = shown()
+    assert str(branch.transaction) in text
+    assert "Not available: second" in text
+
+    connections.settings["second"]["NAME"] = name
+    InDoubt(bench.database.alias).end_branches()
+    InDoubt(bench.database.alias).end_branches()
+    assert not DistributedTransaction.objects.using(bench.database.alias).exists()

@@ -191,7 +191,7 @@ def edit_and_retry(
         _check(settings, failure)
         if failure.row_version != row_version:
             raise EditRefused(_("The message has failed again meanwhile: look at it and edit it again."))
-        set_status([failure.pk], FailureStatus.RETRY_ISSUED, at, row_version=None)
+        set_status([failure.pk], FailureStatus.RETRY_ISSUED, at, row_version=None, operation=None)
         with transaction.atomic(using=settings.database):
             message_id = _send(settings, failure, dict(headers), body)
         failure.history.filter(retried_at=None).update(retried_at=at, copy_id=message_id)

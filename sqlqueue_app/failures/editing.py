@@ -240,7 +240,7 @@ def _take(targets: RetryTargets, source: QueueTable, failure: FailedMessage) -> 
 
 
 def _not_there() -> str:
-    return _("The message is not in the error queue any more, or somebody else is at work on it.")
+    return _("The message is not in the error queue any more, or another operation is handling it.")
 
 
 def _check(settings: Settings, failure: FailedMessage) -> None:

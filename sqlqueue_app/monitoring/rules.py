@@ -134,7 +134,7 @@ def send_again(delivery_id: UUID, *, now: Clock = None) -> None:
         if delivery is None:
             raise RuleRefused(_("It was not given up: only what was is sent again."))
         if rule is None:
-            raise RuleRefused(_("Its rule was deleted: there is nobody to send it to."))
+            raise RuleRefused(_("Its rule was deleted, and with it the recipient."))
         delivery.state, delivery.attempts, delivery.error = DeliveryState.WAITING, 0, ""
         delivery.channel, delivery.target = rule.channel, rule.target
         delivery.next_attempt_at, delivery.finished_at = _now(alias, now), None

@@ -110,7 +110,7 @@ class ConversationAdmin(PageAdmin):
         for cause, effect in drawn.links:
             causes[effect].append(cause + 1)
         return [
-            Node(place + 1, each, message_url(self, each.message), outcome_state(each.message.outcome), causes[place])
+            Node(place + 1, each, message_url(self, each.message), OUTCOME_STATES[each.message.outcome], causes[place])
             for place, each in enumerate(drawn.branches)
         ]
 
@@ -286,14 +286,14 @@ def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], taken
 
 # --- Texts ------------------------------------------------------------------------------------------------------------
 
-OUTCOME_WORDS: Mapping[MessageOutcome, tuple[Grade, object]] = {
-    MessageOutcome.HANDLED: (Grade.OK, gettext_lazy("handled")),
-    MessageOutcome.FAILED: (Grade.ERROR, gettext_lazy("failed")),
-    MessageOutcome.ARCHIVED: (Grade.INFO, gettext_lazy("archived")),
-    MessageOutcome.RETRIED: (Grade.INFO, gettext_lazy("retried")),
-    MessageOutcome.WAITING: (Grade.INFO, gettext_lazy("waiting")),
-    MessageOutcome.DELAYED: (Grade.INFO, gettext_lazy("delayed")),
-    MessageOutcome.GONE: (Grade.WARNING, gettext_lazy("removed")),
+OUTCOME_STATES: Mapping[MessageOutcome, State] = {
+    MessageOutcome.HANDLED: State(Grade.OK, gettext_lazy("handled")),
+    MessageOutcome.FAILED: State(Grade.ERROR, gettext_lazy("failed")),
+    MessageOutcome.ARCHIVED: State(Grade.INFO, gettext_lazy("archived")),
+    MessageOutcome.RETRIED: State(Grade.INFO, gettext_lazy("retried")),
+    MessageOutcome.WAITING: State(Grade.INFO, gettext_lazy("waiting")),
+    MessageOutcome.DELAYED: State(Grade.INFO, gettext_lazy("delayed")),
+    MessageOutcome.GONE: State(Grade.WARNING, gettext_lazy("removed")),
 }
 KIND_WORDS: Mapping[Kind, object] = {
     Kind.COMMAND: gettext_lazy("command"),
@@ -327,13 +327,7 @@ def summary_of(messages: Sequence[ConversationMessage]) -> str:
     """How many messages there are, between how many endpoints, and what has become of them."""
     endpoints = {each for message in messages for each in (message.sending, message.receiving) if each}
     counts = Counter(message.outcome for message in messages)
-    states = ", ".join(f"{number(counts[each])} {word}" for each, (_level, word) in OUTCOME_WORDS.items() if counts[each])
+    states = ", ".join(f"{number(counts[each])} {state.word}" for each, state in OUTCOME_STATES.items() if counts[each])
     count = ngettext("%(count)s message", "%(count)s messages", len(messages)) % {"count": number(len(messages))}
     among = ngettext("%(count)s endpoint", "%(count)s endpoints", len(endpoints)) % {"count": number(len(endpoints))}
     return _("%(messages)s, %(endpoints)s: %(states)s") % {"messages": count, "endpoints": among, "states": states}
-
-
-def outcome_state(outcome: MessageOutcome) -> State:
-    """What became of a message."""
-    level, word = OUTCOME_WORDS[outcome]
-    return State(level, str(word))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -35,10 +34,11 @@ from sqlqueue_app.browsing.delayed_messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, may, not_found, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import Grade, Number, State, bounded_number, duration, number, stamp_html
+from sqlqueue_app.dashboard.formats import Grade, State, bounded_number, duration, number, stamp_html
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
+    HtmlTable,
     TableColumn,
     cell_html,
     export,
@@ -52,6 +52,7 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_file, message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, QueueNotFound
+from sqlqueue_app.models import DelayedMessage
 from sqlqueue_app.status.delayed import DelayedStatus, KnownDelayed, known_delayed_tables, read_delayed
 from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, listed_tables, utc_now
 from sqlqueue_app.tables.connections import database_now
@@ -82,16 +83,11 @@ class DelayedAdmin(PageAdmin):
         if wanted_format(request):
             return export(request, "delayed", TABLE_COLUMNS, exported_tables(found))
         now = database_now(settings.database) if found else utc_now()
-        rows = [table_row(each, self.table_url(each.name) if each.exists is not False else "", now) for each in found]
-        caption = _(
-            "Messages wait here for their time: deferred ones, timeouts of sagas, delayed retries. "
-            "Any worker moves them into their queues."
-        )
         return self.page(
             request,
             "delayed_tables",
             live_seconds=LIVE_SECONDS,
-            table=rows_table(caption, _table_columns(now), rows, lambda row: f"delayed {row.status.name}") if rows else None,
+            table=delayed_table(self, found, now),
             nothing=_("The settings name no endpoint, and the database has no table of delayed messages."),
             install_command=INSTALL_COMMAND if any(each.exists is False for each in found) else "",
             **(extra_context or {}),
@@ -240,43 +236,37 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedTableRow:
-    """A row of the list of tables. Numbers are None if they could not be counted."""
+def delayed_table(pages: PageAdmin, found: Sequence[DelayedStatus], now: datetime | None = None) -> HtmlTable | None:
+    """The tables of delayed messages, with the clock of the database also when their next message is due; None without any."""
 
-    status: DelayedStatus
-    url: str
-    state: State
-    waiting: Number | None
-    overdue: Number | None
+    def endpoint(each: DelayedStatus) -> SafeString:
+        url = "" if each.exists is False else pages.url_of(DelayedMessage, "table", path_of(each.name))
+        return with_notes(link_html(url, each.endpoint), "" if each.is_in_settings else _("not in the settings of this site"))
 
+    def state(each: DelayedStatus) -> SafeString:
+        shown = _state(each, now)
+        return with_notes(shown, _("no worker moves them") if shown.level is Grade.WARNING else "")
 
-def table_row(each: DelayedStatus, url: str, now: datetime | None = None) -> DelayedTableRow:
-    """The row of a table; `now` is the clock of the database, without which no time is left to a worker."""
-    counts = (None if count is None else bounded_number(count, exact=each.exact) for count in (each.waiting, each.overdue))
-    return DelayedTableRow(each, url, _state(each, now), *counts)
+    def count(each: DelayedStatus, value: int | None) -> object:
+        return _("not known") if value is None else bounded_number(value, exact=each.exact)
 
+    def next_due(each: DelayedStatus) -> SafeString | None:
+        due = each.next_due
+        return with_notes(time_left((due - now).total_seconds()), stamp_html(due)) if due and now else None
 
-def _table_columns(now: datetime) -> list[TableColumn[DelayedTableRow]]:
-    def endpoint(row: DelayedTableRow) -> SafeString:
-        foreign = "" if row.status.is_in_settings else _("not in the settings of this site")
-        return with_notes(link_html(row.url, row.status.endpoint), foreign)
-
-    def state(row: DelayedTableRow) -> SafeString:
-        return with_notes(row.state, _("no worker moves them") if row.state.level is Grade.WARNING else "")
-
-    def next_due(row: DelayedTableRow) -> SafeString | None:
-        due = row.status.next_due
-        return None if due is None else with_notes(time_left((due - now).total_seconds()), stamp_html(due))
-
-    return [
+    columns: list[TableColumn[DelayedStatus]] = [
         TableColumn(_("Endpoint"), endpoint),
         TableColumn(_("State"), state),
-        TableColumn(_("Messages"), lambda row: row.waiting.text if row.waiting else _("not known"), NUMBER),
-        TableColumn(_("Overdue"), lambda row: row.overdue.text if row.overdue else _("not known"), NUMBER),
-        TableColumn(_("Next due"), next_due),
-        TableColumn(_("Table"), lambda row: row.status.table, WIDE),
+        TableColumn(_("Messages"), lambda each: count(each, each.waiting), NUMBER),
+        TableColumn(_("Overdue"), lambda each: count(each, each.overdue), NUMBER),
+        *([TableColumn(_("Next due"), next_due)] if now else []),
+        TableColumn(_("Table"), lambda each: each.table, WIDE),
     ]
+    caption = _(
+        "Messages wait here for their time: deferred ones, timeouts of sagas, delayed retries. "
+        "Any worker moves them into their queues."
+    )
+    return rows_table(caption, columns, found, lambda each: f"delayed {each.name}") if found else None
 
 
 def _state(each: DelayedStatus, now: datetime | None) -> State:

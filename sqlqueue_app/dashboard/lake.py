@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,7 @@ from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.analytics import empty_lake
 from sqlqueue_app.dashboard.charts import LONG_PERIODS
-from sqlqueue_app.dashboard.conversations import outcome_state
+from sqlqueue_app.dashboard.conversations import OUTCOME_STATES
 from sqlqueue_app.dashboard.formats import Grade, State, precise_duration, size, size_of
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
@@ -241,7 +241,7 @@ COLUMNS: Final = (
 
 def state_of(each: FoundMessage) -> State:
     """Whether it was handled, or has failed."""
-    return outcome_state(MessageOutcome.FAILED if each.table == FAILURES.name else MessageOutcome.HANDLED)
+    return OUTCOME_STATES[MessageOutcome.FAILED if each.table == FAILURES.name else MessageOutcome.HANDLED]
 
 
 def exported_messages(messages: Iterable[FoundMessage]) -> Iterator[tuple[Any, ...]]:
@@ -267,12 +267,7 @@ RUN_COLUMNS: Final = (
     "started_at", "ended_at", "heartbeat_at", "state", "batches", "messages", "failures", "unreadable", "bytes", "host", "pid",
     "master", "lake", "error",
 )  # fmt: skip
-_STATES: Final = {
-    RunState.RUNNING: (Grade.INFO, gettext_lazy("running")),
-    RunState.ENDED: (Grade.OK, gettext_lazy("ended")),
-    RunState.FAILED: (Grade.ERROR, gettext_lazy("failed")),
-    RunState.STOPPED: (Grade.INFO, gettext_lazy("stopped")),
-}
+_GRADES: Final[Mapping[str, Grade]] = {RunState.ENDED: Grade.OK, RunState.FAILED: Grade.ERROR}
 
 
 class PipelineAdmin(ListAdmin[PipelineRun]):
@@ -311,8 +306,7 @@ def _is_silent(run: PipelineRun, now: datetime) -> bool:
 def _run_state(run: PipelineRun, now: datetime) -> State:
     if _is_silent(run, now):
         return State(Grade.WARNING, _("no heartbeat"))
-    level, word = _STATES.get(RunState(run.state), (Grade.INFO, run.state))
-    return State(level, str(word))
+    return State(_GRADES.get(run.state, Grade.INFO), run.get_state_display())
 
 
 def _run_duration(run: PipelineRun, now: datetime) -> timedelta:

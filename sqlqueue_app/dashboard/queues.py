@@ -33,7 +33,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Points, Series, line_chart, period_of, rates
-from sqlqueue_app.dashboard.delayed import DelayedTableRow, table_row
+from sqlqueue_app.dashboard.delayed import delayed_table
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
@@ -47,7 +47,7 @@ from sqlqueue_app.dashboard.formats import (
     rate,
     times,
 )
-from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, link_html, table, wanted_format
+from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
@@ -68,7 +68,7 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, QueueSample, Search
+from sqlqueue_app.models import Endpoint, FailedMessage, QueueSample, Search
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import (
     GoneCallbackQueue,
@@ -122,7 +122,7 @@ class QueueAdmin(PageAdmin):
             queues=queues_table(_("Queues of the endpoints in the settings"), columns, named),
             others=queues_table(_("Queue tables that are not in the settings"), columns, others),
             problems=[each.problem for each in queues if each.problem is not None],
-            delayed=None if only_expired else self._delayed(status),
+            delayed=delayed_table(self, () if only_expired else status.delayed),
             instances=self._instances(status),
             callbacks=queues_table(_("Callback queues: replies wait here for one process each"), columns, callbacks),
             # Opened if something is wrong: unfetched replies, missing tables.
@@ -133,19 +133,6 @@ class QueueAdmin(PageAdmin):
             live_seconds=LIVE_SECONDS,
             **(extra_context or {}),
         )
-
-    def _delayed(self, status: Status) -> HtmlTable | None:
-        columns: list[TableColumn[DelayedTableRow]] = [
-            TableColumn(_("Endpoint"), lambda row: link_html(row.url, row.status.endpoint)),
-            TableColumn(_("State"), lambda row: row.state),
-            TableColumn(_("Messages"), lambda row: row.waiting or _("not known"), NUMBER),
-            TableColumn(_("Overdue"), lambda row: row.overdue or _("not known"), NUMBER),
-            TableColumn(_("Table"), lambda row: row.status.table),
-        ]
-        url_of = partial(self.url_of, DelayedMessage, "table")
-        rows = [table_row(each, url_of(path_of(each.name)) if each.exists else "") for each in status.delayed]
-        caption = _("Messages that wait for their time; without a live worker they become overdue")
-        return table(caption, columns, rows) if rows else None
 
     def _instances(self, status: Status) -> HtmlTable | None:
         columns: list[TableColumn[InstanceStatus]] = [

@@ -17,7 +17,7 @@ from sqlqueue_app.browsing.conversations import ConversationMessage
 from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, Place, SearchResult, search_messages
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
-from sqlqueue_app.dashboard.conversations import message_url, outcome_state
+from sqlqueue_app.dashboard.conversations import OUTCOME_STATES, message_url
 from sqlqueue_app.dashboard.formats import number, stamp_html
 from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, message_html, table, with_notes
 from sqlqueue_app.dashboard.page import PageAdmin
@@ -75,7 +75,7 @@ class SearchAdmin(PageAdmin):
         columns: list[TableColumn[ConversationMessage]] = [
             TableColumn(_("Message"), lambda each: message_html(message_url(self, each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.ended or each.sent),
-            TableColumn(_("State"), lambda each: with_notes(outcome_state(each.outcome), each.due and _until(each.due))),
+            TableColumn(_("State"), lambda each: with_notes(OUTCOME_STATES[each.outcome], each.due and _until(each.due))),
             TableColumn(_("Endpoint"), lambda each: each.receiving),
             TableColumn(_("Queue"), lambda each: each.queue),
             TableColumn(

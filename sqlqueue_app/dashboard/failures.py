@@ -124,7 +124,7 @@ class FailureAdmin(PageAdmin):
     def pages(self) -> list[URLPattern]:
         """Groups, lists, pending retries, one group, one message."""
         return [
-            self.readonly_view("", self.changelist_view),
+            *super().pages(),
             *(self.readonly_view(f"{name}/", partial(self.list_view, name=name), name) for name in LISTINGS),
             self.readonly_view("group/<uuid:unique>/", self.group_view, "group"),
             self.readonly_view("<uuid:unique>/", self.message_view, "message"),

@@ -125,7 +125,7 @@ class FailureAdmin(PageAdmin):
     def pages(self) -> list[URLPattern]:
         """Groups, lists, pending retries, one group, one message."""
         return [
-            self.readonly_view("", self.changelist_view),
+            *super().pages(),
             *(self.readonly_view(f"{name}/", partial(self.list_view, name=name), name) for name in LISTINGS),
             self.readonly_view("group/<uuid:unique>/", self.group_view, "group"),
             self.readonly_view("<uuid:unique>/", self.message_view, "message"),
@@ -213,7 +213,6 @@ class FailureAdmin(PageAdmin):
             counted=(found.count if found else 0, True),
             numbers=found,
             trend=trend_html(found.trend) if found else "",
-            newest=selection.queryset().order_by("-failed_at", "-pk").first(),
             operations=self._operations(selection),
             note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
@@ -275,6 +274,7 @@ class FailureAdmin(PageAdmin):
             **_counted(counted or count_failures(messages), selection),
             buttons=[] if name == "unreadable" else actions,
             chosen=[replace(each, url=each.url.partition("?")[0]) for each in actions],
+            newest=found.messages[0] if found.messages and not list_request.after else None,
             is_selected=is_selected,
             here=here,
             back=f"{request.path}?{here}",

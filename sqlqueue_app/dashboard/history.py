@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from django import forms
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.dashboard.formats import Grade, State
-from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
+from sqlqueue_app.dashboard.lists import (
+    NUMBER,
+    WIDE,
+    DaysFilter,
+    FileColumns,
+    ListAdmin,
+    TableColumn,
+    choices,
+    link_html,
+    with_notes,
+)
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import (
@@ -30,7 +40,7 @@ from sqlqueue_app.models import (
     Severity,
 )
 from sqlqueue_app.monitoring.checks import finding_in_words, label_of
-from sqlqueue_app.status.events import CATALOGUE, About, EventKind, KindOfEvent
+from sqlqueue_app.status.events import CATALOGUE, About
 from sqlqueue_app.status.retention import EVENTS_KEPT
 from sqlqueue_app.status.texts import Words
 
@@ -57,19 +67,19 @@ class EventAdmin(ListAdmin[Event]):
     nothing = gettext_lazy("No matching events.")
     list_per_page = 100
     filter_form = EventFilter
-    file_name, file_columns = "events", ("at", "severity", "kind", "subject", "text", "details")
+    file_name = "events"
+    file_columns: ClassVar[FileColumns] = {
+        "at": "at", "severity": "severity", "kind": "kind", "subject": "subject", "text": lambda event: text_of_event(event),
+        "details": "details",
+    }  # fmt: skip
 
     def columns(self, request: HttpRequest) -> list[TableColumn[Event]]:
         return [
             TableColumn(_("Time"), lambda event: event.at),
             TableColumn(_("Severity"), lambda event: severity_state(event.severity)),
-            TableColumn(_("Event"), lambda event: capfirst(str(kind.label if (kind := kind_of_event(event)) else event.kind))),
+            TableColumn(_("Event"), lambda event: capfirst(str(kind.label if (kind := CATALOGUE.get(event.kind)) else event.kind))),
             TableColumn(_("Details"), lambda event: link_html(_url(self, event), Truncator(text_of_event(event)).chars(500)), WIDE),
         ]
-
-    def exported(self, request: HttpRequest, found: QuerySet[Event]) -> Iterator[tuple[object, ...]]:
-        for each in found.iterator(chunk_size=1_000):
-            yield each.at, each.severity, each.kind, each.subject, text_of_event(each), each.details
 
     def more(self, request: HttpRequest, rows: Sequence[Event]) -> dict[str, Any]:
         days = EVENTS_KEPT.days
@@ -86,7 +96,7 @@ def severity_state(severity: str) -> State:
 
 def _url(pages: PageAdmin, event: Event) -> str:
     """The page of its subject; empty if there is none."""
-    kind = kind_of_event(event)
+    kind = CATALOGUE.get(event.kind)
     details = event.details if isinstance(event.details, dict) else {}
     model: type[Model]
     match kind.about if kind else None:
@@ -113,17 +123,9 @@ _LISTS: Final[Mapping[About, tuple[type[Model], str]]] = {
 }
 
 
-def kind_of_event(event: Event) -> KindOfEvent | None:
-    """The description of its kind; None for a kind of another version."""
-    try:
-        return CATALOGUE[EventKind(event.kind)]
-    except ValueError:
-        return None
-
-
 def text_of_event(event: Event) -> str:
     """The event as a sentence in the current language. Never raises."""
-    kind = kind_of_event(event)
+    kind = CATALOGUE.get(event.kind)
     words = Words(event.subject, event.details)
     if kind is None:
         words["kind"] = event.kind
@@ -163,7 +165,7 @@ class ActionAdmin(ListAdmin[OperatorAction]):
     filter_form = ActionFilter
     live_seconds = None
     file_name = "actions"
-    file_columns: ClassVar = {
+    file_columns: ClassVar[FileColumns] = {
         "at": "at", "who": "user_name", "user": "user_key", "address": "address", "action": "action", "on": "target",
         "count": "count", "result": "result", "reason": "reason", "permission": "permission", "operation": "operation_id",
     }  # fmt: skip

@@ -18,7 +18,6 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
-from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.html import conditional_escape, format_html, format_html_join
@@ -264,10 +263,6 @@ class ListAdmin(PageAdmin, Generic[_Model]):
     file_columns: ClassVar[FileColumns]
     list_template = "list"
     live_seconds: int | None = LIVE_SECONDS
-
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
 
     def columns(self, request: HttpRequest) -> list[TableColumn[_Model]]:
         """The columns as this user may see them."""

@@ -103,7 +103,7 @@ class PageAdmin(ReadOnlyAdmin):
 
     def pages(self) -> list[URLPattern]:
         """The pages, made with `readonly_view` and `action_view`; the first is the target of the menu."""
-        raise NotImplementedError
+        return [self.readonly_view("", self.changelist_view)]
 
     def action_classes(self) -> Sequence[type[Action]]:
         """The actions, whose pages come before the others in the resolver."""

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
-from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -99,10 +98,6 @@ class SubscriptionAdmin(PageAdmin):
 
     def action_classes(self) -> Sequence[type[Action]]:
         return (Unsubscribe,)
-
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """A page of events with subscribers; `q` searches, `orphans` shows only problems."""

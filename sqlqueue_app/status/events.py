@@ -76,7 +76,7 @@ class KindOfEvent:
 # What the check says, which is translated there.
 _FINDING: Final = "%(finding)s"
 
-CATALOGUE: Final[Mapping[EventKind, KindOfEvent]] = {
+CATALOGUE: Final[Mapping[str, KindOfEvent]] = {
     EventKind.GROUP_NEW: KindOfEvent(Severity.ERROR, _("new group of failures"), _("New failure group: %(subject)s"), About.GROUP),
     EventKind.GROUP_BACK: KindOfEvent(
         Severity.ERROR, _("group of failures came back"), _("Messages fail again, though none was left: %(subject)s"), About.GROUP

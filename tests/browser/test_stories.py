@@ -30,6 +30,11 @@ def test_a_handler_has_been_failing(sqlite_database: QueueDatabase, site: Site) 
     window.wait_for_url("**/failedmessage/**")
     content = window.locator("#content-main").inner_text()
     assert "shop.OutOfStock: shop.handlers.place()" in content
+    facts = dict(zip(window.locator("dl.sq-facts dt").all_inner_texts(), window.locator("dl.sq-facts dd").all(), strict=True))
+    assert facts["Messages"].inner_text() == "3"
+    assert [facts[name].locator("time").count() > 0 for name in ("First failure", "Last failure")] == [True, True]
+    assert facts["Last 24 hours"].get_by_role("img").count() == 1
+    assert facts["Latest exception"].inner_text() == "shop.OutOfStock: no more A-1"
     window.get_by_role("link", name="Retry", exact=True).first.click()
     with window.expect_navigation():
         window.locator("form.sq-form button[name=confirmed]").click()

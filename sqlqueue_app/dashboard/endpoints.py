@@ -54,6 +54,8 @@ from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import (
     INSTANCE_STATES,
     depth_cell,
+    endpoint_url,
+    failures_url,
     heartbeat_html,
     instance_columns,
     queue_columns,
@@ -61,9 +63,8 @@ from sqlqueue_app.dashboard.overview import (
     unreceived_state,
 )
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, path_of
-from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
-from sqlqueue_app.models import DelayedMessage, FailedMessage, Instance, QueueSample, Subscription
+from sqlqueue_app.models import DelayedMessage, Instance, QueueSample, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.receiving.instances import gone_instances, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
@@ -170,24 +171,14 @@ class EndpointAdmin(PageAdmin):
             TableColumn(_("Processing time"), lambda each: processing(each.measured), NUMBER),
             TableColumn(_("Critical time"), lambda each: critical(each.measured), NUMBER),
             rated(_("Retries per second"), lambda measured: measured.retries / measured.length),
-            TableColumn(_("Failed messages"), self._failed, NUMBER),
+            TableColumn(_("Failed messages"), lambda each: link_html(failures_url(self, each.name), _failed(each)), NUMBER),
             TableColumn(_("Processes alive"), _alive, NUMBER),
             TableColumn(_("Busy / max"), _busy, NUMBER),
         ]
 
     def _linked(self, each: EndpointStatus) -> SafeString:
         note = "" if each.is_in_settings else _("not in the settings of this site")
-        return with_notes(link_html(self.endpoint_url(each.name), each.name), note)
-
-    def _failed(self, each: EndpointStatus) -> object:
-        if each.failed is None:
-            return _("not known")
-        url = self.url_of(FailedMessage, "messages")
-        return link_html(url and f"{url}?{FailureSelection(endpoint=each.name).to_query()}", number(each.failed))
-
-    def endpoint_url(self, name: str) -> str:
-        """The URL of an endpoint."""
-        return self.url("endpoint", path_of(name))
+        return with_notes(link_html(endpoint_url(self, each.name), each.name), note)
 
     def _processes(self, request: HttpRequest, each: EndpointStatus) -> HtmlTable | None:
         depths = {look.queue.address.table: look.depth for look in each.queues if look.queue.kind is QueueKind.CALLBACK}
@@ -358,13 +349,18 @@ def _measures(caption: str, head: str, found: Mapping[str, Measured], period: Pe
     return table(caption, columns, found.items(), lambda row: f"{head} {row[0]}") if found else None
 
 
+def _failed(each: EndpointStatus) -> str:
+    return _("not known") if each.failed is None else number(each.failed)
+
+
 def _alive(each: EndpointStatus) -> SafeString:
     """How many processes live, of how many, the dead ones, and the versions."""
-    expected = _("of %(minimum)s expected") % {"minimum": number(each.minimum)} if each.minimum else ""
+    alive = number(len(each.alive))
+    expected = _("%(alive)s of %(minimum)s expected") % {"alive": alive, "minimum": number(each.minimum)}
     dead = _("%(count)s dead") % {"count": number(each.dead)} if each.dead else ""
     versions = ", ".join(sorted({instance.version for instance in each.alive if instance.version}))
     version = _("version %(version)s") % {"version": versions} if versions else ""
-    return with_notes(len(each.alive), expected, dead, version)
+    return with_notes(expected if each.minimum else alive, dead, version)
 
 
 def _busy(each: EndpointStatus) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
@@ -98,7 +99,7 @@ class DashboardAdmin(PageAdmin):
             results = read_results(alias, now)
             shown = {
                 "charts": _charts(traffic, period, now),
-                "traffic": traffic_table(endpoints, traffic, failed, now, self._endpoint_url, self._failures_url),
+                "traffic": traffic_table(endpoints, traffic, failed, now, partial(endpoint_url, self), partial(failures_url, self)),
                 "events": _recent(EventAdmin(Event, self.admin_site), request),
                 "actions": _recent(ActionAdmin(OperatorAction, self.admin_site), request),
             }
@@ -132,12 +133,16 @@ class DashboardAdmin(PageAdmin):
         traffic.add(taken, groups if resolution_for(period.length) is FINEST else ())
         return traffic
 
-    def _endpoint_url(self, name: str) -> str:
-        return self.url_of(Endpoint, "endpoint", path_of(name))
 
-    def _failures_url(self, name: str) -> str:
-        url = self.url_of(FailedMessage, "messages")
-        return f"{url}?{FailureSelection(endpoint=name).to_query()}" if url else ""
+def endpoint_url(pages: PageAdmin, endpoint: str) -> str:
+    """The page of an endpoint; empty if the project has taken it off the site."""
+    return pages.url_of(Endpoint, "endpoint", path_of(endpoint))
+
+
+def failures_url(pages: PageAdmin, endpoint: str) -> str:
+    """The list of the failed messages of an endpoint; empty if the project has taken it off the site."""
+    url = pages.url_of(FailedMessage, "messages")
+    return f"{url}?{FailureSelection(endpoint=endpoint).to_query()}" if url else ""
 
 
 def _catch_up(status: Status, now: datetime) -> None:
@@ -206,12 +211,7 @@ def tiles(status: Status, url_of: UrlOf, *, failed: Number | None, running: int,
         (_("Expired"), with_expired, backlog, _("expired, not yet purged, in all queues")),
         (_("Delayed"), url_of(DelayedMessage) or queues, State(Grade.WARNING if overdue else Grade.OK, delayed), late),
         (_("Instances"), url_of(Endpoint) or queues, life, gone),
-        (
-            _("Checks"),
-            url_of(CheckResult),
-            checks,
-            _("failing and not muted"),
-        ),
+        (_("Checks"), url_of(CheckResult), checks, _("failing and not muted")),
         (_("Operations"), url_of(Operation), operations, _("not completed yet")),
     ]
 
@@ -358,7 +358,7 @@ def queues_table(caption: object, columns: Sequence[TableColumn[QueueStatus]], r
 
 def endpoints_html(pages: PageAdmin, names: Sequence[str]) -> SafeString:
     """The endpoints of a queue; an endpoint alone is a link, for an error queue may have hundreds."""
-    return link_html(pages.url_of(Endpoint, "endpoint", path_of(names[0])) if len(names) == 1 else "", ", ".join(names))
+    return link_html(endpoint_url(pages, names[0]) if len(names) == 1 else "", ", ".join(names))
 
 
 def depth_cell(depth: Depth | None) -> object:

@@ -109,3 +109,15 @@ def test_two_hundred_queues_cost_few_statements(postgresql_database: QueueDataba
         assert client.get(OVERVIEW).status_code == 200
     # Four of them for the session and the permissions of the user, one for the badges of the navigation.
     assert len(queues) + len(managed) <= 13
+
+
+def test_a_queue_links_to_its_endpoint_and_an_error_queue_of_many_to_none(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database, ENDPOINTS={"Sales": {"CALLBACKS": False}, "Bills": {"CALLBACKS": False}})
+    table(sqlite_database, "Sales").send([message(age=timedelta(hours=2))])
+    endpoints = "/admin/sqlqueue_app/endpoint/"
+    links = [link for link in page_of().links if link.startswith(endpoints) and link != endpoints]
+    assert sorted(links) == [f"{endpoints}Bills/", f"{endpoints}Sales/"]
+    page = Markup(client_of("viewer").get(f"{OVERVIEW}Sales/").content.decode())
+    assert f"{endpoints}Sales/" in page.links
+    assert "Oldest message 2 h 0 min" in page.text()
+    assert f"{endpoints}Sales/" not in Markup(client_of("viewer").get(f"{OVERVIEW}error/").content.decode()).links

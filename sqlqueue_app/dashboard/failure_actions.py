@@ -50,7 +50,7 @@ SAMPLE: Final = 10
 _WORDS: Final = {
     "retry": (
         gettext_lazy("Retry failed messages"),
-        gettext_lazy("They go back to the queues in which they failed, or where a redirect says, and leave the error queue."),
+        gettext_lazy("They return to the queue where they failed, or to the target of its redirect, and leave the error queue."),
         gettext_lazy("Will be retried"),
         gettext_lazy("None of these messages can be retried."),
     ),
@@ -75,10 +75,10 @@ _WORDS: Final = {
     "redirect": (
         gettext_lazy("Apply redirects to pending retries"),
         gettext_lazy(
-            "What waits in a queue whose retries are redirected moves to where they go, each message once. One that was received "
-            "already is not sent again: it may have been handled, and would be handled twice."
+            "Messages that still wait in a queue with a redirect move to its target, once each. A message that was already "
+            "received is not sent again: it may have been handled, and would be handled twice."
         ),
-        gettext_lazy("Will be moved, if they wait still"),
+        gettext_lazy("Will be moved if they still wait"),
         gettext_lazy("None of these messages was sent to a queue whose retries are redirected."),
     ),
     "delete": (
@@ -280,13 +280,14 @@ class EditFailure(FailureAction):
     @classmethod
     def url_pattern(cls, pages: PageAdmin) -> URLPattern:
         def view(request: HttpRequest) -> HttpResponse:
-            action = cls(pages, request)
+            action, status = cls(pages, request), 400
             try:
                 action.find()
+                status = 409
                 return action.answer()
             except EditRefused as error:
                 title = str(cls.label)
-                return pages.problem(request, title=title, text=str(error), status=409, crumbs=(Crumb(title),))
+                return pages.problem(request, title=title, text=str(error), status=status, crumbs=(Crumb(title),))
 
         return pages.action_view(cls.route, view, cls.page)
 

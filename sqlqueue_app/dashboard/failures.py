@@ -89,7 +89,7 @@ OPERATIONS_SHOWN: Final = 5
 LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
     "messages": (
         gettext_lazy("Failed messages"),
-        gettext_lazy("Messages in an error queue that wait to be retried, archived or deleted."),
+        gettext_lazy("Failed messages waiting for a decision: retry, archive or delete."),
         (FailureStatus.UNRESOLVED,),
     ),
     "pending": (
@@ -110,7 +110,7 @@ LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
     ),
     "unreadable": (
         gettext_lazy("Unreadable"),
-        gettext_lazy("Rows of an error queue that do not tell what failed, or where. They cannot be retried."),
+        gettext_lazy("Rows of an error queue without a record of what failed or where. They cannot be retried."),
         (FailureStatus.UNRESOLVED,),
     ),
 }

@@ -11,7 +11,6 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -205,11 +204,6 @@ class RuleAction(Action):
         )
         self.crumbs = (Crumb(found.name, self.back_url),)
 
-    @property
-    def actor(self) -> str:
-        """The name of the user, for the rule."""
-        return actor_of(self.request).name
-
 
 class MakeRule(RuleAction):
     """Creates a rule. A generated secret is on this page and on no other."""
@@ -231,7 +225,7 @@ class MakeRule(RuleAction):
         return form
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        made = make_rule(_values(data), data["secret"], by=self.actor)
+        made = make_rule(_values(data), data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is created."), self.pages.url("rule", made.pk))
 
 
@@ -258,7 +252,7 @@ class EditRule(RuleAction):
         return form
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        change_rule(self.rule.pk, _values(data), data["secret"], by=self.actor)
+        change_rule(self.rule.pk, _values(data), data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is changed."), self.back_url)
 
 
@@ -282,7 +276,7 @@ class ReplaceSecret(RuleAction):
         return form
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        renew_secret(self.rule.pk, data["secret"], by=self.actor)
+        renew_secret(self.rule.pk, data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("Webhooks of the rule are signed with the new secret from now on."), self.back_url)
 
 
@@ -291,7 +285,7 @@ class SendTest(RuleAction):
 
     name, page, route = "test notification rule", "test", "<int:pk>/test/"
     label, submit = gettext_lazy("Send a test"), gettext_lazy("Send the test")
-    text = gettext_lazy("It takes the way of a real notification, even if the rule is disabled, and says that it is a test.")
+    text = gettext_lazy("It is sent like a real notification, even if the rule is disabled, and is marked as a test.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         request_test(self.rule.pk)
@@ -308,7 +302,7 @@ class EnableRule(RuleAction):
     text = gettext_lazy("It starts over: it notifies of everything that is above its threshold now.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        set_enabled(self.rule.pk, True, by=self.actor)
+        set_enabled(self.rule.pk, True, by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is enabled."), self.back_url)
 
 
@@ -320,7 +314,7 @@ class DisableRule(RuleAction):
     text = gettext_lazy("It sends no notifications until it is enabled again.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        set_enabled(self.rule.pk, False, by=self.actor)
+        set_enabled(self.rule.pk, False, by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is disabled."), self.back_url)
 
 
@@ -405,10 +399,9 @@ class NotificationAdmin(WithRecipients):
 
     def pages(self) -> list[URLPattern]:
         """The list of rules, the log, one rule."""
-        log = DeliveryAdmin(self)
         return [
             *super().pages(),
-            self.readonly_view("deliveries/", log.log_view, "deliveries"),
+            self.readonly_view("deliveries/", DeliveryAdmin(self).changelist_view, "deliveries"),
             self.readonly_view("<int:pk>/", self.rule_view, "rule"),
         ]
 
@@ -514,15 +507,13 @@ class DeliveryAdmin(WithRecipients):
         # Its addresses, breadcrumbs and menu entry are those of the rules.
         self.rules, self.opts = rules, rules.opts
 
-    def log_view(self, request: HttpRequest) -> HttpResponseBase:
-        """The log."""
-        return self.list_page(request, title=_("Log of notifications"))
-
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """Below the rules."""
         return super().crumbs(*more, Crumb(_("Log of notifications")))
 
     def columns(self, request: HttpRequest) -> list[TableColumn[NotificationDelivery]]:
+        of = _("%(count)s of %(most)s")
+
         def rule(each: NotificationDelivery) -> SafeString:
             return link_html("" if each.rule_id is None else self.rules.url("rule", each.rule_id), each.rule_name)
 
@@ -538,7 +529,7 @@ class DeliveryAdmin(WithRecipients):
             TableColumn(_("Text"), _text, WIDE),
             TableColumn(_("Recipients"), lambda each: _to(request, each), WIDE),
             TableColumn(_("State"), _delivery_notes, WIDE),
-            TableColumn(_("Attempts"), _attempts),
+            TableColumn(_("Attempts"), lambda each: of % {"count": number(each.attempts), "most": number(MOST_ATTEMPTS)}),
             TableColumn(_("Actions"), again),
         ]
 
@@ -573,10 +564,6 @@ def _delivery_notes(delivery: NotificationDelivery) -> SafeString:
     if delivery.state == DeliveryState.WAITING and delivery.attempts and delivery.next_attempt_at:
         following = format_html("{} {}", _("next attempt:"), stamp_html(delivery.next_attempt_at))
     return with_notes(delivery_state(delivery), finished, following, delivery.error)
-
-
-def _attempts(delivery: NotificationDelivery) -> str:
-    return _("%(count)s of %(most)s") % {"count": number(delivery.attempts), "most": number(MOST_ATTEMPTS)}
 
 
 def _text(delivery: NotificationDelivery) -> SafeString:

@@ -77,7 +77,7 @@ class CancelOperation(Action):
     def find(self, **key: Any) -> None:
         operation = self.operation = _operation(key["pk"])
         self.permission = _permission_of(operation)
-        self.target = _name(operation)
+        self.target = f"{_kind(operation)}: {operation.description}"
         self.back_url = self.pages.url("operation", operation.pk)
         self.facts = ((_("Operation"), self.target), (_("Done so far"), number(operation.done)))
         self.blocked = "" if operation.state in OPEN else _("The operation has ended: there is nothing to cancel.")
@@ -141,7 +141,7 @@ class OperationAdmin(ListAdmin[Operation]):
             request,
             "operation",
             live_seconds=_LIVE_SECONDS if is_open else _PENDING_SECONDS if pending else None,
-            title=_name(operation),
+            title=f"{kind}: {operation.description}",
             crumbs=(Crumb(kind),),
             operation=operation,
             is_open=is_open,
@@ -209,10 +209,6 @@ def _operation(pk: UUID) -> Operation:
 def _kind(operation: Operation) -> str:
     kind = KINDS.get(operation.kind)
     return operation.kind if kind is None else str(kind.label)
-
-
-def _name(operation: Operation) -> str:
-    return f"{_kind(operation)}: {operation.description}"
 
 
 def operation_state(operation: Operation) -> State:

@@ -31,7 +31,7 @@ class RedirectAction(Action):
     """An action on a redirect, or one that creates it."""
 
     permission = Permission.REDIRECT
-    text = gettext_lazy("A redirect is used when a failed message is retried, and for nothing else.")
+    text = gettext_lazy("Redirects apply only to retries of failed messages.")
     redirect: Redirect
 
     def find(self, **key: Any) -> None:
@@ -46,7 +46,7 @@ class RedirectAction(Action):
         pending = _pending_urls(self.pages).get(source)
         if pending is None:
             return ActionOutcome(summary, self.back_url)
-        return ActionOutcome(f"{summary} " + _("Some were retried before, and are pending: apply it to them, too?"), pending)
+        return ActionOutcome(f"{summary} " + _("Some retries to it are pending: apply the redirect to them too?"), pending)
 
 
 class TargetForm(forms.Form):

@@ -64,9 +64,7 @@ class RunSchedule(ScheduleAction):
 
     name, page, route = "run schedule", "run", f"{_ONE}run/"
     label, title, submit = gettext_lazy("Run now"), gettext_lazy("Run %(name)s now"), gettext_lazy("Run it now")
-    text = gettext_lazy(
-        "The first worker that looks sends the message, once, whether it is enabled or not; its ticks go on as they did."
-    )
+    text = gettext_lazy("A worker sends the message once, even if the schedule is disabled. Its regular ticks continue.")
 
     def find(self, **key: Any) -> None:
         super().find(**key)
@@ -100,7 +98,7 @@ class EnableSchedule(ScheduleAction):
 
     name, page, route = "enable schedule", "enable", f"{_ONE}enable/"
     label, title = gettext_lazy("Enable"), gettext_lazy("Enable %(name)s")
-    text = gettext_lazy("Its message is sent from its next tick on. Missed ticks are not made up for.")
+    text = gettext_lazy("Its message is sent again from the next tick on. Missed ticks are skipped.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         if not set_enabled(self.schedule.name, self.schedule.send, enabled=True, actor=actor_of(self.request)):
@@ -262,18 +260,14 @@ def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
         text = _("enabled by %(who)s, %(when)s") if stored.enabled else _("disabled by %(who)s, %(when)s")
         yield text % {"who": stored.changed_by, "when": stamp(stored.changed_at)}
     if each.error and stored is not None and stored.failed_at is not None:
-        yield _("It cannot be sent since %(when)s: %(error)s") % {"when": stamp(stored.failed_at), "error": each.error}
+        yield _("Failing since %(when)s: %(error)s") % {"when": stamp(stored.failed_at), "error": each.error}
     if each.late_since is not None and each.is_enabled:
-        words = {"when": stamp(each.late_since), "age": _ago(now - each.late_since)}
+        words = {"when": stamp(each.late_since), "age": duration(now - each.late_since)}
         yield _("The message of %(when)s was not sent, %(age)s late.") % words
     if each.cron is None:
-        yield _("No schedule of this name with this message is in the settings of this site; the database knows it.")
+        yield _("Not in the settings of this site; known from the database.")
     elif not each.is_seen and each.is_enabled:
-        yield _("No worker has seen it yet: its first tick is the next one after that.")
+        yield _("No worker has seen it yet. It is sent from the first tick after one does.")
     if stored is not None and stored.run_requested_at is not None:
-        age = _ago(now - stored.run_requested_at)
+        age = duration(max(now - stored.run_requested_at, timedelta()))
         yield _("A run was requested %(age)s ago; a worker sends it within 10 seconds.") % {"age": age}
-
-
-def _ago(age: timedelta) -> str:
-    return duration(max(age, timedelta()))

@@ -217,7 +217,7 @@ def test_a_new_redirect_is_offered_to_retries_that_wait(turned: QueueDatabase) -
     made = admin.post(f"{ADMIN}redirect/make/", {"from": "Old", "to": "Sales", "confirmed": "1"})
     asked = page(made.headers["Location"], "admin")
     assert "it may have been handled, and would be handled twice" in asked.text()
-    assert "Will be moved, if they wait still 2" in asked.text()
+    assert "Will be moved if they still wait 2" in asked.text()
     assert table(turned, "Old").depth().waiting == 1, "nothing is done before it is confirmed"
     answer = admin.post(made.headers["Location"], {"confirmed": "1"}, follow=True)
     assert "1 pending retry redirected. 1 was skipped." in Markup(answer.content.decode()).text()

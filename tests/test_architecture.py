@@ -293,8 +293,8 @@ def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
 
 # --- the size of the house ----------------------------------------------------------------------------------------------------
 
-MOST_FILES = 226
-MOST_LINES = 55_500
+MOST_FILES = 225
+MOST_LINES = 55_100
 
 
 def test_the_package_has_few_files() -> None:
@@ -305,7 +305,7 @@ def test_the_package_has_few_lines() -> None:
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in modules(ROOT)) <= MOST_LINES
 
 
-@pytest.mark.xfail(strict=True, reason="lists with their own row classes and exports are still to be moved to tables")
+@pytest.mark.xfail(strict=True, reason="9,254 lines: charts, diagrams and pages of queues are still long")
 def test_the_dashboard_has_few_lines() -> None:
     pages = [module for module in modules(ROOT) if module.layer == "dashboard"]
     assert sum(len(module.path.read_text(encoding="utf-8").splitlines()) for module in pages) <= 7_500

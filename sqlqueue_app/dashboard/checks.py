@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -11,7 +11,6 @@ from typing import Any, Final
 from django import forms
 from django.http import HttpRequest
 from django.template.loader import render_to_string
-from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -128,12 +127,7 @@ class RunCheck(CheckAction):
 class CheckAdmin(PageAdmin):
     """The pages of checks. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (MuteCheck, UnmuteCheck, RunCheck)
-
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
+    action_classes = (MuteCheck, UnmuteCheck, RunCheck)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The results, failing ones first; as a file all of them."""

@@ -61,11 +61,132 @@ from sqlqueue_app.tables.delayed import DelayedTable, key_of, position_of
 PAGE_SIZE: Final = 50
 
 
+# --- Actions ----------------------------------------------------------------------------------------------------------
+
+_REASONS_SHOWN = 20
+_GONE: Final = gettext_lazy("None of them is there any more: they were delivered or cancelled, or a worker is moving them.")
+
+
+class DelayedAction(Action):
+    """An action on delayed messages: those whose keys are `ids` in the query string or in the form."""
+
+    known: KnownDelayed
+    keys: list[str]
+
+    def find(self, **key: Any) -> None:
+        pages: DelayedAdmin = self.pages  # type: ignore[assignment]
+        known = pages.find(key["table"])
+        if known is None:
+            raise not_found(self.request, self.permission, _no_table(key["table"]))
+        delayed = known.table(get_settings().database)
+        posted = self.request.POST.getlist("ids") if self.request.method == "POST" else []
+        wanted = (key_of(delayed, text) for text in posted or self.request.GET.getlist("ids"))
+        self.known, self.keys = known, list(dict.fromkeys(each for each in wanted if each is not None))[:MOST_CHOSEN]
+        self.target = f"{known.name} #{self.keys[0]}" if len(self.keys) == 1 else known.name
+        self.back_url = pages.table_url(known.name)
+        self.crumbs = (Crumb(known.name, self.back_url),)
+        self.hidden = [("ids", each) for each in self.keys]
+        bound: Sequence[PlannedDelivery] = ()
+        # Nothing is read for a user without the permission.
+        if may(self.request, self.permission):
+            try:
+                bound = plan_deliveries(get_settings(), known, self.keys)
+            except ConnectionLost:
+                raise
+            except DatabaseError as error:
+                self.blocked = str(error)
+        self._describe(bound)
+
+    def _describe(self, bound: Sequence[PlannedDelivery]) -> None:
+        """What would happen with these messages, which are there."""
+        ready = self.ready(bound)
+        self.count = len(ready)
+        self.title = self.titled(self.count)
+        facts = [(_("Endpoint"), self.known.endpoint), (_("Messages"), number(len(bound)))]
+        facts += [(_("Due"), time_left(bound[0].row.seconds))] if len(bound) == 1 else []
+        facts += [(_("Not there any more"), number(len(self.keys) - len(bound)))] if len(bound) < len(self.keys) else []
+        for to, count in Counter(each.to or "?" for each in ready).most_common(_REASONS_SHOWN):
+            facts.append((_("To the queue"), to if len(ready) == 1 else f"{to} ({number(count)})"))
+        self.facts = tuple(facts)
+        if not ready and not self.blocked:
+            none = _("None of these messages is in the table: they were delivered or cancelled, or none was chosen.")
+            self.blocked = _("None of these messages can be delivered.") if bound else none
+
+    def ready(self, bound: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
+        """Those of the messages with which something can be done."""
+        return bound
+
+    def titled(self, count: int) -> str:
+        """The title for so many messages."""
+        raise NotImplementedError
+
+
+class DeliverNow(DelayedAction):
+    """Puts delayed messages into their queues."""
+
+    name, page, route = "deliver_now", "deliver", "<str:table>/deliver/"
+    permission = Permission.RETRY
+    label = gettext_lazy("Deliver now")
+    text = gettext_lazy(
+        "They are put into their queues at once, in one transaction, whenever they are due. "
+        "Messages that a worker moves meanwhile are left to it."
+    )
+
+    def ready(self, bound: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
+        self.warnings = [_("Stays: %(reason)s") % {"reason": each.refusal} for each in bound if each.refusal][:_REASONS_SHOWN]
+        return [each for each in bound if each.target is not None]
+
+    def titled(self, count: int) -> str:
+        return ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", count) % {"count": number(count)}
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        done = deliver_now(get_settings(), self.known, self.keys)
+        if not done.done:
+            raise ValueError(done.refused[0].refusal if done.refused else _GONE)
+        words = [
+            ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done)
+            % {"count": number(done.done)}
+        ]
+        if done.gone:
+            gone = ngettext("%(count)s was not there any more.", "%(count)s were not there any more.", done.gone)
+            words.append(gone % {"count": number(done.gone)})
+        if done.refused:
+            left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
+            words.append(left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal})
+        return ActionOutcome(" ".join(words), self.back_url, done.done)
+
+
+class CancelDelayed(DelayedAction):
+    """Deletes delayed messages."""
+
+    name, page, route = "cancel_delayed", "cancel", "<str:table>/cancel/"
+    permission = Permission.DELETE
+    label, submit = gettext_lazy("Cancel"), gettext_lazy("Delete them")
+    text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
+    is_dangerous = True
+
+    def titled(self, count: int) -> str:
+        words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", count)
+        return words % {"count": number(count)}
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        deleted = cancel_delayed(self.known.table(get_settings().database), self.keys)
+        if not deleted:
+            raise ValueError(_GONE)
+        words = ngettext("%(count)s delayed message was cancelled.", "%(count)s delayed messages were cancelled.", deleted)
+        return ActionOutcome(words % {"count": number(deleted)}, self.back_url, deleted)
+
+
+DELAYED_ACTIONS: Final = (DeliverNow, CancelDelayed)
+
+
+# --- Pages ------------------------------------------------------------------------------------------------------------
+
+
 class DelayedAdmin(PageAdmin):
     """The pages of delayed messages. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return DELAYED_ACTIONS
+    action_classes = DELAYED_ACTIONS
 
     def pages(self) -> list[URLPattern]:
         """The tables, actions, the messages of a table, one message."""
@@ -327,125 +448,6 @@ def exported_delayed(table: DelayedTable, endpoint: str, first: DelayedPage) -> 
         if found.next is None:
             return
         found = read_delayed_page(table, _EXPORTED_AT_ONCE, after=found.next)
-
-
-# --- Actions ----------------------------------------------------------------------------------------------------------
-
-_REASONS_SHOWN = 20
-_GONE: Final = gettext_lazy("None of them is there any more: they were delivered or cancelled, or a worker is moving them.")
-
-
-class DelayedAction(Action):
-    """An action on delayed messages: those whose keys are `ids` in the query string or in the form."""
-
-    known: KnownDelayed
-    keys: list[str]
-
-    def find(self, **key: Any) -> None:
-        pages: DelayedAdmin = self.pages  # type: ignore[assignment]
-        known = pages.find(key["table"])
-        if known is None:
-            raise not_found(self.request, self.permission, _no_table(key["table"]))
-        delayed = known.table(get_settings().database)
-        posted = self.request.POST.getlist("ids") if self.request.method == "POST" else []
-        wanted = (key_of(delayed, text) for text in posted or self.request.GET.getlist("ids"))
-        self.known, self.keys = known, list(dict.fromkeys(each for each in wanted if each is not None))[:MOST_CHOSEN]
-        self.target = f"{known.name} #{self.keys[0]}" if len(self.keys) == 1 else known.name
-        self.back_url = pages.table_url(known.name)
-        self.crumbs = (Crumb(known.name, self.back_url),)
-        self.hidden = [("ids", each) for each in self.keys]
-        bound: Sequence[PlannedDelivery] = ()
-        # Nothing is read for a user without the permission.
-        if may(self.request, self.permission):
-            try:
-                bound = plan_deliveries(get_settings(), known, self.keys)
-            except ConnectionLost:
-                raise
-            except DatabaseError as error:
-                self.blocked = str(error)
-        self._describe(bound)
-
-    def _describe(self, bound: Sequence[PlannedDelivery]) -> None:
-        """What would happen with these messages, which are there."""
-        ready = self.ready(bound)
-        self.count = len(ready)
-        self.title = self.titled(self.count)
-        facts = [(_("Endpoint"), self.known.endpoint), (_("Messages"), number(len(bound)))]
-        facts += [(_("Due"), time_left(bound[0].row.seconds))] if len(bound) == 1 else []
-        facts += [(_("Not there any more"), number(len(self.keys) - len(bound)))] if len(bound) < len(self.keys) else []
-        for to, count in Counter(each.to or "?" for each in ready).most_common(_REASONS_SHOWN):
-            facts.append((_("To the queue"), to if len(ready) == 1 else f"{to} ({number(count)})"))
-        self.facts = tuple(facts)
-        if not ready and not self.blocked:
-            none = _("None of these messages is in the table: they were delivered or cancelled, or none was chosen.")
-            self.blocked = _("None of these messages can be delivered.") if bound else none
-
-    def ready(self, bound: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
-        """Those of the messages with which something can be done."""
-        return bound
-
-    def titled(self, count: int) -> str:
-        """The title for so many messages."""
-        raise NotImplementedError
-
-
-class DeliverNow(DelayedAction):
-    """Puts delayed messages into their queues."""
-
-    name, page, route = "deliver_now", "deliver", "<str:table>/deliver/"
-    permission = Permission.RETRY
-    label = gettext_lazy("Deliver now")
-    text = gettext_lazy(
-        "They are put into their queues at once, in one transaction, whenever they are due. "
-        "Messages that a worker moves meanwhile are left to it."
-    )
-
-    def ready(self, bound: Sequence[PlannedDelivery]) -> Sequence[PlannedDelivery]:
-        self.warnings = [_("Stays: %(reason)s") % {"reason": each.refusal} for each in bound if each.refusal][:_REASONS_SHOWN]
-        return [each for each in bound if each.target is not None]
-
-    def titled(self, count: int) -> str:
-        return ngettext("Deliver %(count)s message now", "Deliver %(count)s messages now", count) % {"count": number(count)}
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        done = deliver_now(get_settings(), self.known, self.keys)
-        if not done.done:
-            raise ValueError(done.refused[0].refusal if done.refused else _GONE)
-        words = [
-            ngettext("%(count)s message was delivered.", "%(count)s messages were delivered.", done.done)
-            % {"count": number(done.done)}
-        ]
-        if done.gone:
-            gone = ngettext("%(count)s was not there any more.", "%(count)s were not there any more.", done.gone)
-            words.append(gone % {"count": number(done.gone)})
-        if done.refused:
-            left = ngettext("%(count)s stays: %(reason)s", "%(count)s stay: %(reason)s", len(done.refused))
-            words.append(left % {"count": number(len(done.refused)), "reason": done.refused[0].refusal})
-        return ActionOutcome(" ".join(words), self.back_url, done.done)
-
-
-class CancelDelayed(DelayedAction):
-    """Deletes delayed messages."""
-
-    name, page, route = "cancel_delayed", "cancel", "<str:table>/cancel/"
-    permission = Permission.DELETE
-    label, submit = gettext_lazy("Cancel"), gettext_lazy("Delete them")
-    text = gettext_lazy("They are deleted, never delivered, and cannot be brought back; a saga may wait forever for its timeout.")
-    is_dangerous = True
-
-    def titled(self, count: int) -> str:
-        words = ngettext("Cancel %(count)s delayed message", "Cancel %(count)s delayed messages", count)
-        return words % {"count": number(count)}
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        deleted = cancel_delayed(self.known.table(get_settings().database), self.keys)
-        if not deleted:
-            raise ValueError(_GONE)
-        words = ngettext("%(count)s delayed message was cancelled.", "%(count)s delayed messages were cancelled.", deleted)
-        return ActionOutcome(words % {"count": number(deleted)}, self.back_url, deleted)
-
-
-DELAYED_ACTIONS: Final = (DeliverNow, CancelDelayed)
 
 
 def delayed_buttons(pages: DelayedAdmin, request: HttpRequest, known: KnownDelayed, key: str = "") -> list[Button]:

@@ -21,7 +21,6 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
-from sqlqueue_app.dashboard.actions import Action
 from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.formats import (
@@ -86,8 +85,7 @@ from sqlqueue_app.tables.connections import guarded_read, optional_read
 class EndpointAdmin(PageAdmin):
     """The pages of endpoints. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return ENDPOINT_ACTIONS
+    action_classes = ENDPOINT_ACTIONS
 
     def pages(self) -> list[URLPattern]:
         """The list of endpoints, one endpoint."""

@@ -26,7 +26,6 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text
-from sqlqueue_app.dashboard.actions import Action
 from sqlqueue_app.dashboard.failure_actions import (
     FAILURE_ACTIONS,
     SAMPLE,
@@ -119,8 +118,7 @@ LISTINGS: Final[dict[str, tuple[object, object, tuple[FailureStatus, ...]]]] = {
 class FailureAdmin(PageAdmin):
     """The pages of failed messages. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return FAILURE_ACTIONS
+    action_classes = FAILURE_ACTIONS
 
     def pages(self) -> list[URLPattern]:
         """Groups, lists, pending retries, one group, one message."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpRequest
-from django.urls import URLPattern
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.conf import get_settings
@@ -19,10 +18,6 @@ from sqlqueue_app.tables.connections import guarded_read
 
 class InDoubtAdmin(PageAdmin):
     """The page of in-doubt transactions, for people with the permission `sqlqueue_app.view_queue`."""
-
-    def pages(self) -> list[URLPattern]:
-        """The list."""
-        return [self.readonly_view("", self.changelist_view)]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The transactions, the oldest first. Asks the other databases that a handler may write to."""

@@ -394,8 +394,7 @@ class NotificationAdmin(WithRecipients):
         "notified_at": "notified_at", "changed_by": "changed_by", "changed_at": "changed_at",
     }  # fmt: skip
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (MakeRule, EditRule, ReplaceSecret, SendTest, EnableRule, DisableRule, DeleteRule, SendAgain)
+    action_classes = (MakeRule, EditRule, ReplaceSecret, SendTest, EnableRule, DisableRule, DeleteRule, SendAgain)
 
     def pages(self) -> list[URLPattern]:
         """The list of rules, the log, one rule."""

@@ -104,8 +104,7 @@ class OperationAdmin(ListAdmin[Operation]):
         *("user_name", "requested_at", "started_at", "finished_at", "worker"),
     )
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (CancelOperation,)
+    action_classes = (CancelOperation,)
 
     def pages(self) -> list[URLPattern]:
         """The list, one operation."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import django
 from django.apps import apps
@@ -98,20 +98,19 @@ class ReadOnlyAdmin(_ModelAdmin):
 class PageAdmin(ReadOnlyAdmin):
     """A ModelAdmin with pages of our own, for staff with the permission to view queues.
 
-    Subclasses return their pages from `pages()`, and their actions from `action_classes()`.
+    Subclasses return their pages from `pages()`.
     """
+
+    # Their pages come before the others in the resolver.
+    action_classes: ClassVar[Sequence[type[Action]]] = ()
 
     def pages(self) -> list[URLPattern]:
         """The pages, made with `readonly_view` and `action_view`; the first is the target of the menu."""
         return [self.readonly_view("", self.changelist_view)]
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        """The actions, whose pages come before the others in the resolver."""
-        return ()
-
     def get_urls(self) -> list[URLPattern]:
         """Only our pages: those of ModelAdmin would need a table."""
-        return [*(action.url_pattern(self) for action in self.action_classes()), *self.pages()]
+        return [*(action.url_pattern(self) for action in self.action_classes), *self.pages()]
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """The permission that all pages need."""

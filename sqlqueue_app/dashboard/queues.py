@@ -83,12 +83,193 @@ from sqlqueue_app.status.samples import read_page_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
+# --- Actions ----------------------------------------------------------------------------------------------------------
+
+# Messages per read for a file.
+_SAVED_AT_ONCE = 200
+
+
+def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
+    """The actions on a queue as links; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
+    is_received = queue.kind in RECEIVED and pages.admin_site.is_registered(Endpoint)
+    found = []
+    for endpoint in queue.endpoints if is_received else ():
+        processes = [each for each in instances if each.endpoint == endpoint]
+        found += pausing_buttons(pages, request, endpoint, processes, (_("Pause the endpoint"), _("Resume the endpoint")))
+    found += [each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)]
+    if queue.kind is QueueKind.CALLBACK:
+        is_leased = any(each.alive and each.callback_queue == queue.address.table for each in instances)
+        reason = _("A live process has leased it.") if is_leased else ""
+        found.append(RemoveCallbackQueue.button(pages, request, path_of(queue.name), reason=reason))
+    refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
+    return [*found, Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused)]
+
+
+class QueueAction(Action):
+    """An action on a queue."""
+
+    queue: KnownQueue
+    table: QueueTable
+
+    def find(self, **key: Any) -> None:
+        pages: QueueAdmin = self.pages  # type: ignore[assignment]
+        self.queue, self.table = pages.found(key["name"])
+        self.target, self.words = self.queue.name, {"name": self.queue.name}
+        self.back_url = pages.queue_url(self.queue)
+        self.crumbs = (Crumb(self.queue.name, self.back_url),)
+
+    def deleted(self, count: int) -> ActionOutcome:
+        """The outcome of deleting so many messages."""
+        text = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
+        return ActionOutcome(text % {"count": number(count)}, self.back_url, count)
+
+
+class PurgeQueue(QueueAction):
+    """Deletes all messages of a queue: at once, or in batches by a worker if there are many."""
+
+    name, page, route = "purge", "purge", "<str:name>/purge/"
+    permission = Permission.PURGE
+    label, title = gettext_lazy("Purge the queue"), gettext_lazy("Purge the queue %(name)s")
+    submit = gettext_lazy("Delete all messages")
+    text: str | Promise = gettext_lazy(
+        "All its messages are deleted, including those that arrive meanwhile. They cannot be restored."
+    )
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        depth = self.table.depth()
+        self.is_long = not depth.exact
+        if self.is_long:
+            self.text = _("All its messages are deleted. They cannot be restored.")
+        self.facts = ((_("Messages"), depth_number(depth).text), (_("Table"), self.table.qualified))
+        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link."),)
+        self.typed = self.queue.name
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if self.is_long:
+            return begin_operation(self.pages, self.request, "purge_queue", queue_scope(self.table, self.queue.name), self.back_url)
+        return self.deleted(purge_queue(self.table))
+
+
+class MoveQueue(QueueAction):
+    """Moves all messages of a queue to another one."""
+
+    name, page, route = "move_queue", "move_all", "<str:name>/move/"
+    permission = Permission.MOVE
+    label, title = gettext_lazy("Move all messages"), gettext_lazy("Move all messages of %(name)s")
+    text = gettext_lazy("They are appended to another queue unchanged, in their order, each exactly once.")
+    form_class = MoveForm
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.target += moved_to(self.request)
+        self.suggestions = move_targets(self.queue)
+        self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
+        warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
+        if self.queue.kind is QueueKind.ERROR:
+            warnings.append(_("To have failed messages handled again, retry them: a move does not change them."))
+        self.warnings = warnings
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        scope = queue_scope(self.table, self.queue.name, target_of(get_settings(), data["to"]))
+        return begin_operation(self.pages, self.request, "move_queue", scope, self.back_url)
+
+
+class PurgeExpired(QueueAction):
+    """Deletes the expired messages of a queue."""
+
+    name, page, route = "purge_expired", "purge_expired", "<str:name>/purge-expired/"
+    permission = Permission.PURGE
+    label, title = gettext_lazy("Purge the expired messages"), gettext_lazy("Purge the expired messages of %(name)s")
+    submit = gettext_lazy("Delete the expired messages")
+    text = gettext_lazy("Expired messages are deleted: no receiver would handle them.")
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        depth = self.table.depth()
+        self.facts = ((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),)
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        return self.deleted(purge_expired(self.table))
+
+
+class RemoveCallbackQueue(QueueAction):
+    """Drops the callback queue of a dead process."""
+
+    name, page, route = "remove_callback_queue", "remove", "<str:name>/remove/"
+    permission = Permission.PURGE
+    label, title = gettext_lazy("Remove the queue"), gettext_lazy("Remove the queue %(name)s")
+    text = gettext_lazy("The table is dropped with the replies in it, and the row of its process is deleted.")
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        gone = gone_callback_queues(get_settings()) if self.queue.kind is QueueKind.CALLBACK else ()
+        self.gone = next((each for each in gone if each.name == self.queue.address.table), None)
+        self.facts = ((_("Replies in it"), _replies(self.gone)), (_("Table"), self.table.qualified))
+        self.typed = self.queue.name
+        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a dead process.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        if self.gone is None or not remove_callback_queue(self.gone):
+            raise ValueError(_("A process has leased the queue meanwhile."))
+        return ActionOutcome(_("Queue %(name)s removed.") % self.words, self.pages.url())
+
+
+class GoneQueuesForm(forms.Form):
+    """The callback queues to remove; all are chosen at first."""
+
+    queues = forms.MultipleChoiceField(label=gettext_lazy("Queues"), widget=forms.CheckboxSelectMultiple)
+
+
+class RemoveGoneQueues(Action):
+    """Drops the callback queues of dead processes, with one confirmation."""
+
+    # No name of a queue is written so: underscores are escaped.
+    name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
+    permission = Permission.PURGE
+    label = gettext_lazy("Remove the queues of dead instances")
+    text = gettext_lazy("The tables are dropped with the replies in them, and the rows of their processes are deleted.")
+    submit = gettext_lazy("Remove chosen queues")
+    form_class = GoneQueuesForm
+    is_dangerous = True
+
+    def find(self, **key: Any) -> None:
+        self.gone = {each.name: each for each in gone_callback_queues(get_settings())}
+        self.target, self.back_url, self.count = ", ".join(sorted(self.gone)), self.pages.url(), len(self.gone)
+        self.initial = {"queues": list(self.gone)}
+        self.blocked = "" if self.gone else _("No callback queue belongs to a dead process.")
+
+    def make_form(self) -> forms.Form:
+        form = super().make_form()
+        words = _("%(queue)s, replies in it: %(count)s")
+        form.fields["queues"].choices = [  # type: ignore[attr-defined]
+            (name, words % {"queue": name, "count": _replies(each)}) for name, each in sorted(self.gone.items())
+        ]
+        return form
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        self.target = ", ".join(data["queues"])
+        removed = sum(remove_callback_queue(self.gone[name]) for name in data["queues"])
+        text = ngettext("%(count)s callback queue removed.", "%(count)s callback queues removed.", removed)
+        text %= {"count": number(removed)}
+        if left := len(data["queues"]) - removed:
+            text += " " + ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)}
+        return ActionOutcome(text, self.back_url, removed)
+
+
+QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
+
+
+# --- Pages ------------------------------------------------------------------------------------------------------------
+
 
 class QueueAdmin(PageAdmin):
     """The pages of queues. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (*QUEUE_ACTIONS, *MESSAGE_ACTIONS)
+    action_classes = (*QUEUE_ACTIONS, *MESSAGE_ACTIONS)
 
     def pages(self) -> list[URLPattern]:
         """The list of queues, the messages of a queue, one message, actions."""
@@ -393,186 +574,6 @@ def _exported(status: Status, rates: Mapping[str, tuple[float, float]]) -> dict[
         "in_per_second": lambda each: rates.get(each.name, (None, None))[0],
         "out_per_second": lambda each: rates.get(each.name, (None, None))[1],
     }
-
-
-# --- Actions ----------------------------------------------------------------------------------------------------------
-
-# Messages per read for a file.
-_SAVED_AT_ONCE = 200
-
-
-def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
-    """The actions on a queue as links; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
-    is_received = queue.kind in RECEIVED and pages.admin_site.is_registered(Endpoint)
-    found = []
-    for endpoint in queue.endpoints if is_received else ():
-        processes = [each for each in instances if each.endpoint == endpoint]
-        found += pausing_buttons(pages, request, endpoint, processes, (_("Pause the endpoint"), _("Resume the endpoint")))
-    found += [each.button(pages, request, path_of(queue.name)) for each in (MoveQueue, PurgeExpired, PurgeQueue)]
-    if queue.kind is QueueKind.CALLBACK:
-        is_leased = any(each.alive and each.callback_queue == queue.address.table for each in instances)
-        reason = _("A live process has leased it.") if is_leased else ""
-        found.append(RemoveCallbackQueue.button(pages, request, path_of(queue.name), reason=reason))
-    refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
-    return [*found, Button(_("Save all messages as a file"), pages.queue_url(queue, "save"), refused)]
-
-
-class QueueAction(Action):
-    """An action on a queue."""
-
-    queue: KnownQueue
-    table: QueueTable
-
-    def find(self, **key: Any) -> None:
-        pages: QueueAdmin = self.pages  # type: ignore[assignment]
-        self.queue, self.table = pages.found(key["name"])
-        self.target, self.words = self.queue.name, {"name": self.queue.name}
-        self.back_url = pages.queue_url(self.queue)
-        self.crumbs = (Crumb(self.queue.name, self.back_url),)
-
-    def deleted(self, count: int) -> ActionOutcome:
-        """The outcome of deleting so many messages."""
-        text = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
-        return ActionOutcome(text % {"count": number(count)}, self.back_url, count)
-
-
-class PurgeQueue(QueueAction):
-    """Deletes all messages of a queue: at once, or in batches by a worker if there are many."""
-
-    name, page, route = "purge", "purge", "<str:name>/purge/"
-    permission = Permission.PURGE
-    label, title = gettext_lazy("Purge the queue"), gettext_lazy("Purge the queue %(name)s")
-    submit = gettext_lazy("Delete all messages")
-    text: str | Promise = gettext_lazy(
-        "All its messages are deleted, including those that arrive meanwhile. They cannot be restored."
-    )
-    is_dangerous = True
-
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        depth = self.table.depth()
-        self.is_long = not depth.exact
-        if self.is_long:
-            self.text = _("All its messages are deleted. They cannot be restored.")
-        self.facts = ((_("Messages"), depth_number(depth).text), (_("Table"), self.table.qualified))
-        self.warnings = (_("Save them first if they may be needed: the page of the queue has a link."),)
-        self.typed = self.queue.name
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        if self.is_long:
-            return begin_operation(self.pages, self.request, "purge_queue", queue_scope(self.table, self.queue.name), self.back_url)
-        return self.deleted(purge_queue(self.table))
-
-
-class MoveQueue(QueueAction):
-    """Moves all messages of a queue to another one."""
-
-    name, page, route = "move_queue", "move_all", "<str:name>/move/"
-    permission = Permission.MOVE
-    label, title = gettext_lazy("Move all messages"), gettext_lazy("Move all messages of %(name)s")
-    text = gettext_lazy("They are appended to another queue unchanged, in their order, each exactly once.")
-    form_class = MoveForm
-    is_dangerous = True
-
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        self.target += moved_to(self.request)
-        self.suggestions = move_targets(self.queue)
-        self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
-        warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
-        if self.queue.kind is QueueKind.ERROR:
-            warnings.append(_("To have failed messages handled again, retry them: a move does not change them."))
-        self.warnings = warnings
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        scope = queue_scope(self.table, self.queue.name, target_of(get_settings(), data["to"]))
-        return begin_operation(self.pages, self.request, "move_queue", scope, self.back_url)
-
-
-class PurgeExpired(QueueAction):
-    """Deletes the expired messages of a queue."""
-
-    name, page, route = "purge_expired", "purge_expired", "<str:name>/purge-expired/"
-    permission = Permission.PURGE
-    label, title = gettext_lazy("Purge the expired messages"), gettext_lazy("Purge the expired messages of %(name)s")
-    submit = gettext_lazy("Delete the expired messages")
-    text = gettext_lazy("Expired messages are deleted: no receiver would handle them.")
-
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        depth = self.table.depth()
-        self.facts = ((_("Expired messages"), bounded_number(depth.expired, exact=depth.exact).text),)
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        return self.deleted(purge_expired(self.table))
-
-
-class RemoveCallbackQueue(QueueAction):
-    """Drops the callback queue of a dead process."""
-
-    name, page, route = "remove_callback_queue", "remove", "<str:name>/remove/"
-    permission = Permission.PURGE
-    label, title = gettext_lazy("Remove the queue"), gettext_lazy("Remove the queue %(name)s")
-    text = gettext_lazy("The table is dropped with the replies in it, and the row of its process is deleted.")
-    is_dangerous = True
-
-    def find(self, **key: Any) -> None:
-        super().find(**key)
-        gone = gone_callback_queues(get_settings()) if self.queue.kind is QueueKind.CALLBACK else ()
-        self.gone = next((each for each in gone if each.name == self.queue.address.table), None)
-        self.facts = ((_("Replies in it"), _replies(self.gone)), (_("Table"), self.table.qualified))
-        self.typed = self.queue.name
-        self.blocked = "" if self.gone is not None else _("It is not the callback queue of a dead process.")
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        if self.gone is None or not remove_callback_queue(self.gone):
-            raise ValueError(_("A process has leased the queue meanwhile."))
-        return ActionOutcome(_("Queue %(name)s removed.") % self.words, self.pages.url())
-
-
-class GoneQueuesForm(forms.Form):
-    """The callback queues to remove; all are chosen at first."""
-
-    queues = forms.MultipleChoiceField(label=gettext_lazy("Queues"), widget=forms.CheckboxSelectMultiple)
-
-
-class RemoveGoneQueues(Action):
-    """Drops the callback queues of dead processes, with one confirmation."""
-
-    # No name of a queue is written so: underscores are escaped.
-    name, page, route = "remove_callback_queues", "remove_gone", "_gone/remove/"
-    permission = Permission.PURGE
-    label = gettext_lazy("Remove the queues of dead instances")
-    text = gettext_lazy("The tables are dropped with the replies in them, and the rows of their processes are deleted.")
-    submit = gettext_lazy("Remove chosen queues")
-    form_class = GoneQueuesForm
-    is_dangerous = True
-
-    def find(self, **key: Any) -> None:
-        self.gone = {each.name: each for each in gone_callback_queues(get_settings())}
-        self.target, self.back_url, self.count = ", ".join(sorted(self.gone)), self.pages.url(), len(self.gone)
-        self.initial = {"queues": list(self.gone)}
-        self.blocked = "" if self.gone else _("No callback queue belongs to a dead process.")
-
-    def make_form(self) -> forms.Form:
-        form = super().make_form()
-        words = _("%(queue)s, replies in it: %(count)s")
-        form.fields["queues"].choices = [  # type: ignore[attr-defined]
-            (name, words % {"queue": name, "count": _replies(each)}) for name, each in sorted(self.gone.items())
-        ]
-        return form
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        self.target = ", ".join(data["queues"])
-        removed = sum(remove_callback_queue(self.gone[name]) for name in data["queues"])
-        text = ngettext("%(count)s callback queue removed.", "%(count)s callback queues removed.", removed)
-        text %= {"count": number(removed)}
-        if left := len(data["queues"]) - removed:
-            text += " " + ngettext("%(count)s is leased again.", "%(count)s are leased again.", left) % {"count": number(left)}
-        return ActionOutcome(text, self.back_url, removed)
-
-
-QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
 
 
 def _replies(gone: GoneCallbackQueue | None) -> str:

@@ -127,8 +127,7 @@ class RedirectAdmin(ListAdmin[Redirect]):
     live_seconds = None
     file_name, file_columns = "redirects", ("from_address", "to_address", "used", "created_by", "created_at")
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (MakeRedirect, ChangeRedirect, RemoveRedirect)
+    action_classes = (MakeRedirect, ChangeRedirect, RemoveRedirect)
 
     def columns(self, request: HttpRequest) -> list[TableColumn[Redirect]]:
         listed = self.url_of(FailedMessage, "messages")

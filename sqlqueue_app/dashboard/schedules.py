@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -141,8 +141,7 @@ def _find(name: str, message_type: str) -> ScheduleStatus | None:
 class ScheduleAdmin(PageAdmin):
     """The pages of recurring messages. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (RunSchedule, CancelRun, EnableSchedule, DisableSchedule)
+    action_classes = (RunSchedule, CancelRun, EnableSchedule, DisableSchedule)
 
     def pages(self) -> list[URLPattern]:
         """The list, the last message of one."""

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
-from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -44,10 +43,6 @@ class SearchForm(forms.Form):
 
 class SearchAdmin(PageAdmin):
     """The search, for people with the permission `sqlqueue_app.view_queue`."""
-
-    def pages(self) -> list[URLPattern]:
-        """The results."""
-        return [self.readonly_view("", self.changelist_view)]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """What was found, by where it was found, what was searched, and what was not."""

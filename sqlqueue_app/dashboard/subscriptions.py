@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -96,8 +96,7 @@ def _find(topic: str, endpoint: str) -> Subscriber | None:
 class SubscriptionAdmin(PageAdmin):
     """The pages of subscriptions. They need the permission `sqlqueue_app.view_queue`."""
 
-    def action_classes(self) -> Sequence[type[Action]]:
-        return (Unsubscribe,)
+    action_classes = (Unsubscribe,)
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """A page of events with subscribers; `q` searches, `orphans` shows only problems."""

@@ -293,8 +293,8 @@ def test_nothing_may_import_the_outermost_layers(outermost: str) -> None:
 
 # --- the size of the house ----------------------------------------------------------------------------------------------------
 
-MOST_FILES = 225
-MOST_LINES = 55_100
+MOST_FILES = 226
+MOST_LINES = 55_150
 
 
 def test_the_package_has_few_files() -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from django.http import HttpRequest
@@ -20,11 +19,10 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.formats import Number, Scale, counts, depth_number, number, per_second
-from sqlqueue_app.status.overview import Status
-from sqlqueue_app.status.queues import QueueKind, QueueStatus
-from sqlqueue_app.status.samples import MINUTE, TRAFFIC, QueueCounts, Traffic
-from sqlqueue_app.tables.queue import Depth
+from sqlqueue_app.dashboard.formats import Number, Scale, counts, depth_number, per_second
+from sqlqueue_app.status.queues import QueueStatus
+from sqlqueue_app.status.samples import MINUTE
+from sqlqueue_app.status.traffic import STEP, STEPS, EndpointTraffic, Traffic, traffic_of
 
 WIDTH: Final = 420
 HEIGHT: Final = 110
@@ -322,32 +320,17 @@ def spark_times(begin: datetime, step: timedelta, count: int) -> str:
 
 # More are on the page of the endpoints; those with failures and the longest queues come first.
 MOST_ENDPOINTS: Final = 30
-RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
-_STEP: Final = timedelta(seconds=MINUTE.seconds)
-_COUNT: Final = TRAFFIC // _STEP
-# A queue grows that is so much longer than it was ten minutes ago.
-_GROWN_IN: Final = timedelta(minutes=10)
-_GROWN_BY: Final = 10
-_GROWN_TIMES: Final = 1.1
-# Rates of now are those of about a minute, and old after three samples were missed.
-_RECENT: Final = timedelta(seconds=75)
-_FRESH: Final = timedelta(seconds=30)
-_Column = Callable[[QueueCounts], int | None]
-_WRITTEN: Final[_Column] = attrgetter("written")
-_GONE: Final[_Column] = attrgetter("gone")
 
 
 class TrafficRow(NamedTuple):
-    """An endpoint: the numbers of now, and the lines of the last hour: in, out, waiting, failed. Unknown numbers are None."""
+    """An endpoint: its traffic, what waits and what has failed, None if unknown, and the lines of the last hour."""
 
     name: str
     url: str
     failures_url: str
-    in_rate: float | None
-    out_rate: float | None
+    traffic: EndpointTraffic
     waiting: Number | None
     failed: int | None
-    growth: str
     lines: list[Sparkline]
 
 
@@ -359,17 +342,6 @@ class TrafficTable(NamedTuple):
     left_out: int
 
 
-def endpoint_queues(status: Status, failed: Mapping[str, int]) -> dict[str, list[QueueStatus]]:
-    """The queues that each endpoint receives from; those with failures first, then by what waits."""
-    found: dict[str, list[QueueStatus]] = {}
-    for each in status.queues:
-        if each.queue.kind in RECEIVED:
-            for endpoint in each.queue.endpoints:
-                found.setdefault(endpoint, []).append(each)
-    waiting = {name: sum(each.depth.waiting for each in queues if each.depth) for name, queues in found.items()}
-    return {name: found[name] for name in sorted(found, key=lambda name: (-failed.get(name, 0), -waiting[name]))}
-
-
 def traffic_table(
     endpoints: Mapping[str, Sequence[QueueStatus]],
     traffic: Traffic,
@@ -379,72 +351,20 @@ def traffic_table(
     failures_url_of: Callable[[str], str],
 ) -> TrafficTable:
     """The table of these endpoints, of which at most MOST_ENDPOINTS are shown."""
-    begin = MINUTE.begin_of(now) - (_COUNT - 1) * _STEP
+    begin = MINUTE.begin_of(now) - (STEPS - 1) * STEP
     rows = []
     for name, queues in list(endpoints.items())[:MOST_ENDPOINTS]:
-        samples = [traffic.queues.get(each.name, []) for each in queues]
-        # The newest sample of each minute.
-        minutes = [{MINUTE.begin_of(each.at): each for each in taken} for taken in samples]
-        waiting = _added_up([{at: float(each.waiting) for at, each in taken.items()} for taken in minutes])
-        came, went = (_added_up([_growth(taken, of) for taken in minutes]) for of in (_WRITTEN, _GONE))
-        moved = traffic.moved[name]
-        failed_then = {begin + n * _STEP: 0.0 for n in range(_COUNT)} | moved if moved else {}
-        lines = ((_("In"), came, per_second), (_("Out"), went, per_second), (_("Waiting"), waiting, counts))
-        in_rate, out_rate = (_total([_now(taken, of, now) for taken in samples]) for of in (_WRITTEN, _GONE))
-        depths = [each.depth for each in queues if each.depth is not None]
-        depth = Depth(sum(each.waiting for each in depths), 0, 0, exact=all(each.exact for each in depths)) if depths else None
-        rows.append(
-            TrafficRow(
-                name,
-                url_of(name),
-                failures_url_of(name),
-                in_rate,
-                out_rate,
-                None if depth is None else depth_number(depth),
-                failed.get(name),
-                "" if depth is None else _grown(waiting.get(MINUTE.begin_of(now - _GROWN_IN)), depth.waiting),
-                [
-                    sparkline(Series(title, list(points.items())), begin, _STEP, _COUNT, scale([]))
-                    for title, points, scale in (*lines, (_("Failed"), failed_then, counts))
-                ],
-            )
+        found = traffic_of(name, queues, traffic, now)
+        drawn = (
+            (_("In"), found.came, per_second),
+            (_("Out"), found.went, per_second),
+            (_("Waiting"), found.waited, counts),
+            (_("Failed"), found.failed, counts),
         )
-    return TrafficTable(rows, spark_times(begin, _STEP, _COUNT), max(0, len(endpoints) - MOST_ENDPOINTS))
-
-
-def _growth(minutes: Mapping[datetime, QueueCounts], of: _Column) -> dict[datetime, float]:
-    """Rows per second between samples of minutes that follow each other."""
-    found = {}
-    for (before, first), (after, second) in pairwise(minutes.items()):
-        old, new = of(first), of(second)
-        if old is not None and new is not None and new >= old and after - before == _STEP:
-            found[after] = (new - old) / (second.at - first.at).total_seconds()
-    return found
-
-
-def _added_up(parts: Sequence[Mapping[datetime, float]]) -> dict[datetime, float]:
-    return {at: sum(part.get(at, 0.0) for part in parts) for at in sorted(set().union(*parts))}
-
-
-def _now(taken: Sequence[QueueCounts], of: _Column, now: datetime) -> float | None:
-    """Rows per second over the last minute; None where the newest sample is old."""
-    known = [(each.at, value) for each in taken if now - each.at <= _RECENT and (value := of(each)) is not None]
-    if len(known) < 2 or now - known[-1][0] > _FRESH:
-        return None
-    (before, first), (after, last) = known[0], known[-1]
-    return max(0.0, (last - first) / (after - before).total_seconds()) if after > before else None
-
-
-def _total(rates: Sequence[float | None]) -> float | None:
-    known = [each for each in rates if each is not None]
-    return sum(known) if known else None
-
-
-def _grown(before: float | None, now: int) -> str:
-    if before is None or now < before + _GROWN_BY or now < before * _GROWN_TIMES:
-        return ""
-    minutes = number(_GROWN_IN // timedelta(minutes=1))
-    return _("+%(count)s in %(minutes)s min") % {"count": number(round(now - before)), "minutes": minutes}
+        lines = [sparkline(Series(title, list(points.items())), begin, STEP, STEPS, scale([])) for title, points, scale in drawn]
+        waiting = None if found.depth is None else depth_number(found.depth)
+        rows.append(TrafficRow(name, url_of(name), failures_url_of(name), found, waiting, failed.get(name), lines))
+    return TrafficTable(rows, spark_times(begin, STEP, STEPS), max(0, len(endpoints) - MOST_ENDPOINTS))
 
 
 # --- Periods ----------------------------------------------------------------------------------------------------------

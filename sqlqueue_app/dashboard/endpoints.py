@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
-from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Series, line_chart, period_of
+from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
 from sqlqueue_app.dashboard.formats import (
     WORKER_COMMAND,
@@ -79,6 +79,7 @@ from sqlqueue_app.status.instances import read_instances, state_of, threads_of_r
 from sqlqueue_app.status.queues import QueueKind, QueueStatus
 from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
+from sqlqueue_app.status.traffic import RECEIVED
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 
 

@@ -19,11 +19,9 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import (
     MOST_ENDPOINTS,
     PERIODS,
-    RECEIVED,
     Chart,
     Period,
     Series,
-    endpoint_queues,
     line_chart,
     period_of,
     traffic_table,
@@ -69,7 +67,8 @@ from sqlqueue_app.status.endpoints import failed_and_minimums
 from sqlqueue_app.status.instances import InstanceState, InstanceStatus, is_received, threads_on
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import HeadAge, NoAge, ProblemKind, QueueKind, QueueStatus
-from sqlqueue_app.status.samples import FINEST, Traffic, page_sampling, read_traffic, resolution_for
+from sqlqueue_app.status.samples import FINEST, page_sampling, resolution_for
+from sqlqueue_app.status.traffic import GROWN_IN, RECEIVED, Traffic, endpoint_queues, read_traffic
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth
 
@@ -99,6 +98,7 @@ class DashboardAdmin(PageAdmin):
             results = read_results(alias, now)
             shown = {
                 "charts": _charts(traffic, period, now),
+                "grown_in": number(GROWN_IN // timedelta(minutes=1)),
                 "traffic": traffic_table(endpoints, traffic, failed, now, partial(endpoint_url, self), partial(failures_url, self)),
                 "events": _recent(EventAdmin(Event, self.admin_site), request),
                 "actions": _recent(ActionAdmin(OperatorAction, self.admin_site), request),

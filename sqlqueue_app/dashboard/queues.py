@@ -32,7 +32,7 @@ from sqlqueue_app.browsing.messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
-from sqlqueue_app.dashboard.charts import PERIODS, RECEIVED, Chart, Period, Points, Series, line_chart, period_of, rates
+from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.delayed import delayed_table
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
 from sqlqueue_app.dashboard.formats import (
@@ -80,6 +80,7 @@ from sqlqueue_app.status.instances import (
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
 from sqlqueue_app.status.samples import read_page_samples, resolution_for
+from sqlqueue_app.status.traffic import RECEIVED, recent_rates
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -476,11 +477,6 @@ def _summary(status: Status) -> list[State]:
 
 # --- Charts -----------------------------------------------------------------------------------------------------------
 
-# About seven samples, the first and the last a minute apart.
-RECENT: Final = timedelta(seconds=75)
-# A rate is not shown as that of now after three samples were missed.
-FRESH: Final = timedelta(seconds=30)
-
 
 def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) -> list[Chart]:
     """Queue length, rates in and out, and the age of the first message if it is known."""
@@ -516,27 +512,6 @@ def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
     if all(value is None for _at, value in written):
         return [], []
     return rates(written), rates(gone)
-
-
-def recent_rates(status: Status) -> dict[str, tuple[float, float]]:
-    """Messages per second in and out of each queue over the last minute, by queue name. One statement; without processes two.
-
-    Queues without new samples are missing; empty if samples cannot be read. Takes samples where no worker does.
-    """
-    alias = managed_alias()
-    samples: dict[str, list[QueueSample]] = {}
-    with optional_read(alias, "read the samples of the queues"):
-        now = status.managed_now or database_now(alias)
-        samples = read_page_samples(alias, [each.name for each in status.queues], RECENT, status.instances, now, status)
-    found = {}
-    for name, taken in samples.items():
-        known = [each for each in taken if each.written is not None]
-        if not known or now - known[-1].taken_at > FRESH:
-            continue
-        came, went = in_and_out([known[0], known[-1]]) if len(known) > 1 else ([], [])
-        if came and went and came[0][1] is not None and went[0][1] is not None:
-            found[name] = (came[0][1], went[0][1])
-    return found
 
 
 # --- Exports ----------------------------------------------------------------------------------------------------------

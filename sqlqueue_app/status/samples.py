@@ -7,18 +7,18 @@ import hashlib
 import logging
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db import IntegrityError, models, transaction
-from django.db.models import BigIntegerField, Case, F, Q, Sum, Value, When
-from django.db.models.functions import Cast, Now
+from django.db.models import F, Q
+from django.db.models.functions import Now
 
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.messages.errors import DatabaseError, TransientError
@@ -196,99 +196,7 @@ def read_samples(alias: str, queues: Iterable[str], period: timedelta, now: date
     return found
 
 
-class QueueCounts(NamedTuple):
-    """What was counted of a queue at a time."""
-
-    at: datetime
-    waiting: int
-    written: int | None
-    gone: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The samples of a page, oldest first: sums over groups of queues in a period, and an hour by queue and by endpoint.
-
-    Of a queue: messages waiting, rows ever written and gone, None where not known; by minute, the newest by ten seconds. Of an
-    endpoint: messages moved to the error queue by minute.
-    """
-
-    totals: list[list[tuple[datetime, float]]]
-    queues: dict[str, list[QueueCounts]]
-    moved: defaultdict[str, Counter[datetime]]
-
-    @property
-    def newest(self) -> datetime | None:
-        """When the newest sample was taken."""
-        return max((taken[-1].at for taken in self.queues.values()), default=None)
-
-    def add(self, samples: Iterable[QueueSample], groups: Sequence[Sequence[str]]) -> None:
-        """Add samples that were taken after this was read, all at one time; to the totals those of the groups."""
-        sums = [0.0] * len(groups)
-        at = None
-        for each in samples:
-            at = each.taken_at
-            gone = each.written - each.waiting if each.exact and each.written is not None else None
-            self.queues.setdefault(each.queue, []).append(QueueCounts(each.taken_at, each.waiting, each.written, gone))
-            for number, group in enumerate(groups):
-                sums[number] += each.waiting if each.queue in group else 0
-        if at is not None:
-            for total, value in zip(self.totals, sums, strict=False):
-                total.append((at, value))
-
-
 MINUTE: Final = RESOLUTIONS[1]
-# Minutes are rolled up a little after their end; until then their ten seconds are read.
-_NOT_ROLLED_UP: Final = timedelta(seconds=150)
-TRAFFIC: Final = timedelta(hours=1)
-
-
-def read_traffic(
-    alias: str, queues: Iterable[str], groups: Sequence[Sequence[str]], period: timedelta, endpoints: Iterable[str], now: datetime
-) -> Traffic:
-    """The traffic of these queues and endpoints in the hour before `now`, and what waited in each of two groups in the period.
-
-    One statement: the database adds up what is shown added up.
-    """
-    number: BigIntegerField[int, int] = BigIntegerField()
-    nothing = Cast(Value(None), number)
-    samples, measured = QueueSample.objects.using(alias), EndpointSample.objects.using(alias)
-    in_period = samples.filter(
-        queue__in=[queue for group in groups for queue in group],
-        seconds=resolution_for(period).seconds,
-        taken_at__gt=now - period,
-        taken_at__lte=now,
-    )
-    first, second = (Cast(Sum("waiting", filter=Q(queue__in=list(group))), number) for group in groups)
-    totals = in_period.order_by().values("taken_at").annotate(what=Value("total"), of=Value(""), a=first, b=second, c=nothing)
-    times = Q(seconds=MINUTE.seconds, taken_at__gt=now - TRAFFIC) | Q(seconds=FINEST.seconds, taken_at__gt=now - _NOT_ROLLED_UP)
-    by_queue = samples.filter(times, queue__in=list(queues), taken_at__lte=now).order_by()
-    gone = Case(When(exact=True, then=F("written") - F("waiting")), default=None, output_field=number)
-    counted = by_queue.annotate(what=Value("queue"), of=F("queue"), a=F("waiting"), b=F("written"), c=gone)
-    by_endpoint = measured.filter(times, endpoint__in=list(endpoints), taken_at__lte=now).order_by()
-    minutes = by_endpoint.values("endpoint", "taken_at", "seconds").annotate(
-        what=Value("endpoint"),
-        of=F("endpoint"),
-        a=Cast(Sum("moved_to_error"), number),
-        b=Cast("seconds", number),
-        c=nothing,
-    )
-    columns = ("what", "of", "taken_at", "a", "b", "c")
-    rows = totals.values_list(*columns).union(counted.values_list(*columns), minutes.values_list(*columns), all=True)
-    found = Traffic([[] for _group in groups], {}, defaultdict(Counter))
-    rolled_up: set[tuple[str, datetime]] = set()
-    # Of the same time what was rolled up comes first.
-    for what, of, at, a, b, c in sorted(rows, key=lambda row: (row[2], -(row[4] or 0))):
-        if what == "queue":
-            found.queues.setdefault(of, []).append(QueueCounts(at, a, b, c))
-        elif what == "total":
-            for total, value in zip(found.totals, (a, b), strict=True):
-                total += [] if value is None else [(at, float(value))]
-        elif b == MINUTE.seconds or (of, MINUTE.begin_of(at)) not in rolled_up:
-            found.moved[of][MINUTE.begin_of(at)] += a
-            rolled_up |= {(of, at)} if b == MINUTE.seconds else set()
-    return found
-
 
 # Twice in the time of a sample, so that none is missed where a look comes a little early and the next a little late.
 SAMPLE_SECONDS: Final = FINEST.seconds / 2

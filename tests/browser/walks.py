@@ -155,7 +155,7 @@ FAILURES: Final = (
     Walk("failedmessage_note", "failedmessage/group/{sample}/", "Add a note", "The note is saved.",
          lambda scene: FailureGroup.objects.get(pk=scene.ids["sample"]).note == "look at this", fields={"note": "look at this"}),
     Walk("failedmessage_edit", "failedmessage/{edited}/", "Edit and retry", "The edited message was sent",
-         lambda scene: scene.status("edited") == FailureStatus.RESOLVED, fields={"body": '{"changed": true}'}, steps=2),
+         lambda scene: scene.status("edited") == FailureStatus.RETRY_ISSUED, fields={"body": '{"changed": true}'}, steps=2),
     Walk("failedmessage_archive", "failedmessage/{archived}/", "Archive", "1 message archived.",
          lambda scene: scene.status("archived") == FailureStatus.ARCHIVED),
     Walk("failedmessage_archive", "failedmessage/messages/", "Archive", "2 messages archived.",

@@ -92,7 +92,7 @@ def test_the_database_is_asked_once_for_all_routes(queue_database: QueueDatabase
         with CaptureQueriesContext(queue_database.connection) as asked:
             assert found(queue_database.alias) == []
         costs.append(len(asked))
-    assert costs == [2, 2]
+    assert costs == [1, 1]
 
 
 def test_a_queue_that_a_role_may_only_send_to_is_there(postgresql_database: QueueDatabase) -> None:

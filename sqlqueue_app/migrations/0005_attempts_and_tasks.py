@@ -13,7 +13,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "failedattempt",
             "worker",
-            models.CharField("worker", max_length=255, blank=True, default="", help_text="the host that handled it"),
+            models.CharField("worker", max_length=255, blank=True, default="", db_default="", help_text="the host that handled it"),
         ),
         migrations.AddField("failedattempt", "started_at", UtcInstantField("handler started at", null=True, blank=True)),
         migrations.AddField("failedattempt", "delayed_at", UtcInstantField("last delayed retry at", null=True, blank=True)),
@@ -24,7 +24,9 @@ class Migration(migrations.Migration):
             models.UUIDField("operation", null=True, blank=True, help_text="the bulk operation that retried it"),
         ),
         migrations.AddField(
-            "failedattempt", "copy_id", models.CharField("message id of the copy", max_length=64, blank=True, default="")
+            "failedattempt",
+            "copy_id",
+            models.CharField("message id of the copy", max_length=64, blank=True, default="", db_default=""),
         ),
         migrations.AlterModelOptions("taskresult", options={"verbose_name": "task", "verbose_name_plural": "tasks"}),
         migrations.AlterModelOptions(

@@ -118,12 +118,12 @@ class FailedAttempt(models.Model):
     exception_type = models.CharField("exception type", max_length=400, blank=True, default="")
     exception_message = models.TextField("exception message", blank=True, default="")
     failed_q = models.CharField("failed queue", max_length=400, blank=True, default="")
-    worker = models.CharField("worker", max_length=255, blank=True, default="", help_text="the host that handled it")
+    worker = models.CharField("worker", max_length=255, blank=True, default="", db_default="", help_text="the host that handled it")
     started_at = UtcInstantField("handler started at", null=True, blank=True)
     delayed_at = UtcInstantField("last delayed retry at", null=True, blank=True)
     retried_at = UtcInstantField("retried at", null=True, blank=True)
     operation = models.UUIDField("operation", null=True, blank=True, help_text="the bulk operation that retried it")
-    copy_id = models.CharField("message id of the copy", max_length=64, blank=True, default="")
+    copy_id = models.CharField("message id of the copy", max_length=64, blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = "attempt"

@@ -200,6 +200,18 @@ class Action:
         )
 
 
+def words_of_actions() -> dict[str, str]:
+    """Every action in words, by its name in the audit log."""
+    found: dict[str, str] = {}
+    classes: list[type[Action]] = [Action]
+    for each in classes:
+        classes += each.__subclasses__()
+        if hasattr(each, "name"):
+            # A title with a placeholder is about a target; so is a row of the log, which names it.
+            found.setdefault(each.name, str(each.label if not each.title or "%(" in str(each.title) else each.title))
+    return found
+
+
 class TypedField(forms.CharField):
     """An input that accepts one text only, against confirming by habit."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 from django import forms
@@ -12,6 +14,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from sqlqueue_app.dashboard.actions import words_of_actions
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
@@ -29,6 +32,7 @@ from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import (
     ActionResult,
     CheckResult,
+    DelayedMessage,
     Endpoint,
     Event,
     FailedMessage,
@@ -152,7 +156,9 @@ class ActionFilter(DaysFilter):
     field_order = ("user", "action", "result", "since", "until")
 
     user = forms.CharField(label=gettext_lazy("User"))
-    action = forms.CharField(label=gettext_lazy("Action"))
+    action = forms.ChoiceField(
+        label=gettext_lazy("Action"), choices=lambda: choices(sorted(words_of_actions().items(), key=itemgetter(1)))
+    )
     result = forms.ChoiceField(label=gettext_lazy("Result"), choices=choices(ActionResult.choices))
 
 
@@ -171,10 +177,11 @@ class ActionAdmin(ListAdmin[OperatorAction]):
     }  # fmt: skip
 
     def columns(self, request: HttpRequest) -> list[TableColumn[OperatorAction]]:
+        words = words_of_actions()
         return [
             TableColumn(_("Time"), lambda action: action.at),
             TableColumn(_("User"), lambda action: with_notes(action.user_name, action.address)),
-            TableColumn(_("Action"), lambda action: action.action),
+            TableColumn(_("Action"), lambda action: words.get(action.action) or capfirst(action.action.replace("_", " "))),
             TableColumn(_("Target"), self._target, WIDE),
             TableColumn(_("Messages"), lambda action: action.count, NUMBER),
             TableColumn(_("Result"), self._result),
@@ -186,5 +193,27 @@ class ActionAdmin(ListAdmin[OperatorAction]):
         )
 
     def _target(self, action: OperatorAction) -> object:
-        url = "" if action.operation_id is None else self.url_of(Operation, "operation", action.operation_id)
-        return link_html(url, Truncator(action.target).chars(200)) if action.target else None
+        return link_html(self._target_url(action), Truncator(action.target).chars(200)) if action.target else None
+
+    def _target_url(self, action: OperatorAction) -> str:
+        """The operation, or the page of what the target names; else the list that offers the action; empty for an unknown one."""
+        if action.operation_id is not None:
+            return self.url_of(Operation, "operation", action.operation_id)
+        offered = (each for each in self.admin_site._registry.values() if isinstance(each, PageAdmin))
+        pages = next((each for each in offered if action.action in {known.name for known in each.action_classes}), None)
+        if pages is None:
+            return ""
+        page, pattern = _TARGETS.get("note" if action.action == "note" else pages.model, ("", None))
+        # What was removed has no page any more.
+        found = pattern.fullmatch(action.target) if pattern and not action.action.startswith("remove") else None
+        return pages.url(page, path_of(found["key"])) if found else pages.url()
+
+
+# By the model of their pages: the page of a target, and how the log writes it.
+_TARGETS: Final[Mapping[object, tuple[str, re.Pattern[str]]]] = {
+    Queue: ("messages", re.compile(r"(?P<key>[^,]+?)( #\d+)?( → .*)?")),
+    DelayedMessage: ("table", re.compile(r"(?P<key>.+?)( #.*)?")),
+    Endpoint: ("endpoint", re.compile(r"(?P<key>.+?)( on .+ \(\d+\))?(: \d+ → .*)?")),
+    FailedMessage: ("message", re.compile(r"\D*?(?P<key>[0-9a-f]{8}-[0-9a-f-]{27})\b.*")),
+    "note": ("group", re.compile(r"group (?P<key>\S+) .*")),
+}

@@ -16,6 +16,7 @@ from sqlqueue_app.models import ActionResult, OperatorAction
 from tests.browser.conftest import Site
 from tests.browser.walks import FILES, WALKS, Scene, Walk, set_the_scene
 from tests.support.databases import QueueDatabase
+from tests.support.pages import Markup
 from tests.support.roles import ACTS, LOOKS, has
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -119,6 +120,10 @@ def test_every_action_is_taken_by_those_who_may_and_refused_to_others(site: Site
             assert walk.effect(scene), walk
             (action,) = OperatorAction.objects.order_by("-pk")[: OperatorAction.objects.count() - before]
             assert (action.user_name, action.permission, action.result) == (role, ACTS[walk.name], ActionResult.DONE), walk
+            if role == "admin":
+                log = window.context.request.get(ADMIN + "operatoraction/").text()
+                (target,) = Markup(log.partition('data-key="operatoraction')[2].partition("</tr>")[0]).links
+                assert window.context.request.get(target).status == 200, (walk, target)
     assert site.complaints == []
     assert {name: found for name, found in barriers.items() if found} == {}
 

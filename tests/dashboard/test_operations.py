@@ -152,6 +152,43 @@ def test_actions_are_filtered(shop: QueueDatabase) -> None:
     assert "<script>alert" not in html
 
 
+@pytest.mark.parametrize(
+    ("name", "target", "words", "page"),
+    [
+        ("purge_expired", "Sales", "Purge the expired messages", "queue/Sales/"),
+        ("move_message", "Sales #12 → Billing", "Move to another queue", "queue/Sales/"),
+        ("remove_callback_queues", "Sales.a, Sales.b", "Remove the queues of dead instances", "queue/"),
+        ("pause", "Shop: EU", "Pause", "endpoint/Shop:%20EU/"),
+        ("concurrency", "Sales on mill (77): 4 → 8", "Concurrency", "endpoint/Sales/"),
+        ("minimum", "Sales: 0 → 2", "Set the minimum of processes", "endpoint/Sales/"),
+        ("cancel_delayed", "Sales.Delayed #5", "Cancel", "delayedmessage/Sales.Delayed/"),
+        (
+            "edit",
+            "the message c28c1e44-c251-a215-5b05-d0bc4b653a2b; unresolved",
+            "Edit and retry",
+            "failedmessage/c28c1e44-c251-a215-5b05-d0bc4b653a2b/",
+        ),
+        (
+            "note",
+            "group c28c1e44-c251-a215-5b05-d0bc4b653a2b “OutOfStock”",
+            "Note",
+            "failedmessage/group/c28c1e44-c251-a215-5b05-d0bc4b653a2b/",
+        ),
+        ("mute_check", "Dead instances: Sales", "Mute", "checkresult/"),
+        ("of_another_version", "Sales", "Of another version", None),
+    ],
+)
+def test_an_action_is_in_words_and_leads_to_what_it_was_on(
+    shop: QueueDatabase, name: str, target: str, words: str, page: str | None
+) -> None:
+    action(action=name, target=target)
+    content = client_of("viewer").get(ACTIONS).content.decode()
+    row = content.partition('data-key="operatoraction')[2].partition("</tr>")[0]
+    assert f">{words}<" in row
+    links = [each for each in Markup(row).links if each]
+    assert links == ([] if page is None else [f"/admin/sqlqueue_app/{page}"])
+
+
 def test_actions_come_in_pages(shop: QueueDatabase) -> None:
     OperatorAction.objects.bulk_create(
         OperatorAction(at=AT, user_name="anna", action="retry", result=ActionResult.DONE) for _ in range(150)

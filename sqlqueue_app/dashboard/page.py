@@ -404,13 +404,17 @@ def navigation(
 ) -> list[TabGroup]:
     """The groups of pages on this site that the user may see, without empty ones, with the numbers that the page shows, if any."""
     groups = _groups(site, request)
-    here = max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
+    here = _url_of_here(groups, request)
     badges = _badges(request, alerts, unresolved)
     return [
         TabGroup(label, tuple(replace(tab, is_here=tab.url == here) for tab in tabs), *badges.get(place, ()))
         for place, (label, tabs) in enumerate(groups)
         if tabs
     ]
+
+
+def _url_of_here(groups: list[tuple[str, list[Tab]]], request: HttpRequest) -> str:
+    return max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
 
 
 def _groups(site: AdminSite, request: HttpRequest) -> list[tuple[str, list[Tab]]]:
@@ -488,10 +492,16 @@ def _is_ours(app: Mapping[str, Any], app_label: str | None) -> bool:
 
 def _menu_groups(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
     by_model = {entry["model"]: entry for entry in app["models"]}
-    groups, listed = [], set()
-    for label, tabs in _groups(site, request):
+    groups, listed, found = [], set(), _groups(site, request)
+    here = _url_of_here(found, request)
+
+    def shown_url(tab: Tab) -> str:
+        # The admin marks each entry whose URL the path contains: that of groups is the begin of all others of failed messages.
+        return f"{tab.url}?" if tab.url != here and request.path.startswith(tab.url) else tab.url
+
+    for label, tabs in found:
         entries = [
-            {**by_model[tab.model], "name": tab.label, "admin_url": tab.url, "add_url": None, "view_only": True}
+            {**by_model[tab.model], "name": tab.label, "admin_url": shown_url(tab), "add_url": None, "view_only": True}
             for tab in tabs
             if tab.model in by_model
         ]

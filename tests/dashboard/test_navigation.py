@@ -46,6 +46,8 @@ def test_five_groups_with_the_present_page(sqlite_database: QueueDatabase, page:
     (here,) = re.findall(r'<details name="sq-tabs" class="sq-here">\s*<summary>(.*?)</summary>', navigation(html), re.DOTALL)
     assert here.startswith(group.replace("&", "&amp;"))
     assert Markup(navigation(html)).find("a", **{"aria-current": "true"})[0]["href"] == page
+    menu = html.partition('id="nav-sidebar"')[2].partition("</nav>")[0]
+    assert [each["href"] for each in Markup(menu).find("a", **{"aria-current": "page"})] == [page]
 
 
 def test_every_page_of_the_navigation_is_there(sqlite_database: QueueDatabase) -> None:

@@ -210,11 +210,12 @@ def find_rows(alias: str, scans: Sequence[TableScan], *texts: str, most: int, bo
     tables is gone.
     """
     values = {f"text_{chr(97 + number)}": _ASCII_CAPITALS.sub(_lower, text) for number, text in enumerate(texts)}
+    encoded = {f"{name}_bytes": text.encode("utf-8", "surrogatepass") for name, text in values.items()}
     parts = [
         _Part(
             "find_in_delayed" if scan.is_delayed else "find_in_queue",
             scan.address,
-            {"looked": scan.looked, "most": most, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values},
+            {"looked": scan.looked, "most": most, "before": scan.before, "body_limit": SEARCHED_BODY_BYTES, **values, **encoded},
             {"order": "DESC" if scan.from_end else "ASC"},
             partial(Dialect.find_statement, texts=list(values), bodies=bodies),
         )

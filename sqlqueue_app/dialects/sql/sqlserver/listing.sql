@@ -117,7 +117,11 @@ FROM (
 ) AS rest;
 
 -- name: holds_in_headers
-CHARINDEX(CAST(:text AS nvarchar(4000)), LOWER(head.Headers)) > 0;
+CHARINDEX(LOWER(CAST(:text AS nvarchar(4000))), LOWER(head.Headers)) > 0;
 
 -- name: holds_in_body
-CHARINDEX(CAST(:text AS varchar(8000)), LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))) > 0;
+-- Bytes against bytes, both read in the code page of the database: a body is UTF-8, which CAST of a text to varchar is not.
+CHARINDEX(
+    LOWER(CAST(CAST(:text_bytes AS varbinary(8000)) AS varchar(8000))),
+    LOWER(CAST(SUBSTRING(head.Body, 1, :body_limit) AS varchar(max)))
+) > 0;

@@ -24,7 +24,7 @@ from benchmarks.dashboard_retry import RETRIED, measure_retry
 from benchmarks.databases import ROOT, PostgreSQL
 from benchmarks.report import machine
 
-GOAL_MS = 300
+GOAL_MS = 250
 GOAL_STATEMENTS = 15
 GOAL_RATIO = 0.97
 GOAL_FIRST_SECONDS = 1.0

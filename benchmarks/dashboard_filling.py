@@ -21,7 +21,7 @@ from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.rows import NewRow
 
 LONG = "Bench"
-
+LONGEST_CONVERSATION = 1_000
 
 # What has headers is a queue or a table of delayed messages.
 _TABLES = """
@@ -105,6 +105,7 @@ def fill_failures(failures: int, groups: int) -> None:
         told: dict[str, str | None] = {
             **common,
             "NServiceBus.MessageId": str(uuid.uuid4()),
+            "NServiceBus.ConversationId": f"order-{number // LONGEST_CONVERSATION}",
             "NServiceBus.FailedQ": f"Shop{group % RETRIED}",
             "NServiceBus.EnclosedMessageTypes": f"Shop.Message{group % 50}",
             "NServiceBus.ProcessingEndpoint": f"Shop{group % RETRIED}",

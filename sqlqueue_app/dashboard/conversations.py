@@ -37,7 +37,7 @@ from sqlqueue_app.failures.index import catch_up
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
 # So many messages are drawn, and stand on one page of the table.
-MOST_DRAWN: Final = 200
+MOST_DRAWN: Final = 100
 LONGEST_ID: Final = 400
 
 
@@ -90,7 +90,7 @@ class ConversationAdmin(PageAdmin):
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
         drawn = cut(whole, MOST_DRAWN, first=urgent)
-        count, shown = len(whole.branches), self._nodes(drawn)
+        count, shown = len(whole.branches), self._nodes(drawn, 0)
         begin, flow, sequence = _first_row(request, count), flow_diagram(drawn), sequence_diagram(drawn)
         return {
             "summary": summary_of([each.message for each in whole.branches]),
@@ -100,18 +100,19 @@ class ConversationAdmin(PageAdmin):
             "sequence_nodes": list(zip(shown, sequence.arrows, strict=True)),
             "drawn": len(shown),
             "left_out": count - len(shown),
-            "rows": (shown if drawn is whole else self._nodes(whole))[begin : begin + MOST_DRAWN],
+            "rows": self._nodes(whole, begin),
             "previous_url": f"?from={max(begin - MOST_DRAWN, 0) + 1}" if begin else "",
             "next_url": f"?from={begin + MOST_DRAWN + 1}" if begin + MOST_DRAWN < count else "",
         }
 
-    def _nodes(self, drawn: Forest) -> list[Node]:
+    def _nodes(self, found: Forest, begin: int) -> list[Node]:
+        """As many messages as are drawn, from this one on."""
         causes: defaultdict[int, list[int]] = defaultdict(list)
-        for cause, effect in drawn.links:
+        for cause, effect in found.links:
             causes[effect].append(cause + 1)
         return [
             Node(place + 1, each, message_url(self, each.message), OUTCOME_STATES[each.message.outcome], causes[place])
-            for place, each in enumerate(drawn.branches)
+            for place, each in enumerate(found.branches[begin : begin + MOST_DRAWN], begin)
         ]
 
 

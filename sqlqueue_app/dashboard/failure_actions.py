@@ -90,11 +90,12 @@ _WORDS: Final = {
 }
 
 
-def failure_buttons(request: HttpRequest, pages: PageAdmin, selection: FailureSelection) -> list[Button]:
-    """The actions for a selection by its statuses, or by the status of one message. At most two statements."""
-    is_one = len(selection.ids) == 1
-    statuses = set(selection.queryset().values_list("status", flat=True) if is_one else selection.statuses or FailureStatus)
-    left_out = set() if is_one else {EditFailure.name}
+def failure_buttons(
+    request: HttpRequest, pages: PageAdmin, selection: FailureSelection, message: FailedMessage | None = None
+) -> list[Button]:
+    """The actions for a selection by its statuses, or by that of `message`, the only one in it. At most one statement."""
+    statuses = {message.status} if message else set(selection.statuses or FailureStatus)
+    left_out = set() if message else {EditFailure.name}
     if FailureStatus.RETRY_ISSUED in statuses and not Redirect.objects.using(managed_alias()).exists():
         left_out.add("redirect")
     return _buttons(request, pages, statuses, selection.to_query(), left_out)

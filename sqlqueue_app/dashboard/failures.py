@@ -331,7 +331,7 @@ class FailureAdmin(PageAdmin):
             title=title,
             crumbs=(Crumb(message.message_id),),
             failure=message,
-            buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,))),
+            buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
             status_at=stamp(message.status_at),
             size=size_of(message.size),

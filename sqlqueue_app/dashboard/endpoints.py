@@ -23,18 +23,7 @@ from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
-from sqlqueue_app.dashboard.formats import (
-    WORKER_COMMAND,
-    Grade,
-    State,
-    ago_html,
-    counts,
-    duration,
-    number,
-    per_second,
-    rate,
-    times,
-)
+from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, ago_html, counts, duration, number, per_second, rate, times
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -52,11 +41,14 @@ from sqlqueue_app.dashboard.lists import (
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.overview import (
     INSTANCE_STATES,
+    PARTLY_PAUSED,
+    PAUSED,
     depth_cell,
     endpoint_url,
     failures_url,
     heartbeat_html,
     instance_columns,
+    paused_html,
     queue_columns,
     queues_table,
     unreceived_state,
@@ -164,7 +156,7 @@ class EndpointAdmin(PageAdmin):
         processing, critical = (_time_of(name, found) for name in ("processing_mean", "critical_mean"))
         return [
             TableColumn(_("Endpoint"), self._linked),
-            TableColumn(_("State"), _state),
+            TableColumn(_("State"), lambda each: paused_html(_state(each), each.instances, (each.name,))),
             TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
             rated(_("Handled per second"), lambda measured: measured.throughput),
             TableColumn(_("Processing time"), lambda each: processing(each.measured), NUMBER),
@@ -371,9 +363,9 @@ def _state(each: EndpointStatus) -> State:
         return State(Grade.ERROR, _("Below minimum"))
     workers = [instance for instance in each.alive if instance.is_worker]
     if workers and all(instance.paused for instance in workers):
-        return State(Grade.WARNING, _("Paused"))
+        return PAUSED
     if any(instance.paused for instance in workers):
-        return State(Grade.WARNING, _("Partly paused"))
+        return PARTLY_PAUSED
     if not workers and each.dead:
         return State(Grade.ERROR, _("Dead"))
     if not workers:

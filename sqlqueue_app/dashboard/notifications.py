@@ -460,6 +460,7 @@ class NotificationAdmin(WithRecipients):
             to=_to(request, rule),
             raised=_raised(rule),
             pending=waiting,
+            delivered_at=newest.filter(state=DeliveryState.SENT).values_list("finished_at", flat=True).first(),
             buttons=self._buttons(request, rule),
             table=log.table(request, deliveries[:_LAST_DELIVERIES], caption) if deliveries else None,
             log_url=f"{self.url('deliveries')}?rule={pk}" if len(deliveries) > _LAST_DELIVERIES else "",

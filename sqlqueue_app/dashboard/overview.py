@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -16,16 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.charts import (
-    MOST_ENDPOINTS,
-    PERIODS,
-    Chart,
-    Period,
-    Series,
-    line_chart,
-    period_of,
-    traffic_table,
-)
+from sqlqueue_app.dashboard.charts import MOST_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
 from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import (
     Grade,
@@ -38,9 +29,10 @@ from sqlqueue_app.dashboard.formats import (
     duration,
     number,
     relative_html,
+    stamp_html,
 )
 from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin, severity_state
-from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, link_html, table, titled_html, with_notes
+from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, cell_html, link_html, table, titled_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
 from sqlqueue_app.failures.index import catch_up, has_new_failures
@@ -315,6 +307,8 @@ INSTANCE_STATES: Final = {
     InstanceState.RESUMING: State(Grade.INFO, gettext_lazy("Resuming")),
     InstanceState.DEAD: State(Grade.ERROR, gettext_lazy("Dead")),
 }
+PAUSED: Final = INSTANCE_STATES[InstanceState.PAUSED]
+PARTLY_PAUSED: Final = State(Grade.WARNING, gettext_lazy("Partly paused"))
 _PROBLEMS: Final = {
     ProblemKind.MISSING: State(Grade.ERROR, gettext_lazy("Missing")),
     ProblemKind.MISMATCH: State(Grade.ERROR, gettext_lazy("Not a queue")),
@@ -342,7 +336,7 @@ def queue_columns(pages: PageAdmin, instances: Sequence[InstanceStatus]) -> list
         TableColumn(_("Queue"), lambda each: link_html(pages.url_of(Queue, "messages", path_of(each.name)), each.name)),
         TableColumn(_("Kind"), lambda each: str(KINDS[each.queue.kind])),
         TableColumn(_("Endpoint"), lambda each: endpoints_html(pages, each.queue.endpoints)),
-        TableColumn(_("State"), lambda each: queue_state(each, instances)),
+        TableColumn(_("State"), lambda each: paused_html(queue_state(each, instances), instances, each.queue.endpoints)),
         TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
         TableColumn(_("With an expiry"), lambda each: counted(each, "expiring"), NUMBER),
         TableColumn(_("Expired"), lambda each: counted(each, "expired"), NUMBER),
@@ -395,9 +389,19 @@ def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatu
     """Why no process receives from a queue of these endpoints."""
     names = set(endpoints)
     if any(each.endpoint in names and each.alive and each.is_worker and each.paused for each in instances):
-        return State(Grade.WARNING, _("Paused"))
+        return PAUSED
     is_send_only = any(map(get_settings().is_send_only, names))
     return State(Grade.WARNING if is_waiting else Grade.INFO, _("Send-only") if is_send_only else _("No live worker"))
+
+
+def paused_html(state: State, instances: Iterable[InstanceStatus], endpoints: Collection[str]) -> SafeString:
+    """The state of a queue or an endpoint; if that is a pause, with who paused its processes, and since when."""
+    paused = [each for each in instances if each.endpoint in endpoints and each.alive and each.paused and each.asked_to_pause_at]
+    if state not in (PAUSED, PARTLY_PAUSED) or not paused:
+        return cell_html(state)
+    who = ", ".join(sorted({each.paused_by or _("unknown") for each in paused}))
+    since = min(each.asked_to_pause_at for each in paused if each.asked_to_pause_at)
+    return with_notes(state, format_html(_("by {user} since {time}"), user=who, time=stamp_html(since)))
 
 
 def _age(head: HeadAge | None) -> object:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from playwright.sync_api import Page
 
+from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import FailedMessage, FailureStatus, Instance, Operation, OperatorAction
+from sqlqueue_app.monitoring.notifying import NotificationSender
+from sqlqueue_app.receiving.waiting import StopSignal
 from tests.browser.conftest import Site
 from tests.support.databases import QueueDatabase
 from tests.support.error_rows import FAILED_AT, acknowledgement, failed
 from tests.support.failing import fail
 from tests.support.filling import install, instance, message, table
+from tests.support.mail import mail_server
 
 OVERVIEW = "/admin/sqlqueue_app/dashboard/"
 SECONDS = 60_000  # of patience, in milliseconds
@@ -161,3 +167,80 @@ def test_the_tile_of_expired_messages_opens_the_queues_that_have_some(sqlite_dat
     with window.expect_navigation():
         window.locator("form.sq-form button[name=confirmed]").click()
     assert "2 messages deleted." in window.inner_text("body")
+
+
+def test_pause_and_resume(sqlite_database: QueueDatabase, site: Site) -> None:
+    """The pause is seen on the overview, in the navigation and with the endpoint, and after resuming in the events alone."""
+    install(sqlite_database)
+    instance()
+    window = site.window("writer")
+
+    def press(name: str) -> None:
+        window.goto(OVERVIEW)
+        window.get_by_role("link", name="Sales", exact=True).first.click()
+        window.get_by_role("link", name=name, exact=True).first.click()
+        with window.expect_navigation():
+            window.locator("form.sq-form button[name=confirmed]").click()
+
+    press("Pause")
+    # As a process does that follows.
+    Instance.objects.update(paused_since=datetime.now(UTC), threads={"Sales": 0, "Sales.here": 1})
+    table(sqlite_database, "Sales").send([message()])
+    for page in (
+        OVERVIEW,
+        "/admin/sqlqueue_app/endpoint/",
+        "/admin/sqlqueue_app/endpoint/Sales/",
+        "/admin/sqlqueue_app/queue/Sales/",
+    ):
+        window.goto(page)
+        content = " ".join(window.locator("#content-main").inner_text().split())
+        assert re.search(r"Paused by writer(; messages waiting: 1\.| since \S)", content), page
+    press("Resume")
+    Instance.objects.update(paused_since=None, threads={"Sales": 2, "Sales.here": 1})
+    window.goto(OVERVIEW)
+    assert "Paused by" not in window.locator("#content-main").inner_text()
+    window.get_by_text("Settings & log", exact=True).click()
+    window.get_by_role("link", name="Events", exact=True).last.click()
+    events = window.locator("#content-main tbody tr").all_inner_texts()
+    assert ["Sales" in each for each in events[:2]] == [True, True]
+    assert site.complaints == []
+
+
+def test_a_rule_whose_mail_is_refused(sqlite_database: QueueDatabase, site: Site) -> None:
+    """What was attempted is not shown as delivered: the page has the answer of the server, and when one was delivered."""
+    install(sqlite_database)
+    instance()
+    window = site.window("admin")
+    with mail_server() as received:
+        window.goto(OVERVIEW)
+        window.get_by_text("Settings & log", exact=True).click()
+        window.get_by_role("link", name="Notifications", exact=True).last.click()
+        window.get_by_role("link", name="Create a rule").click()
+        window.get_by_label("Name").fill("long queues")
+        window.get_by_label("Condition").select_option("queue_longer")
+        window.get_by_label("Alert above").fill("1000")
+        window.get_by_label("Recipients").fill("nobody@example.com")
+        _confirm(window)
+        assert _delivered_by_a_test(window) == "never"
+        deliveries = window.locator("#content-main tbody").inner_text()
+        assert "no such mailbox" in deliveries
+        window.get_by_role("link", name="Change", exact=True).click()
+        window.get_by_label("Recipients").fill("ops@example.com")
+        _confirm(window)
+        assert _delivered_by_a_test(window) != "never"
+    assert [each.rcpt_tos for each in received] == [["ops@example.com"]]
+    assert site.complaints == []
+
+
+def _confirm(window: Page) -> None:
+    with window.expect_navigation():
+        window.locator("form.sq-form button[name=confirmed]").click()
+
+
+def _delivered_by_a_test(window: Page) -> str:
+    """Have a test sent to the rule of the page; when the page then says that one was delivered last."""
+    window.get_by_role("link", name="Send a test").click()
+    _confirm(window)
+    NotificationSender(get_settings()).send_due(StopSignal())
+    window.reload()
+    return window.locator("dt", has_text="Last delivered").locator("+ dd").inner_text()

@@ -10,9 +10,10 @@ from django.core import mail
 from django.test import override_settings
 
 from tests.monitoring.notifications.rules import Clock, Receiver
-from tests.monitoring.notifications.sending.deliveries import ADMIN, mail_settings
+from tests.monitoring.notifications.sending.deliveries import ADMIN
 from tests.support.databases import QueueDatabase
 from tests.support.filling import install
+from tests.support.mail import mail_settings
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-import django
-
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.models import NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.notifying import NotificationSender
@@ -17,12 +15,6 @@ from tests.monitoring.notifications.rules import Clock, Receiver, rule, sample
 ADMIN = "https://ops.example.com/admin/"
 # Long enough for a request to get through on a busy machine.
 SMALL = 1.0
-
-
-def mail_settings(backend: str, **options: Any) -> dict[str, Any]:
-    if django.VERSION >= (6, 1):
-        return {"MAILERS": {"default": {"BACKEND": backend, "OPTIONS": options}}}
-    return {"EMAIL_BACKEND": backend, **{f"EMAIL_{name.upper()}": value for name, value in options.items()}}
 
 
 def webhook(clock: Clock, receiver: Receiver, **values: Any) -> NotificationRule:

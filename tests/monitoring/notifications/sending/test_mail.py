@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from aiosmtpd.controller import Controller
 from django.core import mail
 from django.test import override_settings
 from django.utils import translation
@@ -14,8 +11,9 @@ from django.utils import translation
 from sqlqueue_app.models import CheckResult, NotificationDelivery
 from sqlqueue_app.monitoring.checks import MOVER
 from tests.monitoring.notifications.rules import Clock, rule
-from tests.monitoring.notifications.sending.deliveries import ADMIN, deliver, mail_settings
+from tests.monitoring.notifications.sending.deliveries import ADMIN, deliver
 from tests.support.databases import QueueDatabase
+from tests.support.mail import mail_server, mail_settings
 from tests.support.ports import free_port
 
 
@@ -87,33 +85,8 @@ def test_mail_is_in_the_language_of_the_site(database: QueueDatabase, clock: Clo
     assert "12.345" in mail.outbox[0].body
 
 
-@pytest.fixture
-def smtp() -> Iterator[tuple[Controller, list[Any]]]:
-    received: list[Any] = []
-
-    class Keeper:
-        async def handle_RCPT(self, server: Any, session: Any, envelope: Any, address: str, options: Any) -> str:  # noqa: N802
-            if address.startswith("nobody"):
-                return "550 no such mailbox"
-            envelope.rcpt_tos.append(address)
-            return "250 OK"
-
-        async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802
-            received.append(envelope)
-            return "250 OK"
-
-    controller = Controller(Keeper(), hostname="127.0.0.1", port=free_port())
-    controller.start()
-    try:
-        yield controller, received
-    finally:
-        controller.stop()
-
-
-def test_a_real_server_of_mail(database: QueueDatabase, clock: Clock, smtp: tuple[Controller, list[Any]]) -> None:
-    controller, received = smtp
-    backend = "django.core.mail.backends.smtp.EmailBackend"
-    with override_settings(**mail_settings(backend, host=controller.hostname, port=controller.port)):
+def test_a_real_server_of_mail(database: QueueDatabase, clock: Clock) -> None:
+    with mail_server() as received:
         rule(clock, target="ops@example.com")
         assert deliver(clock).state == "sent"
         rule(clock, name="other", subject="Billing", target="nobody@example.com")

@@ -15,13 +15,7 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from sqlqueue_app.dialects.dialect import Dialect, Rendered, dialect
-from sqlqueue_app.dialects.schema import (
-    TRIGGER,
-    PlannedTable,
-    create_wake_up_trigger,
-    wake_up_channel,
-    wake_up_locks,
-)
+from sqlqueue_app.dialects.schema import TRIGGER, PlannedTable, create_wake_up_trigger, wake_up_channel, wake_up_locks
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, LockTimeout
 from sqlqueue_app.tables.connections import connection_of, database_errors, dialect_of_connection, fetch_all
 from sqlqueue_app.tables.installation import Finding, FindingKind

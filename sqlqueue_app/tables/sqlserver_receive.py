@@ -15,14 +15,7 @@ from django.db.transaction import Atomic
 from sqlqueue_app.dialects import sqlserver
 from sqlqueue_app.dialects.dialect import Rendered
 from sqlqueue_app.messages.errors import ConfigurationError, DoomedTransaction
-from sqlqueue_app.tables.connections import (
-    ENDED,
-    fetch_all,
-    mark_begun,
-    mark_ended,
-    roll_back,
-    run_on_transaction,
-)
+from sqlqueue_app.tables.connections import ENDED, fetch_all, mark_begun, mark_ended, roll_back, run_on_transaction
 from sqlqueue_app.tables.receive_transaction import ReceiveTransaction, Savepoint
 from sqlqueue_app.tables.rows import ReceivedRow, received_rows
 

@@ -10,13 +10,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.browsing import conversations
-from sqlqueue_app.browsing.conversations import (
-    ConversationResult,
-    MessageOutcome,
-    forest,
-    newest_conversations,
-    read_conversation,
-)
+from sqlqueue_app.browsing.conversations import ConversationResult, MessageOutcome, forest, newest_conversations, read_conversation
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.messages.failure_groups import deterministic_guid
 from sqlqueue_app.models import FailedMessage, FailureStatus

@@ -13,15 +13,7 @@ from django.db import connections, models, transaction
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.lake.sketches import to_json
-from sqlqueue_app.models import (
-    ConversationEdge,
-    EndpointSeen,
-    GroupFigures,
-    MessageFigures,
-    NotableMessage,
-    QueueFigures,
-    UsageDay,
-)
+from sqlqueue_app.models import ConversationEdge, EndpointSeen, GroupFigures, MessageFigures, NotableMessage, QueueFigures, UsageDay
 from sqlqueue_app.pipeline import rollup_tables
 from sqlqueue_app.pipeline.rollup_tables import add_rollups
 from sqlqueue_app.receiving.instances import managed_alias

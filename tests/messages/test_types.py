@@ -8,12 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import pytest
 
 from sqlqueue_app.messages.errors import MessageTypeError
-from sqlqueue_app.messages.types import (
-    MessageTypes,
-    message_type,
-    registry,
-    resolve_enclosed,
-)
+from sqlqueue_app.messages.types import MessageTypes, message_type, registry, resolve_enclosed
 from tests.support.golden import rows
 
 

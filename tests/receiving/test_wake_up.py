@@ -17,16 +17,7 @@ from sqlqueue_app import handles, pause, resume, send, send_many
 from sqlqueue_app.dialects.schema import wake_up_channel
 from sqlqueue_app.receiving import instances
 from sqlqueue_app.receiving.waiting import WakeUp
-from tests.receiving.wake_ups import (
-    HEADERS,
-    Line,
-    at_rest,
-    by_command,
-    by_insert,
-    by_own_send,
-    prepare,
-    wakes_an_idle_worker,
-)
+from tests.receiving.wake_ups import HEADERS, Line, at_rest, by_command, by_insert, by_own_send, prepare, wakes_an_idle_worker
 from tests.support.bench import Bench, Calls, Running
 from tests.support.tables import execute
 from tests.support.waiting import poll_until

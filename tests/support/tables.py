@@ -18,9 +18,7 @@ from django.db import connections, transaction
 from sqlqueue_app.dialects.dialect import dialect
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import QueueAddress
-from sqlqueue_app.messages.errors import (
-    DatabaseError,
-)
+from sqlqueue_app.messages.errors import DatabaseError
 from sqlqueue_app.tables.installation import install_tables
 from sqlqueue_app.tables.listing import current_catalog
 from sqlqueue_app.tables.queue import QueueTable, forget_tables

@@ -1,10 +1,6 @@
 from django.db import migrations
 
-from sqlqueue_app.migration_operations import (
-    CreateDelayedTable,
-    CreateQueue,
-    CreateSubscriptionTable,
-)
+from sqlqueue_app.migration_operations import CreateDelayedTable, CreateQueue, CreateSubscriptionTable
 
 
 class Migration(migrations.Migration):

@@ -10,11 +10,7 @@ from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.models import (
-    Claim,
-    NotificationDelivery,
-    NotificationRule,
-)
+from sqlqueue_app.models import Claim, NotificationDelivery, NotificationRule
 from sqlqueue_app.monitoring.notifying import Notifications
 from sqlqueue_app.monitoring.rules import Evaluator, RuleConditions, RuleValues, change_rule, remove_rule, set_enabled
 from sqlqueue_app.receiving.waiting import StopSignal

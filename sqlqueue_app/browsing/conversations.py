@@ -350,7 +350,7 @@ def failures_where(condition: Q) -> dict[UUID, FailedMessage]:
     """The matching failures by id, newest first; none without the tables of `migrate`, which the overview reports."""
     alias = managed_alias()
     with optional_read(alias, "read the failures of a conversation"):
-        found = FailedMessage.objects.using(alias).filter(condition).order_by("-failed_at")[:MOST_MESSAGES]
+        found = FailedMessage.objects.using(alias).filter(condition).order_by("-failed_at", "-pk")[:MOST_MESSAGES]
         return {each.pk: each for each in found}
     return {}
 

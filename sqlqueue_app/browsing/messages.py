@@ -355,7 +355,7 @@ def find_sent_message(settings: Settings, message_id: str, message_type: str, se
     """
     alias = managed_alias()
     with guarded_read(alias, "look for a message"):
-        failure = FailedMessage.objects.using(alias).filter(message_id=message_id).order_by("-failed_at").first()
+        failure = FailedMessage.objects.using(alias).filter(message_id=message_id).order_by("-failed_at", "-pk").first()
     if failure is not None:
         return MessageLocation(failure=failure.pk)
     book = address_book_of(settings)

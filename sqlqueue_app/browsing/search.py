@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Final
 
 from django.db.models import Q
@@ -170,7 +171,7 @@ def _search_archive(
                 break
     except (LakeError, LakeEngineMissing) as error:
         return ArchiveSearch(lake, problem=str(error)), []
-    newest = sorted(found.values(), key=lambda each: each.counted_at, reverse=True)[:MOST_OF_THE_ARCHIVE]
+    newest = sorted(found.values(), key=attrgetter("counted_at", "row_version", "path_queue"), reverse=True)[:MOST_OF_THE_ARCHIVE]
     read = messages_of_lake(newest)
     return ArchiveSearch(lake, results), [*read.handled, *(read.failed or {}).values()]
 
@@ -197,10 +198,10 @@ def _tasks(settings: Settings, text: str, *, bodies: bool) -> list[TaskResult]:
             rows = rows.defer("args", "kwargs", "return_value", "errors")
         found |= {each.pk: each for each in rows.filter(pk=text)}
         for backend in settings.task_backends:
-            ended = rows.filter(backend=backend, finished_at__isnull=False).order_by("-finished_at")
+            ended = rows.filter(backend=backend, finished_at__isnull=False).order_by("-finished_at", "-pk")
             for each in (*rows.filter(backend=backend, finished_at__isnull=True)[:TASKS_READ], *ended[:TASKS_READ]):
                 shown = [each.task, each.queue_name]
                 shown += [json.dumps([each.args, each.kwargs, each.return_value], ensure_ascii=False)] if bodies else []
                 if any(folded in value.casefold() for value in shown):
                     found[each.pk] = each
-    return sorted(found.values(), key=lambda each: each.enqueued_at, reverse=True)[:MOST_OF_A_GROUP]
+    return sorted(found.values(), key=lambda each: (each.enqueued_at, each.pk), reverse=True)[:MOST_OF_A_GROUP]

@@ -271,7 +271,7 @@ def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None 
 
 def find_messages(text: str) -> list[UUID]:
     """The unique ids of failed messages with this message id or unique id. One statement."""
-    found = FailureSelection(message_id=text.strip()).queryset().order_by("-failed_at")
+    found = FailureSelection(message_id=text.strip()).queryset().order_by("-failed_at", "-pk")
     return list(found.values_list("pk", flat=True)[:MOST_IDS])
 
 

@@ -120,7 +120,7 @@ class InDoubt:
         """
         if not self._can_have_branches or not self._log.has_coordinator():
             return []
-        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at")[:_LOOKED_AT]
+        rows = DistributedTransaction.objects.using(self._alias).order_by("decided_at", "pk")[:_LOOKED_AT]
         recorded = {row.id: row for row in rows}
         prepared = self._prepared_by_alias({alias for row in recorded.values() for alias in row.branches})
         found: dict[uuid.UUID, PendingTransaction] = {}

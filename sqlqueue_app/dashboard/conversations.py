@@ -29,11 +29,10 @@ from sqlqueue_app.browsing.conversations import (
     read_conversation,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.failures import READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, TableColumn, export, link_html, table, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
-from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
 
 # So many messages are drawn, and stand on one page of the table.
@@ -56,7 +55,7 @@ class ConversationAdmin(PageAdmin):
         if wanted := request.GET.get("id", "").strip():
             return HttpResponseRedirect(f"{self.url_of(Search)}?{urlencode({'q': wanted[:LONGEST_ID]})}")
         # The list is right also where no worker is alive.
-        catch_up(get_settings(), limit=READ_BY_A_PAGE, now=timezone.now(), queues_at_most=1)
+        catch_up_for_page(get_settings(), timezone.now(), queues_at_most=1)
         columns: list[TableColumn[FailingConversation]] = [
             TableColumn(_("Conversation"), lambda each: link_html(self.conversation_url(each.id), each.id), WIDE),
             TableColumn(_("Failed messages"), lambda each: each.failed, NUMBER),

@@ -101,26 +101,27 @@ def severity_state(severity: str) -> State:
 def _url(pages: PageAdmin, event: Event) -> str:
     """The page of its subject; empty if there is none."""
     kind = CATALOGUE.get(event.kind)
+    if kind is None or kind.about is None:
+        return ""
     details = event.details if isinstance(event.details, dict) else {}
-    model: type[Model]
-    match kind.about if kind else None:
-        case About.GROUP:
-            model, page, key = FailedMessage, "group", str(guid_of(str(details.get("group"))) or "")
-        case About.OPERATION:
-            model, page, key = Operation, "operation", str(guid_of(str(details.get("operation"))) or "")
+    model, page = _PAGES_ABOUT[kind.about]
+    match kind.about:
+        case About.GROUP | About.OPERATION:
+            key: object = guid_of(str(details.get(page)))
         case About.QUEUE:
-            model, page, key = Queue, "messages", event.subject and path_of(event.subject)
+            key = path_of(event.subject)
         case About.ENDPOINT:
-            endpoint = str(details.get("endpoint") or event.subject)
-            model, page, key = Endpoint, "endpoint", endpoint and path_of(endpoint)
-        case None:
-            return ""
-        case about:
-            return pages.url_of(*_LISTS[about])
+            key = path_of(str(details.get("endpoint") or event.subject))
+        case _:
+            return pages.url_of(model, page)
     return pages.url_of(model, page, key) if key else ""
 
 
-_LISTS: Final[Mapping[About, tuple[type[Model], str]]] = {
+_PAGES_ABOUT: Final[Mapping[About, tuple[type[Model], str]]] = {
+    About.GROUP: (FailedMessage, "group"),
+    About.OPERATION: (Operation, "operation"),
+    About.QUEUE: (Queue, "messages"),
+    About.ENDPOINT: (Endpoint, "endpoint"),
     About.SCHEDULE: (Schedule, "changelist"),
     About.CHECK: (CheckResult, "changelist"),
     About.NOTIFICATION: (NotificationRule, "deliveries"),
@@ -178,22 +179,22 @@ class ActionAdmin(ListAdmin[OperatorAction]):
 
     def columns(self, request: HttpRequest) -> list[TableColumn[OperatorAction]]:
         words = words_of_actions()
+
+        def target(action: OperatorAction) -> object:
+            return link_html(self._target_url(action), Truncator(action.target).chars(200)) if action.target else None
+
+        def result(action: OperatorAction) -> object:
+            state = State(_RESULTS.get(action.result, Grade.INFO), action.get_result_display())
+            return with_notes(state, Truncator(action.reason).chars(300))
+
         return [
             TableColumn(_("Time"), lambda action: action.at),
             TableColumn(_("User"), lambda action: with_notes(action.user_name, action.address)),
             TableColumn(_("Action"), lambda action: words.get(action.action) or capfirst(action.action.replace("_", " "))),
-            TableColumn(_("Target"), self._target, WIDE),
+            TableColumn(_("Target"), target, WIDE),
             TableColumn(_("Messages"), lambda action: action.count, NUMBER),
-            TableColumn(_("Result"), self._result),
+            TableColumn(_("Result"), result),
         ]
-
-    def _result(self, action: OperatorAction) -> object:
-        return with_notes(
-            State(_RESULTS.get(action.result, Grade.INFO), action.get_result_display()), Truncator(action.reason).chars(300)
-        )
-
-    def _target(self, action: OperatorAction) -> object:
-        return link_html(self._target_url(action), Truncator(action.target).chars(200)) if action.target else None
 
     def _target_url(self, action: OperatorAction) -> str:
         """The operation, or the page of what the target names; else the list that offers the action; empty for an unknown one."""
@@ -203,17 +204,16 @@ class ActionAdmin(ListAdmin[OperatorAction]):
         pages = next((each for each in offered if action.action in {known.name for known in each.action_classes}), None)
         if pages is None:
             return ""
-        page, pattern = _TARGETS.get("note" if action.action == "note" else pages.model, ("", None))
+        page = "group" if action.action == "note" else _PAGES.get(pages.model)
+        named = (_ID if pages.model is FailedMessage else _NAME).match(action.target)
         # What was removed has no page any more.
-        found = pattern.fullmatch(action.target) if pattern and not action.action.startswith("remove") else None
-        return pages.url(page, path_of(found["key"])) if found else pages.url()
+        if page is None or named is None or action.action.startswith("remove"):
+            return pages.url()
+        return pages.url(page, path_of(named["key"]))
 
 
-# By the model of their pages: the page of a target, and how the log writes it.
-_TARGETS: Final[Mapping[object, tuple[str, re.Pattern[str]]]] = {
-    Queue: ("messages", re.compile(r"(?P<key>[^,]+?)( #\d+)?( → .*)?")),
-    DelayedMessage: ("table", re.compile(r"(?P<key>.+?)( #.*)?")),
-    Endpoint: ("endpoint", re.compile(r"(?P<key>.+?)( on .+ \(\d+\))?(: \d+ → .*)?")),
-    FailedMessage: ("message", re.compile(r"\D*?(?P<key>[0-9a-f]{8}-[0-9a-f-]{27})\b.*")),
-    "note": ("group", re.compile(r"group (?P<key>\S+) .*")),
-}
+# The page of one target, by the model of the pages that offer the action.
+_PAGES: Final[Mapping[object, str]] = {Queue: "messages", DelayedMessage: "table", Endpoint: "endpoint", FailedMessage: "message"}
+# The log names failed messages and groups by their id, all else by a name before the message, the process or the change.
+_ID: Final = re.compile(r"\D*?(?P<key>[0-9a-f]{8}-[0-9a-f-]{27})\b")
+_NAME: Final = re.compile(r"(?P<key>.+?)( #\d+| on .+ \(\d+\)|: \d+ → .*| → .*|\Z)")

@@ -58,6 +58,10 @@ class HtmlTable:
     heads: list[TableColumn[Any]]
     rows: list[tuple[str, list[tuple[TableColumn[Any], SafeString]]]]
 
+    def __bool__(self) -> bool:
+        """Whether it has rows: a template shows something else instead of an empty table."""
+        return bool(self.rows)
+
 
 def table(
     caption: object, columns: Sequence[TableColumn[_Row]], rows: Iterable[_Row], key: Callable[[_Row], object] = lambda _row: ""
@@ -121,6 +125,11 @@ def link_html(url: str, text: str) -> SafeString:
 def message_html(url: str, message_type: str, message_id: str) -> SafeString:
     """A message by its type and its id, with the link to its page."""
     return with_notes(link_html(url, message_type or _("no type in the headers")), message_id)
+
+
+def template_html(name: str, **context: object) -> SafeString:
+    """What the template of this name in ``includes`` makes of these values."""
+    return SafeString(render_to_string(f"admin/sqlqueue_app/includes/{name}.html", context).strip())
 
 
 def with_notes(first: object, *notes: object) -> SafeString:

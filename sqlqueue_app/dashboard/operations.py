@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
-from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE, state_of
+from sqlqueue_app.dashboard.failures import state_of
 from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
@@ -32,17 +32,17 @@ from sqlqueue_app.dashboard.lists import (
     choices,
     link_html,
     table,
+    template_html,
     text_html,
 )
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
-from sqlqueue_app.failures.index import catch_up
+from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.failures.operation_batches import reason_in_words
 from sqlqueue_app.failures.operation_kinds import KINDS
 from sqlqueue_app.failures.operations import cancel_operation, is_worker_alive
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConfigurationError
 from sqlqueue_app.models import FailedMessage, FailureStatus, Operation, OperationState
-from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
 
@@ -56,6 +56,13 @@ _GRADES: Final[dict[str, Grade]] = {
     OperationState.CANCELLED: Grade.WARNING,
     OperationState.FAILED: Grade.ERROR,
     OperationState.COMPLETED: Grade.OK,
+}
+
+# What can become of a retried message.
+_RESULTS: Final = {
+    FailureStatus.RETRY_ISSUED: gettext_lazy("Pending"),
+    FailureStatus.RESOLVED: gettext_lazy("Handled"),
+    FailureStatus.UNRESOLVED: gettext_lazy("Failed again"),
 }
 
 
@@ -80,14 +87,14 @@ class CancelOperation(Action):
         self.target = f"{_kind(operation)}: {operation.description}"
         self.back_url = self.pages.url("operation", operation.pk)
         self.facts = ((_("Operation"), self.target), (_("Done so far"), number(operation.done)))
-        self.blocked = "" if operation.state in OPEN else _("The operation has ended: there is nothing to cancel.")
+        self.blocked = "" if operation.is_open else _("The operation has ended: there is nothing to cancel.")
         self.crumbs = (Crumb(_kind(operation), self.back_url),)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         operation = self.operation
         if not cancel_operation(operation.pk):
             raise ConfigurationError(_("The operation has ended: there is nothing to cancel."))
-        left = max(0, operation.total - _processed(operation))
+        left = max(0, operation.total - operation.processed)
         return ActionOutcome(_("The operation will stop before its next batch."), self.back_url, left)
 
 
@@ -132,24 +139,25 @@ class OperationAdmin(ListAdmin[Operation]):
     def operation_view(self, request: HttpRequest, pk: UUID) -> HttpResponse:
         """One operation: progress, skipped messages with reasons, the user."""
         operation, now = _operation(pk), database_now(managed_alias())
-        catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
-        kind, is_open = _kind(operation), operation.state in OPEN
-        counts, messages = _messages(operation)
+        catch_up_for_page(get_settings(), now)
+        found = FailedMessage.objects.using(managed_alias()).filter(operation=operation.pk)
+        counts: dict[int, int] = dict(found.order_by().values_list("status").annotate(Count("pk")))
+        messages = list(found.order_by("-status_at", "pk")[:PAGE_SIZE])
+        kind = _kind(operation)
         pending = operation.kind == "retry" and counts.get(FailureStatus.RETRY_ISSUED, 0)
         return self.page(
             request,
             "operation",
-            live_seconds=_LIVE_SECONDS if is_open else _PENDING_SECONDS if pending else None,
+            live_seconds=_LIVE_SECONDS if operation.is_open else _PENDING_SECONDS if pending else None,
             title=f"{kind}: {operation.description}",
             crumbs=(Crumb(kind),),
             operation=operation,
-            is_open=is_open,
             state=operation_state(operation),
             progress=_progress(operation),
             **_speed(operation, now),
             results=self._results(operation, counts),
             elsewhere=max(0, operation.done - sum(counts.values())) if operation.kind in TRACKED else 0,
-            table=self._message_table(messages) if messages else None,
+            table=self._message_table(messages),
             all_url=self._listed(operation, *FailureStatus) if len(messages) == PAGE_SIZE else "",
             reasons=_reasons(operation.log),
             buttons=[self._cancel_button(request, operation)],
@@ -158,14 +166,8 @@ class OperationAdmin(ListAdmin[Operation]):
 
     def _results(self, operation: Operation, counts: Mapping[int, int]) -> list[tuple[str, int, str]]:
         """What became of retried messages: a label, how many, and the URL of their list."""
-        if operation.kind != "retry":
-            return []
-        results = (
-            (_("Pending"), FailureStatus.RETRY_ISSUED),
-            (_("Handled"), FailureStatus.RESOLVED),
-            (_("Failed again"), FailureStatus.UNRESOLVED),
-        )
-        return [(label, counts.get(status, 0), self._listed(operation, status)) for label, status in results]
+        found = _RESULTS.items() if operation.kind == "retry" else ()
+        return [(str(label), counts.get(status, 0), self._listed(operation, status)) for status, label in found]
 
     def _listed(self, operation: Operation, *statuses: FailureStatus) -> str:
         url = self.url_of(FailedMessage, "messages")
@@ -175,29 +177,22 @@ class OperationAdmin(ListAdmin[Operation]):
         def link(each: FailedMessage) -> SafeString:
             return link_html(self.url_of(FailedMessage, "message", each.pk), each.message_type or each.message_id)
 
+        def failure(each: FailedMessage) -> str:
+            return f"{each.exception_type}: {Truncator(each.exception_message).chars(120)}"
+
         columns = [
             TableColumn(_("Message"), link, WIDE),
             TableColumn(_("State"), state_of),
             TableColumn(_("Since"), lambda each: each.status_at),
-            TableColumn(
-                _("Last failure"), lambda each: f"{each.exception_type}: {Truncator(each.exception_message).chars(120)}", WIDE
-            ),
+            TableColumn(_("Last failure"), failure, WIDE),
         ]
         return table(_("Messages of this operation, newest change first"), columns, messages, lambda each: each.pk)
 
     def _cancel_button(self, request: HttpRequest, operation: Operation) -> Button:
-        reason = "" if operation.state in OPEN else _("It has ended.")
-        if not reason and operation.cancel_requested:
-            reason = _("It is being cancelled.")
+        is_asked = _("It is being cancelled.") if operation.cancel_requested else ""
+        reason = is_asked if operation.is_open else _("It has ended.")
         url, label = self.url("cancel", operation.pk), str(CancelOperation.label)
         return button(request, _permission_of(operation), label, url, dangerous=True, reason=reason)
-
-
-def _messages(operation: Operation) -> tuple[dict[int, int], list[FailedMessage]]:
-    """How many of its messages have each status now, and the first of them. Two statements."""
-    found = FailedMessage.objects.using(managed_alias()).filter(operation=operation.pk)
-    counts = dict(found.order_by().values_list("status").annotate(Count("pk")))
-    return counts, list(found.order_by("-status_at", "pk")[:PAGE_SIZE])
 
 
 def _operation(pk: UUID) -> Operation:
@@ -207,42 +202,34 @@ def _operation(pk: UUID) -> Operation:
 
 def _kind(operation: Operation) -> str:
     kind = KINDS.get(operation.kind)
-    return operation.kind if kind is None else str(kind.label)
+    return str(kind.label) if kind else operation.kind
 
 
 def operation_state(operation: Operation) -> State:
     """The state of an operation."""
-    if operation.state in OPEN and operation.cancel_requested:
+    if operation.is_open and operation.cancel_requested:
         return State(Grade.WARNING, _("being cancelled"))
     return State(_GRADES.get(operation.state, Grade.INFO), operation.get_state_display())
 
 
-def _processed(operation: Operation) -> int:
-    return operation.done + operation.skipped + operation.failed
-
-
 def _progress(operation: Operation) -> SafeString:
-    processed = _processed(operation)
-    most = max(operation.total, processed, 1)
-    percent = f"{processed * 100 // most}%"
-    text = _("%(done)s of %(total)s") % {"done": number(processed), "total": number(operation.total)}
-    bar = '<progress class="sq-progress" value="{}" max="{}" aria-label="{}">{}</progress> <span class="sq-nowrap">{} ({})</span>'
-    return format_html(bar, str(processed), str(most), _("Progress"), percent, text, percent)
+    most = max(operation.total, operation.processed, 1)
+    percent = operation.processed * 100 // most
+    return template_html("progress", operation=operation, most=most, percent=percent)
 
 
 def _no_worker(operations: Iterable[Operation]) -> dict[str, Any]:
     """Template variables: whether open operations wait for a worker."""
-    waits = any(each.state in OPEN for each in operations) and not is_worker_alive()
+    waits = any(each.is_open for each in operations) and not is_worker_alive()
     return {"no_worker": waits, "worker_command": WORKER_COMMAND}
 
 
 def _permission_of(operation: Operation) -> Permission:
-    """The permission of its kind; SETTINGS for an unknown kind."""
     kind = KINDS.get(operation.kind)
-    return Permission.SETTINGS if kind is None else Permission(kind.permission)
+    return Permission(kind.permission) if kind else Permission.SETTINGS
 
 
-def _reasons(log: object) -> HtmlTable | None:
+def _reasons(log: object) -> HtmlTable:
     """The entries of the log: what, why, how many."""
     words = {"skipped": _("skipped"), "failed": _("failed")}
     columns: list[TableColumn[dict[str, Any]]] = [
@@ -251,23 +238,21 @@ def _reasons(log: object) -> HtmlTable | None:
         TableColumn(_("Messages"), lambda entry: entry.get("count"), NUMBER),
     ]
     entries = [entry for entry in log if isinstance(entry, dict)] if isinstance(log, list) else []
-    return table(_("Messages that were not changed, by reason"), columns, entries) if entries else None
+    return table(_("Messages that were not changed, by reason"), columns, entries)
 
 
 def _took(operation: Operation, now: datetime) -> timedelta | None:
     """How long it has been running, at least a second; None before it starts."""
-    if operation.started_at is None:
-        return None
-    return max((operation.finished_at or now) - operation.started_at, timedelta(seconds=1))
+    begin = operation.started_at
+    return max((operation.finished_at or now) - begin, timedelta(seconds=1)) if begin else None
 
 
 def _speed(operation: Operation, now: datetime) -> dict[str, Any]:
     """Template variables: how long it took, messages per second, and the time left at this rate."""
-    took, processed = _took(operation, now), _processed(operation)
+    took = _took(operation, now)
     if took is None:
         return {}
-    rate = processed / took.total_seconds()
-    left = None
-    if operation.finished_at is None and processed:
-        left = timedelta(seconds=max(0, operation.total - processed) / rate)
+    rate = operation.processed / took.total_seconds()
+    is_known = operation.finished_at is None and rate
+    left = timedelta(seconds=max(0, operation.total - operation.processed) / rate) if is_known else None
     return {"took": took, "rate": round(rate), "left": left}

@@ -17,7 +17,6 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.charts import MOST_ENDPOINTS, PERIODS, Chart, Period, Series, line_chart, period_of, traffic_table
-from sqlqueue_app.dashboard.failures import QUEUES_OF_A_PAGE, READ_BY_A_PAGE
 from sqlqueue_app.dashboard.formats import (
     Grade,
     Number,
@@ -35,7 +34,7 @@ from sqlqueue_app.dashboard.history import ActionAdmin, EventAdmin, severity_sta
 from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, cell_html, link_html, table, titled_html, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin, path_of
-from sqlqueue_app.failures.index import catch_up, has_new_failures
+from sqlqueue_app.failures.index import catch_up_for_page, has_new_failures
 from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.models import (
     CheckResult,
@@ -141,8 +140,8 @@ def _catch_up(status: Status, now: datetime) -> None:
     """Index new failures where no worker does, as the pages of failed messages do."""
     is_failing = any(each.queue.kind is QueueKind.ERROR and each.depth and each.depth.waiting for each in status.queues)
     is_unindexed = is_failing and not any(each.works_for_all for each in status.instances)
-    if is_unindexed and has_new_failures(get_settings(), QUEUES_OF_A_PAGE):
-        catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
+    if is_unindexed and has_new_failures(get_settings()):
+        catch_up_for_page(get_settings(), now)
 
 
 def _recent(pages: EventAdmin | ActionAdmin, request: HttpRequest) -> HtmlTable | None:

@@ -65,6 +65,9 @@ GONE_AT_ONCE: Final = 500
 # An idle worker sends few statements (benchmarks/idle.py): one per error queue for new rows, a full update at every sixth call.
 INDEX_SECONDS: Final = 10.0
 FULL_SCAN_EVERY: Final = 6
+# Rows and queues that a page reads; a worker reads the rest.
+READ_BY_A_PAGE: Final = 500
+QUEUES_OF_A_PAGE: Final = 2
 # Bound for one run of the job, so that other jobs of the worker get their turn.
 _BATCH: Final = 500
 _BATCHES: Final = 40
@@ -115,7 +118,12 @@ def catch_up(settings: Settings, *, limit: int, now: datetime, queues_at_most: i
     return state
 
 
-def has_new_failures(settings: Settings, queues_at_most: int) -> bool:
+def catch_up_for_page(settings: Settings, now: datetime, *, queues_at_most: int = QUEUES_OF_A_PAGE) -> IndexState:
+    """Bring the index up to date as far as a page has time for, so that it is right without a worker. As `catch_up`."""
+    return catch_up(settings, limit=READ_BY_A_PAGE, now=now, queues_at_most=queues_at_most)
+
+
+def has_new_failures(settings: Settings, queues_at_most: int = QUEUES_OF_A_PAGE) -> bool:
     """Whether an error queue has a row behind the last known one; two statements per queue, queues in rotation.
 
     Only a full update finds removed and late rows. A queue that cannot be read counts as unchanged. Raises TransientErrors.

@@ -20,6 +20,9 @@ class OperationState(models.TextChoices):
     COMPLETED = "completed", _("completed")
 
 
+OPEN: Final = (OperationState.WAITING, OperationState.RUNNING)
+
+
 class Operation(models.Model):
     """A bulk operation, claimed and run batch by batch by any live worker.
 
@@ -60,6 +63,16 @@ class Operation(models.Model):
     def __str__(self) -> str:
         return f"{self.kind}: {self.description}"
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in OPEN
+
+    @property
+    def processed(self) -> int:
+        """How many messages it has dealt with: done, skipped or failed."""
+        return self.done + self.skipped + self.failed
+
 
 class ActionResult(models.TextChoices):
     """The result of an action."""
@@ -96,6 +109,3 @@ class OperatorAction(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user_name}: {self.action} ({self.result})"
-
-
-OPEN: Final = (OperationState.WAITING, OperationState.RUNNING)

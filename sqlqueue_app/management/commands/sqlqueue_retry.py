@@ -99,8 +99,7 @@ class Command(SqlQueueCommand):
             )
 
     def _progress(self, operation: Operation) -> None:
-        so_far = operation.done + operation.skipped + operation.failed
-        self.write_progress(so_far, max(operation.total, so_far), "messages")
+        self.write_progress(operation.processed, max(operation.total, operation.processed), "messages")
 
     def _print_nothing(self, form: str) -> None:
         if form == "json":

@@ -169,7 +169,8 @@ def message_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetai
     A message that was retried leads to its history as a failed message.
     """
     wanted = request.GET.get("header", "")
-    retried = guid_of((detail.headers or {}).get(names.RETRY_UNIQUE_MESSAGE_ID))
+    headers = detail.headers or {}
+    conversation, retried = headers.get(names.CONVERSATION_ID) or "", guid_of(headers.get(names.RETRY_UNIQUE_MESSAGE_ID))
     is_known = retried is not None and retried in failures_where(Q(pk=retried))
     return {
         "message": detail,
@@ -179,7 +180,8 @@ def message_context(pages: PageAdmin, request: HttpRequest, detail: MessageDetai
         "body": body_text(detail.body) if may(request, Permission.VIEW_BODY) else None,
         "body_refused": refusal_text(Permission.VIEW_BODY),
         "history_url": pages.url_of(FailedMessage, "message", retried) if is_known else "",
-        **pages.conversation_link(detail.headers),
+        "conversation": conversation,
+        "conversation_url": pages.conversation_url(conversation),
     }
 
 

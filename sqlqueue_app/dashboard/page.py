@@ -6,8 +6,8 @@ Any table name can be a queue name in a URL, slashes and dots included.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -32,37 +32,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods
 
+from sqlqueue_app import models
 from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.dashboard.formats import Number, bounded_number, number
 from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
 from sqlqueue_app.failures.queries import COUNTED_AT_MOST
-from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
-from sqlqueue_app.models import (
-    Analytics,
-    CheckResult,
-    Conversation,
-    Dashboard,
-    DelayedMessage,
-    DistributedTransaction,
-    Endpoint,
-    Event,
-    FailedMessage,
-    FailureStatus,
-    Instance,
-    LakeSearch,
-    NotificationRule,
-    Operation,
-    OperatorAction,
-    PipelineRun,
-    Queue,
-    Redirect,
-    Schedule,
-    Search,
-    Subscription,
-    TaskResult,
-)
+from sqlqueue_app.models import CheckResult, Conversation, FailedMessage, FailureStatus, Queue, Search
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path
@@ -75,6 +52,8 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
+logger = logging.getLogger("sqlqueue.dashboard")
+
 View = Callable[..., HttpResponseBase]
 _Found = TypeVar("_Found", bound=Model)
 
@@ -82,17 +61,11 @@ _Found = TypeVar("_Found", bound=Model)
 class ReadOnlyAdmin(_ModelAdmin):
     """A ModelAdmin that adds, changes and deletes nothing."""
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Always False."""
-        return False
-
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Always False."""
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Always False."""
-        return False
+    has_add_permission = has_delete_permission = has_change_permission
 
 
 class PageAdmin(ReadOnlyAdmin):
@@ -122,47 +95,60 @@ class PageAdmin(ReadOnlyAdmin):
 
     def readonly_view(self, route: str, view: View, name: str = "changelist") -> URLPattern:
         """A read-only page: GET and HEAD."""
-        return self._path(route, self._protected(view, ["GET", "HEAD"]), name)
+        return self._path(route, view, name, ["GET", "HEAD"])
 
     def action_view(self, route: str, view: View, name: str) -> URLPattern:
         """A page that asks for confirmation and then acts: GET shows it, POST confirms. Its view checks the permission."""
-        return self._path(route, self._protected(view, ["GET", "HEAD", "POST"]), name)
+        return self._path(route, view, name, ["GET", "HEAD", "POST"])
+
+    def _path(self, route: str, view: View, name: str, methods: list[str]) -> URLPattern:
+        return path(route, self._protected(view, methods), name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
 
     def url(self, name: str = "changelist", *args: object) -> str:
         """The URL of a page of this model."""
-        return reverse(f"admin:{self._name(name)}", args=args, current_app=self.admin_site.name)
+        return self.url_of(self.opts.model, name, *args)
 
     def url_of(self, model: type[Model], name: str = "changelist", *args: object) -> str:
         """The URL of a page of another model; empty if the model is not on this site."""
-        if not self.admin_site.is_registered(model):
-            return ""
-        return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{name}", args=args, current_app=self.admin_site.name)
+        return url_of_page(self.admin_site, model, name, *args)
 
     def conversation_url(self, conversation: str | None) -> str:
         """The URL of a conversation; empty without an id, or if those pages are not on this site."""
         return self.url_of(Conversation, "conversation", path_of(conversation)) if conversation else ""
 
-    def conversation_link(self, headers: Mapping[str, str | None] | None) -> dict[str, str]:
-        """The id and the URL of the conversation in these headers; both empty without one."""
-        conversation = (headers or {}).get(names.CONVERSATION_ID) or ""
-        return {"conversation": conversation, "conversation_url": self.conversation_url(conversation)}
-
-    def _path(self, route: str, view: Any, name: str) -> URLPattern:
-        pattern: URLPattern = path(route, view, name=self._name(name))
-        return pattern
-
-    def _name(self, name: str) -> str:
-        return f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-
     def page(
-        self, request: HttpRequest, template: str, *, title: str = "", crumbs: tuple[Crumb, ...] = (), **context: Any
-    ) -> HttpResponse:
+        self,
+        request: HttpRequest,
+        template: str,
+        *,
+        title: str = "",
+        crumbs: tuple[Crumb, ...] = (),
+        status: int = 200,
+        **context: Any,
+    ) -> TemplateResponse:
         """A page below the model's first page. The text of the last crumb is the title, unless another is given."""
-        query = request.GET.copy()
+        site, query = self.admin_site, request.GET.copy()
         query.pop("format", None)
-        shared = {"opts": self.opts, "may_export": may(request, Permission.EXPORT), "export_query": query.urlencode()}
         crumbs = self.crumbs(*crumbs)
-        return page(self.admin_site, request, template, title=title or crumbs[-1].text, crumbs=crumbs, **{**shared, **context})
+        # The templates of the admin reverse their links by it, for projects with several admin sites.
+        request.current_app = site.name
+        complete = {
+            **site.each_context(request),
+            "opts": self.opts,
+            "title": title or crumbs[-1].text,
+            "navigation": navigation(site, request, context.get("alert_count"), context.get("failure_count")),
+            "search_url": self.url_of(Search),
+            "may_export": may(request, Permission.EXPORT),
+            "export_query": query.urlencode(),
+            "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
+            "crumbs": crumbs,
+            # Since this version breadcrumbs of the admin are a list.
+            "crumbs_as_list": django.VERSION >= (6, 1),
+            # Its base templates lack the blocks for breadcrumbs and above the title.
+            "theme_has_no_places": apps.is_installed("unfold"),
+            **context,
+        }
+        return TemplateResponse(request, f"admin/sqlqueue_app/{template}.html", complete, status=status)
 
     def problem(
         self,
@@ -176,13 +162,19 @@ class PageAdmin(ReadOnlyAdmin):
         links: Sequence[tuple[str, str]] = (),
     ) -> HttpResponse:
         """An error page, with the remedy in `problem` and pages that may help in `links` (URL and text)."""
-        shown: dict[str, Any] = {"title": title, "text": text, "problem": problem, "links": links}
-        return page(self.admin_site, request, "problem", status=status, crumbs=self.crumbs(*crumbs), **shown)
+        shown: dict[str, Any] = {"text": text, "problem": problem, "links": links}
+        return self.page(request, "problem", title=title, crumbs=crumbs, status=status, **shown)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
-        """The crumb of the model's first page, then these."""
+        """The crumbs of the site, of the app and of the model's first page, then these."""
+        site, app = self.admin_site.name, Queue._meta.app_config
         name = label_of_page(self.opts.model) or capfirst(str(self.opts.verbose_name_plural))
-        return (Crumb(name, self.url()), *more) if more else (Crumb(name),)
+        return (
+            Crumb(_("Home"), reverse("admin:index", current_app=site)),
+            Crumb(str(app.verbose_name), reverse("admin:app_list", args=(app.label,), current_app=site)),
+            Crumb(name, self.url() if more else None),
+            *more,
+        )
 
     def _protected(self, view: View, methods: list[str]) -> Any:
         """The view for staff with the permission; Http404 and an unavailable database become error pages."""
@@ -222,50 +214,12 @@ class PageAdmin(ReadOnlyAdmin):
         return whole
 
 
-# --- Context and error pages ------------------------------------------------------------------------------------------
-
-logger = logging.getLogger("sqlqueue.dashboard")
-
-# Since this version breadcrumbs of the admin are a list.
-_BREADCRUMBS_AS_LIST = django.VERSION >= (6, 1)
-# Their base templates lack the blocks for breadcrumbs and above the title.
-_THEMES_WITHOUT_PLACES = ("unfold",)
-
-
 @dataclass(frozen=True, slots=True)
 class Crumb:
     """A breadcrumb; the last one has no URL."""
 
     text: str
     url: str | None = None
-
-
-def page(
-    site: AdminSite,
-    request: HttpRequest,
-    template: str,
-    *,
-    title: str,
-    crumbs: tuple[Crumb, ...] = (),
-    status: int = 200,
-    **context: Any,
-) -> TemplateResponse:
-    """A page of the admin site; `crumbs` follow the crumb of the app."""
-    # The templates of the admin reverse their links by it, for projects with several admin sites.
-    request.current_app = site.name
-    complete = {
-        **site.each_context(request),
-        "opts": Queue._meta,
-        "title": title,
-        "navigation": navigation(site, request, context.get("alert_count"), context.get("failure_count")),
-        "search_url": reverse("admin:sqlqueue_app_search_changelist", current_app=site.name) if site.is_registered(Search) else "",
-        "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",
-        "crumbs": (*_first_crumbs(site), *crumbs),
-        "crumbs_as_list": _BREADCRUMBS_AS_LIST,
-        "theme_has_no_places": any(map(apps.is_installed, _THEMES_WITHOUT_PLACES)),
-        **context,
-    }
-    return TemplateResponse(request, f"admin/sqlqueue_app/{template}.html", complete, status=status)
 
 
 def is_database_unavailable(error: BaseException) -> bool:
@@ -302,70 +256,45 @@ def database_unavailable_page(site: AdminSite, request: HttpRequest, error: Base
     return response.render()
 
 
-def _first_crumbs(site: AdminSite) -> tuple[Crumb, ...]:
-    name = site.name
-    return (
-        Crumb(_("Home"), reverse("admin:index", current_app=name)),
-        Crumb(str(Queue._meta.app_config.verbose_name), reverse("admin:app_list", args=(Queue._meta.app_label,), current_app=name)),
-    )
-
-
-# --- Navigation -------------------------------------------------------------------------------------------------------
-
 # The pages by group, in the order of their use: label, model, and the name of the page.
-NAVIGATION: Final[tuple[tuple[object, tuple[tuple[object, type[Model], str], ...]], ...]] = (
-    (
-        gettext_lazy("Now"),
-        (
-            (gettext_lazy("Overview"), Dashboard, "changelist"),
-            (gettext_lazy("Queues"), Queue, "changelist"),
-            (gettext_lazy("Endpoints"), Endpoint, "changelist"),
-            (gettext_lazy("Instances"), Instance, "changelist"),
-        ),
-    ),
-    (
-        gettext_lazy("Failures"),
-        (
-            (gettext_lazy("Groups"), FailedMessage, "changelist"),
-            (gettext_lazy("Failed messages"), FailedMessage, "messages"),
-            (gettext_lazy("Pending retries"), FailedMessage, "pending"),
-            (gettext_lazy("Archived"), FailedMessage, "archived"),
-            (gettext_lazy("Redirects"), Redirect, "changelist"),
-        ),
-    ),
-    (
-        gettext_lazy("Messages"),
-        (
-            (gettext_lazy("Search"), Search, "changelist"),
-            (gettext_lazy("Conversations"), Conversation, "changelist"),
-            (gettext_lazy("Message archive"), LakeSearch, "changelist"),
-            (gettext_lazy("Delayed"), DelayedMessage, "changelist"),
-            (gettext_lazy("Schedules"), Schedule, "changelist"),
-            (gettext_lazy("Subscriptions"), Subscription, "changelist"),
-            (gettext_lazy("Tasks"), TaskResult, "changelist"),
-        ),
-    ),
-    (
-        gettext_lazy("Insight"),
-        (
-            (gettext_lazy("Throughput and latency"), Analytics, "changelist"),
-            (gettext_lazy("Map"), Analytics, "map"),
-            (gettext_lazy("Usage"), Analytics, "usage"),
-            (gettext_lazy("Pipeline runs"), PipelineRun, "changelist"),
-        ),
-    ),
-    (
-        gettext_lazy("Settings & log"),
-        (
-            (gettext_lazy("Notifications"), NotificationRule, "changelist"),
-            (gettext_lazy("Checks"), CheckResult, "changelist"),
-            (gettext_lazy("In-doubt transactions"), DistributedTransaction, "changelist"),
-            (gettext_lazy("Operations"), Operation, "changelist"),
-            (gettext_lazy("Events"), Event, "changelist"),
-            (gettext_lazy("Audit log"), OperatorAction, "changelist"),
-        ),
-    ),
-)
+NAVIGATION: Final[Sequence[tuple[object, Sequence[tuple[object, type[Model], str]]]]] = [
+    (gettext_lazy("Now"), [
+        (gettext_lazy("Overview"), models.Dashboard, "changelist"),
+        (gettext_lazy("Queues"), models.Queue, "changelist"),
+        (gettext_lazy("Endpoints"), models.Endpoint, "changelist"),
+        (gettext_lazy("Instances"), models.Instance, "changelist"),
+    ]),
+    (gettext_lazy("Failures"), [
+        (gettext_lazy("Groups"), models.FailedMessage, "changelist"),
+        (gettext_lazy("Failed messages"), models.FailedMessage, "messages"),
+        (gettext_lazy("Pending retries"), models.FailedMessage, "pending"),
+        (gettext_lazy("Archived"), models.FailedMessage, "archived"),
+        (gettext_lazy("Redirects"), models.Redirect, "changelist"),
+    ]),
+    (gettext_lazy("Messages"), [
+        (gettext_lazy("Search"), models.Search, "changelist"),
+        (gettext_lazy("Conversations"), models.Conversation, "changelist"),
+        (gettext_lazy("Message archive"), models.LakeSearch, "changelist"),
+        (gettext_lazy("Delayed"), models.DelayedMessage, "changelist"),
+        (gettext_lazy("Schedules"), models.Schedule, "changelist"),
+        (gettext_lazy("Subscriptions"), models.Subscription, "changelist"),
+        (gettext_lazy("Tasks"), models.TaskResult, "changelist"),
+    ]),
+    (gettext_lazy("Insight"), [
+        (gettext_lazy("Throughput and latency"), models.Analytics, "changelist"),
+        (gettext_lazy("Map"), models.Analytics, "map"),
+        (gettext_lazy("Usage"), models.Analytics, "usage"),
+        (gettext_lazy("Pipeline runs"), models.PipelineRun, "changelist"),
+    ]),
+    (gettext_lazy("Settings & log"), [
+        (gettext_lazy("Notifications"), models.NotificationRule, "changelist"),
+        (gettext_lazy("Checks"), models.CheckResult, "changelist"),
+        (gettext_lazy("In-doubt transactions"), models.DistributedTransaction, "changelist"),
+        (gettext_lazy("Operations"), models.Operation, "changelist"),
+        (gettext_lazy("Events"), models.Event, "changelist"),
+        (gettext_lazy("Audit log"), models.OperatorAction, "changelist"),
+    ]),
+]  # fmt: skip
 
 
 def label_of_page(model: type[Model], page: str = "changelist") -> str:
@@ -374,7 +303,14 @@ def label_of_page(model: type[Model], page: str = "changelist") -> str:
     return next(found, "")
 
 
-@dataclass(frozen=True, slots=True)
+def url_of_page(site: AdminSite, model: type[Model], page: str = "changelist", *args: object) -> str:
+    """The URL of a page of a model; empty if the model is not on the site."""
+    if not site.is_registered(model):
+        return ""
+    return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{page}", args=args, current_app=site.name)
+
+
+@dataclass(slots=True)
 class Tab:
     """A link of the navigation."""
 
@@ -384,12 +320,12 @@ class Tab:
     model: type[Model] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TabGroup:
     """A group of the navigation, with the number of what needs attention in it and what that number counts."""
 
     label: str
-    tabs: tuple[Tab, ...]
+    tabs: list[Tab]
     badge: str = ""
     counted: str = ""
 
@@ -404,58 +340,45 @@ def navigation(
 ) -> list[TabGroup]:
     """The groups of pages on this site that the user may see, without empty ones, with the numbers that the page shows, if any."""
     groups = _groups(site, request)
-    here = _url_of_here(groups, request)
-    badges = _badges(request, alerts, unresolved)
-    return [
-        TabGroup(label, tuple(replace(tab, is_here=tab.url == here) for tab in tabs), *badges.get(place, ()))
-        for place, (label, tabs) in enumerate(groups)
-        if tabs
-    ]
+    for group, badge in zip(groups, _badges(request, alerts, unresolved), strict=False):
+        group.badge, group.counted = badge
+    return [group for group in groups if group.tabs]
 
 
-def _url_of_here(groups: list[tuple[str, list[Tab]]], request: HttpRequest) -> str:
-    return max((tab.url for _label, tabs in groups for tab in tabs if request.path.startswith(tab.url)), key=len, default="")
+def _groups(site: AdminSite, request: HttpRequest) -> list[TabGroup]:
+    def tabs(pages: Iterable[tuple[object, type[Model], str]]) -> list[Tab]:
+        return [
+            Tab(str(label), url_of_page(site, model, page), model=model)
+            for label, model, page in pages
+            if site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
+        ]
+
+    groups = [TabGroup(str(label), tabs(pages)) for label, pages in NAVIGATION]
+    found = [tab for group in groups for tab in group.tabs if request.path.startswith(tab.url)]
+    for tab in found:
+        # The URL of a list begins those of its other pages.
+        tab.is_here = len(tab.url) == max(len(each.url) for each in found)
+    return groups
 
 
-def _groups(site: AdminSite, request: HttpRequest) -> list[tuple[str, list[Tab]]]:
-    return [
-        (
-            str(label),
-            [
-                Tab(str(word), url_of_page(site.name, model, page), model=model)
-                for word, model, page in pages
-                if site.is_registered(model) and site.get_model_admin(model).has_view_permission(request)
-            ],
-        )
-        for label, pages in NAVIGATION
-    ]
-
-
-def url_of_page(site_name: str, model: type[Model], page: str) -> str:
-    """The URL of a page that takes no arguments."""
-    return reverse(f"admin:sqlqueue_app_{model._meta.model_name}_{page}", current_app=site_name)
-
-
-def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None) -> dict[int, tuple[str, str]]:
-    """Badges by the number of their group: alerts, by default those that a worker has written, and unresolved failures."""
+def _badges(request: HttpRequest, alerts: int | None, unresolved: Number | None) -> list[tuple[str, str]]:
+    """Badges of the first groups: alerts, by default those that a worker has written, and unresolved failures."""
     if is_live(request) or not may(request, Permission.VIEW):
-        return {}
-    found: dict[int, tuple[str, str]] = {}
+        return []
     try:
         alias = managed_alias()
     except ConfigurationError:
-        return {}  # the page itself says what is wrong with the settings
+        return []  # the page itself says what is wrong with the settings
     with optional_read(alias, "count what the navigation shows"):
         if alerts is None or unresolved is None:
             written, (failed, exact) = _counted(alias)
             alerts = written if alerts is None else alerts
             unresolved = unresolved or bounded_number(failed, exact=exact)
-        if alerts:
-            found[0] = (number(alerts), ngettext("%(count)s alert", "%(count)s alerts", alerts) % {"count": number(alerts)})
-        if unresolved.value:
-            words = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", unresolved.value)
-            found[1] = (unresolved.text, words % {"count": unresolved.text})
-    return found
+        alerting = ngettext("%(count)s alert", "%(count)s alerts", alerts)
+        failing = ngettext("%(count)s unresolved failure", "%(count)s unresolved failures", unresolved.value)
+        counted = ((alerts, number(alerts), alerting), (unresolved.value, unresolved.text, failing))
+        return [(text, words % {"count": text}) if value else ("", "") for value, text, words in counted]
+    return []
 
 
 def _counted(alias: str) -> tuple[int, tuple[int, bool]]:
@@ -478,38 +401,34 @@ def order_menu(site: AdminSite) -> None:
         return
 
     def get_app_list(request: HttpRequest, app_label: str | None = None) -> list[Any]:
-        apps = plain(request, app_label)
-        return [group for app in apps for group in (_menu_groups(site, request, app) if _is_ours(app, app_label) else [app])]
+        found = plain(request, app_label)
+        if app_label is not None:
+            return found  # the page of an app alone takes one entry
+        ours = Queue._meta.app_label
+        return [part for app in found for part in (_parts(site, request, app) if app["app_label"] == ours else [app])]
 
     get_app_list.in_groups = True  # type: ignore[attr-defined]
     site.get_app_list = get_app_list  # type: ignore[method-assign]
 
 
-def _is_ours(app: Mapping[str, Any], app_label: str | None) -> bool:
-    # The page of the app alone takes one entry.
-    return app_label is None and app["app_label"] == Queue._meta.app_label
+def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
+    """Our app in the menu: one entry for each group of the navigation, then the models that are in none."""
+    others = {entry["model"]: entry for entry in app["models"]}
+    groups = _groups(site, request)
+    parts = []
+    for group in groups:
+        entries = [_menu_entry(request, others[tab.model], tab) for tab in group.tabs if tab.model in others]
+        parts.append({**app, "name": f"{app['name']}: {group.label}", "models": entries})
+    for tab in (tab for group in groups for tab in group.tabs):
+        others.pop(tab.model, None)
+    return [part for part in (*parts, {**app, "models": list(others.values())}) if part["models"]]
 
 
-def _menu_groups(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
-    by_model = {entry["model"]: entry for entry in app["models"]}
-    groups, listed, found = [], set(), _groups(site, request)
-    here = _url_of_here(found, request)
-
-    def shown_url(tab: Tab) -> str:
-        # The admin marks each entry whose URL the path contains: that of groups is the begin of all others of failed messages.
-        return f"{tab.url}?" if tab.url != here and request.path.startswith(tab.url) else tab.url
-
-    for label, tabs in found:
-        entries = [
-            {**by_model[tab.model], "name": tab.label, "admin_url": shown_url(tab), "add_url": None, "view_only": True}
-            for tab in tabs
-            if tab.model in by_model
-        ]
-        listed |= {tab.model for tab in tabs}
-        if entries:
-            groups.append({**app, "name": f"{app['name']}: {label}", "models": entries})
-    others = [entry for model, entry in by_model.items() if model not in listed]
-    return [*groups, {**app, "models": others}] if others else groups
+def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[str, Any]:
+    # Django's template marks each entry whose URL the path contains; one with a query string is in no path.
+    is_above = request.path.startswith(tab.url) and not tab.is_here
+    url = f"{tab.url}?" if is_above else tab.url
+    return {**entry, "name": tab.label, "admin_url": url, "add_url": None, "view_only": True}
 
 
 # --- Names in URLs ----------------------------------------------------------------------------------------------------

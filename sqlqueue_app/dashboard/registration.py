@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
+from sqlqueue_app import models
 from sqlqueue_app.dashboard.analytics import AnalyticsAdmin
 from sqlqueue_app.dashboard.checks import CheckAdmin
 from sqlqueue_app.dashboard.conversations import ConversationAdmin
@@ -30,54 +31,31 @@ from sqlqueue_app.dashboard.search import SearchAdmin
 from sqlqueue_app.dashboard.subscriptions import SubscriptionAdmin
 from sqlqueue_app.dashboard.tasks import TaskAdmin
 from sqlqueue_app.messages.errors import ConfigurationError
-from sqlqueue_app.models import (
-    Analytics,
-    CheckResult,
-    Conversation,
-    Dashboard,
-    DelayedMessage,
-    DistributedTransaction,
-    Endpoint,
-    Event,
-    FailedMessage,
-    Instance,
-    LakeSearch,
-    NotificationRule,
-    Operation,
-    OperatorAction,
-    PipelineRun,
-    Queue,
-    Redirect,
-    Schedule,
-    Search,
-    Subscription,
-    TaskResult,
-)
 from sqlqueue_app.models.queues import QueueMessage, queue_models
 from sqlqueue_app.tables.queue import EXACT_COUNT_LIMIT
 
 ADMINS: Final = (
-    (Dashboard, DashboardAdmin),
-    (Queue, QueueAdmin),
-    (Endpoint, EndpointAdmin),
-    (FailedMessage, FailureAdmin),
-    (Search, SearchAdmin),
-    (Conversation, ConversationAdmin),
-    (LakeSearch, LakeSearchAdmin),
-    (Analytics, AnalyticsAdmin),
-    (Instance, InstanceAdmin),
-    (DelayedMessage, DelayedAdmin),
-    (Subscription, SubscriptionAdmin),
-    (Schedule, ScheduleAdmin),
-    (TaskResult, TaskAdmin),
-    (Redirect, RedirectAdmin),
-    (CheckResult, CheckAdmin),
-    (DistributedTransaction, InDoubtAdmin),
-    (Event, EventAdmin),
-    (NotificationRule, NotificationAdmin),
-    (Operation, OperationAdmin),
-    (PipelineRun, PipelineAdmin),
-    (OperatorAction, ActionAdmin),
+    (models.Dashboard, DashboardAdmin),
+    (models.Queue, QueueAdmin),
+    (models.Endpoint, EndpointAdmin),
+    (models.FailedMessage, FailureAdmin),
+    (models.Search, SearchAdmin),
+    (models.Conversation, ConversationAdmin),
+    (models.LakeSearch, LakeSearchAdmin),
+    (models.Analytics, AnalyticsAdmin),
+    (models.Instance, InstanceAdmin),
+    (models.DelayedMessage, DelayedAdmin),
+    (models.Subscription, SubscriptionAdmin),
+    (models.Schedule, ScheduleAdmin),
+    (models.TaskResult, TaskAdmin),
+    (models.Redirect, RedirectAdmin),
+    (models.CheckResult, CheckAdmin),
+    (models.DistributedTransaction, InDoubtAdmin),
+    (models.Event, EventAdmin),
+    (models.NotificationRule, NotificationAdmin),
+    (models.Operation, OperationAdmin),
+    (models.PipelineRun, PipelineAdmin),
+    (models.OperatorAction, ActionAdmin),
 )
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -43,12 +42,7 @@ LONGEST_ID: Final = 400
 class ConversationAdmin(PageAdmin):
     """The pages about conversations, for people with the permission `sqlqueue_app.view_queue`."""
 
-    def pages(self) -> list[URLPattern]:
-        """The newest ones, and one of them."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view("<str:name>/", self.conversation_view, "conversation"),
-        ]
+    routes: ClassVar = {"conversation": "<str:name>/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The newest conversations in which something has failed. An id is searched for everywhere."""

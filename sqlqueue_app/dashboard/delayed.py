@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -187,15 +186,7 @@ class DelayedAdmin(PageAdmin):
     """The pages of delayed messages. They need the permission `sqlqueue_app.view_queue`."""
 
     action_classes = DELAYED_ACTIONS
-
-    def pages(self) -> list[URLPattern]:
-        """The tables, actions, the messages of a table, one message."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view("<str:table>/<str:key>/body/", self.body_view, "body"),
-            self.readonly_view("<str:table>/", self.table_view, "table"),
-            self.readonly_view("<str:table>/<str:key>/", self.message_view, "message"),
-        ]
+    routes: ClassVar = {"table": "<str:table>/", "message": "<str:table>/<str:key>/", "body": "<str:table>/<str:key>/body/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All tables of delayed messages: those of the endpoints, then others in the database."""

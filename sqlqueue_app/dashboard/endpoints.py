@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -79,13 +78,7 @@ class EndpointAdmin(PageAdmin):
     """The pages of endpoints. They need the permission `sqlqueue_app.view_queue`."""
 
     action_classes = ENDPOINT_ACTIONS
-
-    def pages(self) -> list[URLPattern]:
-        """The list of endpoints, one endpoint."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view("<str:name>/", self.endpoint_view, "endpoint"),
-        ]
+    routes: ClassVar = {"endpoint": "<str:name>/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The endpoints of the settings, and others with a registered process."""

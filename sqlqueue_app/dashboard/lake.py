@@ -5,12 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -65,12 +64,7 @@ EXPORT_SECONDS: Final = 20.0
 class LakeSearchAdmin(PageAdmin):
     """The pages about old messages, for people with the permission `sqlqueue_app.view_queue`."""
 
-    def pages(self) -> list[URLPattern]:
-        """The search, one message."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view("<str:table>/<str:queue>/<str:day>/<int:row_version>/", self.message_view, "message"),
-        ]
+    routes: ClassVar = {"message": "<str:table>/<str:queue>/<str:day>/<int:row_version>/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The messages that fit, the newest first; those of the last six hours where nothing is asked for."""

@@ -16,7 +16,6 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.browsing.bodies import BodyKind, DecodedBody
 from sqlqueue_app.browsing.conversations import failures_where
 from sqlqueue_app.browsing.messages import (
-    LARGEST_BODY,
     PAGE_SIZES,
     Flag,
     GroupName,
@@ -25,10 +24,9 @@ from sqlqueue_app.browsing.messages import (
     PageQuery,
     delete_message,
     move_message,
-    read_body,
 )
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text, require
+from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, size_of, stamp_of
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
@@ -327,9 +325,3 @@ def message_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, 
         Button(_("Save the body as a file"), pages.message_url(queue, row_version, "message_body"), refused),
         *(each.button(pages, request, path_of(queue.name), row_version) for each in (MoveMessage, DeleteMessage)),
     ]
-
-
-def body_view(pages: QueueAdmin, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
-    """The body of a message of a queue as a file."""
-    require(request, Permission.EXPORT, Permission.VIEW_BODY)
-    return body_file(read_body(pages.found(name)[1], row_version, LARGEST_BODY), row_version)

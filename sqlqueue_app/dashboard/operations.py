@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django import forms
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -110,12 +109,8 @@ class OperationAdmin(ListAdmin[Operation]):
         *("id", "kind", "description", "state", "total", "done", "skipped", "failed", "error"),
         *("user_name", "requested_at", "started_at", "finished_at", "worker"),
     )
-
     action_classes = (CancelOperation,)
-
-    def pages(self) -> list[URLPattern]:
-        """The list, one operation."""
-        return [*super().pages(), self.readonly_view("<uuid:pk>/", self.operation_view, "operation")]
+    routes: ClassVar = {"operation": "<uuid:pk>/"}
 
     def columns(self, request: HttpRequest) -> list[TableColumn[Operation]]:
         now = database_now(managed_alias())

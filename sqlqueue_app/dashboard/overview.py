@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -70,11 +69,7 @@ _SHOWN = 10
 class DashboardAdmin(PageAdmin):
     """The overview. It needs the permission `sqlqueue_app.view_queue`."""
 
-    def pages(self) -> list[URLPattern]:
-        """The one page."""
-        return [self.readonly_view("", self.overview_view)]
-
-    def overview_view(self, request: HttpRequest) -> HttpResponse:
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The overview; without what the managed tables hold if they are missing."""
         status, period, alias = read_status(), period_of(request), managed_alias()
         now, results, running = status.managed_now or status.taken_at, CheckResults(), 0

@@ -6,7 +6,7 @@ Any table name can be a queue name in a URL, slashes and dots included.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import update_wrapper
@@ -69,17 +69,17 @@ class ReadOnlyAdmin(_ModelAdmin):
 
 
 class PageAdmin(ReadOnlyAdmin):
-    """A ModelAdmin with pages of our own, for staff with the permission to view queues.
-
-    Subclasses return their pages from `pages()`.
-    """
+    """A ModelAdmin with pages of our own, for staff with the permission to view queues."""
 
     # Their pages come before the others in the resolver.
     action_classes: ClassVar[Sequence[type[Action]]] = ()
+    # The read-only pages besides the first one, by name: `message_view` shows the page `message`.
+    routes: ClassVar[Mapping[str, str]] = {}
 
     def pages(self) -> list[URLPattern]:
-        """The pages, made with `readonly_view` and `action_view`; the first is the target of the menu."""
-        return [self.readonly_view("", self.changelist_view)]
+        """The read-only pages; the first is the target of the menu."""
+        others = [self.readonly_view(route, getattr(self, f"{name}_view"), name) for name, route in self.routes.items()]
+        return [self.readonly_view("", self.changelist_view), *others]
 
     def get_urls(self) -> list[URLPattern]:
         """Only our pages: those of ModelAdmin would need a table."""

@@ -7,24 +7,24 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.browsing.messages import (
+    LARGEST_BODY,
     PAGE_SIZES,
     MessageSummary,
     purge_expired,
     purge_queue,
+    read_body,
     read_message,
     read_page,
     target_of,
@@ -53,7 +53,7 @@ from sqlqueue_app.dashboard.messages import (
     FARTHEST_JUMP,
     MESSAGE_ACTIONS,
     MoveForm,
-    body_view,
+    body_file,
     failure_text,
     message_buttons,
     message_context,
@@ -271,16 +271,10 @@ class QueueAdmin(PageAdmin):
     """The pages of queues. They need the permission `sqlqueue_app.view_queue`."""
 
     action_classes = (*QUEUE_ACTIONS, *MESSAGE_ACTIONS)
-
-    def pages(self) -> list[URLPattern]:
-        """The list of queues, the messages of a queue, one message, actions."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view("<str:name>/", self.messages_view, "messages"),
-            self.readonly_view("<str:name>/<int:row_version>/", self.message_view, "message"),
-            self.readonly_view("<str:name>/save/", partial(_save_view, self), "save"),
-            self.readonly_view("<str:name>/<int:row_version>/body/", partial(body_view, self), "message_body"),
-        ]
+    routes: ClassVar = {
+        "messages": "<str:name>/", "message": "<str:name>/<int:row_version>/", "save": "<str:name>/save/",
+        "message_body": "<str:name>/<int:row_version>/body/",
+    }  # fmt: skip
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All queue tables of the database, and the tables of delayed messages."""
@@ -390,6 +384,21 @@ class QueueAdmin(PageAdmin):
             next_url=self.message_url(queue, found.next) if found.next is not None else "",
             **message_context(self, request, found),
         )
+
+    def message_body_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
+        """The body of a message as a file."""
+        require(request, Permission.EXPORT, Permission.VIEW_BODY)
+        return body_file(read_body(self.found(name)[1], row_version, LARGEST_BODY), row_version)
+
+    def save_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+        """All messages of a queue as a file."""
+        require(request, Permission.EXPORT, Permission.VIEW_BODY)
+        table = self.found(name)[1]
+        table.layout()  # raise an error of the table before the file starts
+        response = StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson")
+        response["Content-Disposition"] = 'attachment; filename="messages.ndjson"'
+        response["X-Content-Type-Options"] = "nosniff"
+        return response
 
     def _broken(self, request: HttpRequest, status: QueueStatus, error: DatabaseError | None = None) -> HttpResponse:
         """The error page of a queue: what is wrong with it is more helpful than the error, unless that is all that is known."""
@@ -553,16 +562,6 @@ def _exported(status: Status, rates: Mapping[str, tuple[float, float]]) -> dict[
 
 def _replies(gone: GoneCallbackQueue | None) -> str:
     return "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
-
-
-def _save_view(pages: QueueAdmin, request: HttpRequest, name: str) -> Any:
-    require(request, Permission.EXPORT, Permission.VIEW_BODY)
-    table = pages.found(name)[1]
-    table.layout()  # raise an error of the table before the file starts
-    response = StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson")
-    response["Content-Disposition"] = 'attachment; filename="messages.ndjson"'
-    response["X-Content-Type-Options"] = "nosniff"
-    return response
 
 
 def saved_messages(table: QueueTable) -> Iterator[str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -142,13 +141,7 @@ class ScheduleAdmin(PageAdmin):
     """The pages of recurring messages. They need the permission `sqlqueue_app.view_queue`."""
 
     action_classes = (RunSchedule, CancelRun, EnableSchedule, DisableSchedule)
-
-    def pages(self) -> list[URLPattern]:
-        """The list, the last message of one."""
-        return [
-            self.readonly_view("", self.changelist_view),
-            self.readonly_view(f"{_ONE}message/", self.message_view, "message"),
-        ]
+    routes: ClassVar = {"message": f"{_ONE}message/"}
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The schedules of the settings, then others in the database."""

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Final
 
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -58,10 +57,7 @@ class TaskAdmin(ListAdmin[TaskResult]):
     filter_form = TaskFilter
     file_name = "tasks"
     file_columns = ("id", "backend", "task", "queue_name", "status", "enqueued_at", "started_at", "finished_at")
-
-    def pages(self) -> list[URLPattern]:
-        """The list, and one task."""
-        return [*super().pages(), self.readonly_view("<str:task_id>/", self.task_view, "task")]
+    routes: ClassVar = {"task": "<str:task_id>/"}
 
     def columns(self, request: HttpRequest) -> list[TableColumn[TaskResult]]:
         return [

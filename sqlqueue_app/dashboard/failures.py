@@ -35,7 +35,7 @@ from sqlqueue_app.dashboard.failure_actions import (
     group_buttons,
     row_buttons,
 )
-from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number, size_of, stamp
+from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number, size_of
 from sqlqueue_app.dashboard.life import life_table
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
@@ -333,7 +333,6 @@ class FailureAdmin(PageAdmin):
             failure=message,
             buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
-            status_at=stamp(message.status_at),
             size=size_of(message.size),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),

@@ -13,7 +13,7 @@ from django.utils.formats import date_format, number_format
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, ngettext
+from django.utils.translation import get_language, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 
 from sqlqueue_app.status.texts import Unit, two_units
@@ -27,20 +27,6 @@ class Number:
     value: int
     text: str
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """A formatted instant in the current time zone, and in UTC."""
-
-    iso: str
-    date: str
-    time: str
-    utc: str
-
-    def __str__(self) -> str:
-        """The date and the time in the current time zone."""
-        return f"{self.date} {self.time}"
 
 
 @lru_cache(maxsize=4096)
@@ -125,8 +111,10 @@ def bounded_number(value: int, *, exact: bool) -> Number:
     return Number(value, f"≥ {number(value)}", _("counting stopped here"))
 
 
-def size(value: int) -> str:
-    """A number of bytes with a suitable unit."""
+def size_of(value: int | None) -> str:
+    """A number of bytes with a suitable unit; NULL for None."""
+    if value is None:
+        return _("NULL")
     if value < 1024:
         return ngettext("%(count)s byte", "%(count)s bytes", value) % {"count": number(value)}
     for unit, factor in ((_("KiB"), 1024), (_("MiB"), 1024**2)):
@@ -135,17 +123,22 @@ def size(value: int) -> str:
     return _rounded(value / 1024**3, 1) + " " + _("GiB")
 
 
-def size_of(value: int | None) -> str:
-    """Like `size`, for a column that may be NULL."""
-    return _("NULL") if value is None else size(value)
+_UNITS = {
+    Unit.DAYS: gettext_lazy("%(n)s d"),
+    Unit.HOURS: gettext_lazy("%(n)s h"),
+    Unit.MINUTES: gettext_lazy("%(n)s min"),
+    Unit.SECONDS: gettext_lazy("%(n)s s"),
+}
+
+
+def _in_units(parts: Iterable[tuple[int, Unit]]) -> str:
+    return " ".join(str(_UNITS[unit]) % {"n": number(amount)} for amount, unit in parts)
 
 
 def duration(value: timedelta) -> str:
     """The two largest units; negative durations with a minus sign."""
-    names = {Unit.DAYS: _("%(n)s d"), Unit.HOURS: _("%(n)s h"), Unit.MINUTES: _("%(n)s min"), Unit.SECONDS: _("%(n)s s")}
     negative, parts = two_units(value)
-    text = " ".join(names[unit] % {"n": number(amount)} for amount, unit in parts)
-    return f"\N{MINUS SIGN}{text}" if negative else text
+    return ("\N{MINUS SIGN}" if negative else "") + _in_units(parts)
 
 
 def precise_duration(value: timedelta | float | None) -> str:
@@ -164,51 +157,41 @@ def precise_duration(value: timedelta | float | None) -> str:
     return ("\N{MINUS SIGN}" if seconds < 0 else "") + _("%(n)s s") % {"n": text}
 
 
-def _aware(instant: datetime) -> datetime:
-    return timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+def _utc(instant: datetime) -> datetime:
+    """The instant in UTC; a naive one, as Django returns with USE_TZ off, is in the default time zone."""
+    aware = timezone.make_aware(instant, timezone.get_default_timezone()) if timezone.is_naive(instant) else instant
+    return aware.astimezone(UTC)
 
 
-def stamp(instant: datetime) -> Stamp:
-    """Format an instant; a naive one, as Django returns with USE_TZ off, is in the default time zone."""
-    aware = _aware(instant)
-    utc = aware.astimezone(UTC)
-    local = timezone.localtime(aware)
-    return Stamp(
-        iso=utc.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        date=date_format(local, "Y-m-d"),
-        time=date_format(local, "H:i:s"),
-        utc=f"{utc:%Y-%m-%d %H:%M:%S} UTC",
-    )
+def iso_utc(instant: datetime) -> str:
+    """An instant for machines."""
+    return _utc(instant).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def stamp_of(instant: datetime | None) -> Stamp | None:
-    """Like `stamp`, for a column that may be empty."""
-    return None if instant is None else stamp(instant)
+def stamp(instant: datetime) -> str:
+    """The date and the time in the current time zone."""
+    return date_format(timezone.localtime(_utc(instant)), "Y-m-d H:i:s")
 
 
 def stamp_html(instant: datetime) -> SafeString:
     """An instant as a ``time`` element, with UTC as its title."""
-    found = stamp(instant)
-    parts = format_html_join(" ", '<span class="sq-nowrap">{}</span>', ((found.date,), (found.time,)))
-    return format_html('<time datetime="{}" title="{}">{}</time>', found.iso, found.utc, parts)
+    parts = format_html_join(" ", '<span class="sq-nowrap">{}</span>', ((part,) for part in stamp(instant).split()))
+    title = f"{_utc(instant):%Y-%m-%d %H:%M:%S} UTC"
+    return format_html('<time datetime="{}" title="{}">{}</time>', iso_utc(instant), title, parts)
 
 
 def relative_html(instant: datetime, text: str) -> SafeString:
     """A text such as “5 s ago” as a ``time`` element with the instant as its title, which screen readers get too."""
-    found = stamp(instant)
     words = '<time datetime="{}" title="{}">{}</time><span class="sq-hidden"> ({})</span>'
-    return format_html(words, found.iso, found, text, found)
+    return format_html(words, iso_utc(instant), stamp(instant), text, stamp(instant))
 
 
 def ago_html(instant: datetime) -> SafeString:
     """How long ago an instant was, in its largest unit from minutes on, so that a page does not change each time."""
-    is_ahead, ((amount, unit), *_rest) = two_units(datetime.now(UTC) - _aware(instant))
-    if unit is Unit.SECONDS:
+    is_ahead, parts = two_units(datetime.now(UTC) - _utc(instant))
+    if parts[0][1] is Unit.SECONDS:
         return relative_html(instant, _("just now"))
-    if is_ahead:
-        return stamp_html(instant)
-    names = {Unit.DAYS: _("%(n)s d"), Unit.HOURS: _("%(n)s h"), Unit.MINUTES: _("%(n)s min")}
-    return relative_html(instant, _("%(age)s ago") % {"age": names[unit] % {"n": number(amount)}})
+    return stamp_html(instant) if is_ahead else relative_html(instant, _("%(age)s ago") % {"age": _in_units(parts[:1])})
 
 
 WORKER_COMMAND = "python manage.py run_sqlqueue_worker"

@@ -25,7 +25,7 @@ from sqlqueue_app.dashboard.actions import PLAIN_INPUT
 from sqlqueue_app.dashboard.analytics import empty_lake
 from sqlqueue_app.dashboard.charts import LONG_PERIODS
 from sqlqueue_app.dashboard.conversations import OUTCOME_STATES
-from sqlqueue_app.dashboard.formats import Grade, State, precise_duration, size, size_of
+from sqlqueue_app.dashboard.formats import Grade, State, precise_duration, size_of
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -283,7 +283,7 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
             TableColumn(_("Failures"), lambda run: run.failures, NUMBER),
             TableColumn(_("Unreadable"), lambda run: run.unreadable, NUMBER),
             TableColumn(_("Batches"), lambda run: run.batches, NUMBER),
-            TableColumn(_("Written"), lambda run: size(run.bytes), NUMBER),
+            TableColumn(_("Written"), lambda run: size_of(run.bytes), NUMBER),
             TableColumn(_("Host"), lambda run: with_notes(run.host, f"{run.pid}, {run.master}", run.lake), "sq-medium"),
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -28,7 +28,7 @@ from sqlqueue_app.browsing.messages import (
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import Grade, Stamp, State, precise_duration, size, size_of, stamp_of
+from sqlqueue_app.dashboard.formats import Grade, State, precise_duration, size_of
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of
 from sqlqueue_app.failures.queries import traces_of
 from sqlqueue_app.messages import headers as names
@@ -76,8 +76,8 @@ class MessageRow:
     summary: MessageSummary
     url: str
     more_types: int
-    time_sent: Stamp | None
-    expires: Stamp | None
+    time_sent: datetime | None
+    expires: datetime | None
     size: str
     flags: tuple[State, ...]
     note: str
@@ -101,8 +101,8 @@ def message_row(each: MessageSummary, url: str, failure_url: str = "") -> Messag
         summary=each,
         url=url,
         more_types=max(len(each.types) - 1, 0),
-        time_sent=stamp_of(each.time_sent),
-        expires=stamp_of(each.expires),
+        time_sent=each.time_sent,
+        expires=each.expires,
         size=size_of(each.size),
         flags=flag_states(each),
         note=each.unreadable or each.failure or "",
@@ -117,10 +117,9 @@ def flag_states(each: MessageSummary) -> tuple[State, ...]:
 
 def body_text(body: DecodedBody) -> BodyText:
     """The body as a page shows it."""
-    cut = ""
-    if body.is_cut:
-        cut = _("Cut: the first %(shown)s of %(size)s are shown.") % {"shown": size(body.shown_bytes), "size": size(body.size)}
-    return BodyText(body.text, str(_BODY_KINDS[body.kind]), size(body.size), cut, body.kind is BodyKind.HEX)
+    sizes = {"shown": size_of(body.shown_bytes), "size": size_of(body.size)}
+    cut = _("Cut: the first %(shown)s of %(size)s are shown.") % sizes if body.is_cut else ""
+    return BodyText(body.text, str(_BODY_KINDS[body.kind]), sizes["size"], cut, body.kind is BodyKind.HEX)
 
 
 def header_groups(detail: MessageDetail, wanted: str = "") -> list[tuple[str, tuple[tuple[str, str | None], ...]]]:

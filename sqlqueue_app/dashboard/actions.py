@@ -50,6 +50,10 @@ class Change:
     text: str
 
 
+# By their names in the audit log. The action on one of several has the name of that on all.
+_ACTIONS: dict[str, type[Action]] = {}
+
+
 class Action:
     """An action on the pages of one model, made for one request.
 
@@ -87,6 +91,10 @@ class Action:
     typed: str = ""
     # Why the action is impossible now.
     blocked: str = ""
+
+    def __init_subclass__(cls) -> None:
+        if hasattr(cls, "name"):
+            _ACTIONS.setdefault(cls.name, cls)
 
     def __init__(self, pages: PageAdmin, request: HttpRequest) -> None:
         self.pages = pages
@@ -172,44 +180,19 @@ class Action:
         """The page that asks for confirmation."""
         texts = (self.title or self.label, self.text, self.submit or self.label)
         title, text, submit = (str(each) % self.words if self.words else str(each) for each in texts)
-        response = self.pages.page(
-            self.request,
-            "confirm",
-            title=title,
-            crumbs=(*self.crumbs, Crumb(title)),
-            action=self,
-            text=text,
-            submit=submit,
-            form=form,
-            errors=[*errors, *form.non_field_errors()] if form.is_bound else errors,
-            confirmed=CONFIRMED,
-        )
-        response.status_code = status
-        return response
+        errors = [*errors, *form.non_field_errors()]
+        shown = {"action": self, "text": text, "submit": submit, "form": form, "errors": errors, "confirmed": CONFIRMED}
+        return self.pages.page(self.request, "confirm", crumbs=(*self.crumbs, Crumb(title)), status=status, **shown)
 
     def _record(self, result: ActionResult, count: int, reason: str, operation: Operation | None = None) -> None:
-        record_action(
-            actor_of(self.request),
-            self.name,
-            self.target,
-            result=result,
-            permission=str(self.permission),
-            count=count,
-            reason=reason,
-            operation=operation,
-        )
+        recorded: dict[str, Any] = {"result": result, "count": count, "reason": reason, "operation": operation}
+        record_action(actor_of(self.request), self.name, self.target, permission=str(self.permission), **recorded)
 
 
 def words_of_actions() -> dict[str, str]:
     """Every action in words, by its name in the audit log."""
-    found: dict[str, str] = {}
-    classes: list[type[Action]] = [Action]
-    for each in classes:
-        classes += each.__subclasses__()
-        if hasattr(each, "name"):
-            # A title with a placeholder is about a target; so is a row of the log, which names it.
-            found.setdefault(each.name, str(each.label if not each.title or "%(" in str(each.title) else each.title))
-    return found
+    # A title with a placeholder names a target, which the log has in another column.
+    return {name: str(each.label if "%(" in str(each.title) else each.title or each.label) for name, each in _ACTIONS.items()}
 
 
 class TypedField(forms.CharField):
@@ -231,10 +214,7 @@ def _result_of(operation: Operation | None) -> ActionResult:
     """The recorded result of an action that started an operation."""
     if operation is None or operation.state == OperationState.COMPLETED:
         return ActionResult.DONE
-    return ActionResult.REQUESTED if operation.state in (OperationState.WAITING, OperationState.RUNNING) else ActionResult.FAILED
-
-
-# --- Bulk operations --------------------------------------------------------------------------------------------------
+    return ActionResult.REQUESTED if operation.state in OPEN else ActionResult.FAILED
 
 
 def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Scope, back_url: str) -> ActionOutcome:

@@ -26,16 +26,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.dashboard.access import Button, Permission, require
-from sqlqueue_app.dashboard.formats import Number, State, duration, number, stamp_html
+from sqlqueue_app.dashboard.formats import Number, State, duration, iso_utc, number, stamp_html
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.page import Crumb, PageAdmin
+from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.receiving.instances import managed_alias
 
 _Row = TypeVar("_Row")
 _Model = TypeVar("_Model", bound=Model)
 FileColumns = Sequence[str] | Mapping[str, str | Callable[[Any], object]]
-
-# --- Tables -----------------------------------------------------------------------------------------------------------
 
 NUMBER: Final = "sq-number"
 WIDE: Final = "sq-wide"
@@ -105,11 +103,9 @@ def _state_html(level: str, word: str) -> SafeString:
 
 def titled_html(text: str, note: str) -> SafeString:
     """A text with a note as its title, which screen readers get too; the text alone without one."""
-    return (
-        format_html('<span title="{}">{}</span><span class="sq-hidden"> ({})</span>', note, text, note)
-        if note
-        else format_html("{}", text)
-    )
+    if not note:
+        return format_html("{}", text)
+    return format_html('<span title="{}">{}</span><span class="sq-hidden"> ({})</span>', note, text, note)
 
 
 def text_html(text: str) -> SafeString:
@@ -136,9 +132,6 @@ def with_notes(first: object, *notes: object) -> SafeString:
     """A cell with notes in smaller type below; empty ones are left out."""
     shown = [(conditional_escape(note) if isinstance(note, SafeString) else text_html(str(note)),) for note in notes if note]
     return format_html("{}{}", cell_html(first), format_html_join("", ' <span class="sq-quiet sq-note">{}</span>', shown))
-
-
-# --- Filters ----------------------------------------------------------------------------------------------------------
 
 
 class ListFilter(forms.Form):
@@ -208,24 +201,13 @@ def begin_of(day: date) -> datetime:
         return begin.replace(tzinfo=UTC)
 
 
-# --- Pages by key -----------------------------------------------------------------------------------------------------
-
-_LARGEST_KEY: Final = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class KeysetPage(Generic[_Model]):
-    """The rows of one page, and the query strings of the first and next page, None if there is none."""
-
-    rows: list[_Model]
-    first_query: str | None
-    next_query: str | None
-
-
-def keyset_page(request: HttpRequest, found: QuerySet[_Model], instant: str, *, size: int) -> KeysetPage[_Model]:
+def keyset_page(
+    request: HttpRequest, found: QuerySet[_Model], instant: str, *, size: int
+) -> tuple[list[_Model], dict[str, str | None]]:
     """At most `size` rows behind the row whose key is in `before`, newest first; the first page without a valid key.
 
-    Ordered by `instant` and key. Two statements, one for the first page.
+    Ordered by `instant` and key. Two statements, one for the first page. Also returns template variables: the query strings of the
+    first and the next page, None if there is none.
     """
     found = found.order_by(f"-{instant}", "-pk")
     last = _row(found, request.GET.get("before", ""))
@@ -235,26 +217,22 @@ def keyset_page(request: HttpRequest, found: QuerySet[_Model], instant: str, *, 
     rows = list(found[: size + 1])
     query = request.GET.copy()
     query.pop("before", None)
-    following = query.copy()
-    if len(rows) > size:
-        following["before"] = str(rows[size - 1].pk)
-    return KeysetPage(rows[:size], None if last is None else query.urlencode(), following.urlencode() if len(rows) > size else None)
+    first = None if last is None else query.urlencode()
+    if len(rows) <= size:
+        return rows, {"first_query": first, "next_query": None}
+    query["before"] = str(rows[size - 1].pk)
+    return rows[:size], {"first_query": first, "next_query": query.urlencode()}
 
 
 def _row(found: QuerySet[_Model], text: str) -> _Model | None:
     """The row with this key, whatever the filter."""
-    if not text:
-        return None
     try:
-        key = found.model._meta.pk.to_python(text)
+        key = found.model._meta.pk.to_python(text) if text else None
     except ValidationError:
         return None
-    if isinstance(key, int) and not 0 <= key <= _LARGEST_KEY:
+    if key is None or (isinstance(key, int) and not 0 <= key < 2**63):
         return None
     return found.model._default_manager.using(found.db).filter(pk=key).first()
-
-
-# --- The list of a model ----------------------------------------------------------------------------------------------
 
 
 class ListAdmin(PageAdmin, Generic[_Model]):
@@ -298,32 +276,23 @@ class ListAdmin(PageAdmin, Generic[_Model]):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """A page of the list, or all that the filter finds as a file."""
-        return self.list_page(request, **(extra_context or {}))
-
-    def list_page(self, request: HttpRequest, *, crumbs: tuple[Crumb, ...] = (), **context: Any) -> HttpResponseBase:
-        """The page that `changelist_view` shows."""
         chosen = self.filter_form(request)
         found = chosen.apply(self.rows())
         if wanted_format(request):
             rows = self.exported(request, found.order_by(f"-{self.instant}", "-pk"))
             return export(request, self.file_name, self.file_columns, rows)
-        keyset = keyset_page(request, found, self.instant, size=self.list_per_page)
+        shown, queries = keyset_page(request, found, self.instant, size=self.list_per_page)
         return self.page(
             request,
             self.list_template,
-            crumbs=crumbs,
             # What is shown of a later page does not change.
-            live_seconds=self.live_seconds if keyset.first_query is None else None,
-            table=self.table(request, keyset.rows) if keyset.rows else None,
+            live_seconds=self.live_seconds if queries["first_query"] is None else None,
+            table=self.table(request, shown) if shown else None,
             nothing=self.nothing,
             filter=chosen if chosen.fields else None,
-            first_query=keyset.first_query,
-            next_query=keyset.next_query,
-            **{**self.more(request, keyset.rows), **context},
+            **{**queries, **self.more(request, shown), **(extra_context or {})},
         )
 
-
-# --- Files --------------------------------------------------------------------------------------------------------------
 
 FORMATS: Final = ("csv", "json")
 # What a spreadsheet would take for a formula (OWASP, CSV injection).
@@ -407,7 +376,7 @@ def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return iso_utc(value)
     if isinstance(value, UUID):
         return str(value)
     return value

@@ -28,8 +28,6 @@ from django.utils.translation import get_language
 from sqlqueue_app.dashboard.access import Permission, may
 from sqlqueue_app.status.queues import SnapshotCache
 
-# --- Refreshing a page ------------------------------------------------------------------------------------------------
-
 # Request header: the time as of which the page is, in seconds since 1970.
 HEADER: Final = "Sqlqueue-Live"
 # Response header: the time as of which the answer is.
@@ -49,41 +47,22 @@ def is_live(request: HttpRequest) -> bool:
     return HEADER in request.headers and request.method == "GET"
 
 
-def set_made_at(response: HttpResponseBase, seconds: float) -> HttpResponseBase:
-    """Set the header with the time as of which the response is; `seconds` since 1970."""
-    response[MADE_HEADER] = f"{seconds:.3f}"
-    return response
-
-
 def etag_of(content: bytes) -> str:
     """The entity tag of a page: equal for pages that look the same."""
     return f'"{hashlib.sha256(_VOLATILE.sub(b"", content)).hexdigest()[:32]}"'
-
-
-def not_modified(request: HttpRequest, etag: str) -> HttpResponse | None:
-    """304 if our script has the page with this tag."""
-    if request.headers.get("If-None-Match") != etag:
-        return None
-    same = HttpResponseNotModified()
-    same["ETag"] = etag
-    return same
 
 
 def tagged(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
     """The response to our script with a tag, or 304 if it has the same page; any other response unchanged. It must be rendered."""
     if not is_live(request) or response.status_code != 200 or not isinstance(response, HttpResponse):
         return response
-    etag = response.get("ETag") or etag_of(response.content)
-    if (same := not_modified(request, etag)) is not None:
-        if MADE_HEADER in response:
-            same[MADE_HEADER] = response[MADE_HEADER]
-        return same
-    response["ETag"] = etag
+    if "ETag" not in response:
+        response["ETag"] = etag_of(response.content)
+    if request.headers.get("If-None-Match") == response["ETag"]:
+        return HttpResponseNotModified(headers={name: response[name] for name in ("ETag", MADE_HEADER)})
     patch_vary_headers(response, [HEADER])
     return response
 
-
-# --- Shared answers ---------------------------------------------------------------------------------------------------
 
 # Share of a process: costs a worker less than 3 % of its rate (`benchmarks/dashboard.py`).
 PART_OF_TIME: Final = 0.01
@@ -107,6 +86,11 @@ class _Answer:
     as_of: float = 0.0
     cost_seconds: float = 0.0
     until: float = float("-inf")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of a response with this answer."""
+        return {"ETag": self.etag, MADE_HEADER: f"{self.as_of:.3f}"}
 
 
 class LiveAnswers:
@@ -134,7 +118,7 @@ class LiveAnswers:
         with known.lock:
             if self._clock() < known.until:
                 self._remember(request, known)
-                return self._nothing_new(request, known) or set_made_at(_with_content(request, known), known.as_of)
+                return self._nothing_new(request, known) or _with_content(request, known)
             began, looks_seconds = self._clock(), LOOKS_SECONDS if self.part else 0.0
             # as the header says it
             as_of = round(self._now() - looks_seconds, 3)
@@ -144,7 +128,8 @@ class LiveAnswers:
                     response.render()
             if self._keep(known, response, as_of, self._clock() - began):
                 self._remember(request, known)
-            return set_made_at(response, as_of)
+            response[MADE_HEADER] = f"{as_of:.3f}"
+            return response
 
     def nothing_new(self, request: HttpRequest) -> HttpResponse | None:
         """304 or 204 for a session that was given the kept answer, without a database query; otherwise None.
@@ -156,9 +141,8 @@ class LiveAnswers:
         if known is None or not known.lock.acquire(blocking=False):
             return None
         try:
-            if known.as_of != as_of or self._clock() >= known.until:
-                return None
-            response = self._nothing_new(request, known)
+            is_kept = known.as_of == as_of and self._clock() < known.until
+            response = self._nothing_new(request, known) if is_kept else None
         finally:
             known.lock.release()
         if response is not None:
@@ -169,10 +153,8 @@ class LiveAnswers:
     def _nothing_new(self, request: HttpRequest, known: _Answer) -> HttpResponse | None:
         if known.as_of < self._as_of_page(request):
             return HttpResponse(status=204)
-        same = not_modified(request, known.etag)
-        if same is not None:
-            set_made_at(same, known.as_of)
-        return same
+        is_same = request.headers.get("If-None-Match") == known.etag
+        return HttpResponseNotModified(headers=known.headers) if is_same else None
 
     def _remember(self, request: HttpRequest, known: _Answer) -> None:
         if settings.SESSION_COOKIE_NAME not in request.COOKIES:
@@ -200,17 +182,14 @@ class LiveAnswers:
             known.content = response.content
             known.etag = response["ETag"] = etag_of(response.content)
             known.as_of, known.cost_seconds = as_of, cost_seconds
-            seconds = min(max(seconds, self._cost_of_open_pages(known) / PART_OF_TIME), LONGEST_SECONDS)
+            since = self._clock() - LONGEST_SECONDS
+            with self._lock:
+                # Of this page and of those that were requested recently.
+                costs = [each.cost_seconds for each in self._answers.values() if each is known or each.until > since]
+            seconds = min(max(seconds, sum(costs) / PART_OF_TIME), LONGEST_SECONDS)
             # All pages expire at the same instants, so that they share the reads of queues.
             known.until = (self._clock() // seconds + 1) * seconds
         return bool(seconds)
-
-    def _cost_of_open_pages(self, made: _Answer) -> float:
-        """The seconds that making this page and all recently requested pages takes."""
-        since = self._clock() - LONGEST_SECONDS
-        with self._lock:
-            others = [each.cost_seconds for each in self._answers.values() if each is not made and each.until > since]
-        return made.cost_seconds + sum(others)
 
     def _known(self, request: HttpRequest) -> _Answer:
         permissions = tuple(may(request, permission) for permission in Permission)
@@ -234,9 +213,7 @@ def _with_content(request: HttpRequest, known: _Answer) -> HttpResponse:
     if TOKEN.search(content):
         field_of_user = f'<input type="hidden" name="csrfmiddlewaretoken" value="{get_token(request)}">'.encode()
         content = TOKEN.sub(lambda _found: field_of_user, content)
-    response = HttpResponse(content)
-    response["ETag"] = known.etag
-    return response
+    return HttpResponse(content, headers=known.headers)
 
 
 live_answers = LiveAnswers()

@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, duration, number, stamp
+from sqlqueue_app.dashboard.formats import Grade, State, duration, number, stamp
 from sqlqueue_app.dashboard.lists import WIDE, TableColumn, export, table, wanted_format, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin
@@ -150,7 +150,6 @@ class CheckAdmin(PageAdmin):
             note=_("Showing the first %(count)s; a download has all.") % {"count": number(SHOWN)} if is_cut else "",
             alert_count=None if is_cut else failing,
             no_worker=not any(each.works_for_all for each in status.instances),
-            worker_command=WORKER_COMMAND,
             nothing=_("No check has run yet: workers run them."),
             **(extra_context or {}),
         )

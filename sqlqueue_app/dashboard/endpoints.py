@@ -22,7 +22,7 @@ from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
 from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
-from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, ago_html, counts, duration, number, per_second, rate, times
+from sqlqueue_app.dashboard.formats import Grade, State, ago_html, counts, duration, number, per_second, rate, times
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -90,7 +90,6 @@ class EndpointAdmin(PageAdmin):
             "endpoints",
             table=table(_caption(), self._columns(found.endpoints), found.endpoints, lambda each: f"endpoint {each.name}"),
             problem=found.problem,
-            worker_command=WORKER_COMMAND,
             live_seconds=LIVE_SECONDS,
             **(extra_context or {}),
         )
@@ -126,7 +125,6 @@ class EndpointAdmin(PageAdmin):
             period=period,
             periods=PERIODS,
             processes=self._processes(request, each),
-            worker_command=WORKER_COMMAND,
             queues=queues_table(
                 _("Queues for its messages, failures and audits"),
                 queue_columns(self, each.instances),

@@ -194,9 +194,6 @@ def ago_html(instant: datetime) -> SafeString:
     return stamp_html(instant) if is_ahead else relative_html(instant, _("%(age)s ago") % {"age": _in_units(parts[:1])})
 
 
-WORKER_COMMAND = "python manage.py run_sqlqueue_worker"
-
-
 class Grade(enum.StrEnum):
     """How good a state is; also the name of its icon."""
 

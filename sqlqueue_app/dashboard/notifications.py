@@ -22,7 +22,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, may, refusal
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number, stamp_html
+from sqlqueue_app.dashboard.formats import Grade, State, number, stamp_html
 from sqlqueue_app.dashboard.lists import (
     WIDE,
     FileColumns,
@@ -541,7 +541,7 @@ class DeliveryAdmin(WithRecipients):
 
 def no_sender(*, any_rules: bool) -> dict[str, Any]:
     """Template variables: whether rules wait for a worker."""
-    return {"no_sender": any_rules and not is_worker_alive(), "worker_command": WORKER_COMMAND}
+    return {"no_sender": any_rules and not is_worker_alive()}
 
 
 # --- Cells ------------------------------------------------------------------------------------------------------------

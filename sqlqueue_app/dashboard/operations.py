@@ -20,7 +20,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, button
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.failures import state_of
-from sqlqueue_app.dashboard.formats import WORKER_COMMAND, Grade, State, number
+from sqlqueue_app.dashboard.formats import Grade, State, number
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -216,7 +216,7 @@ def _progress(operation: Operation) -> SafeString:
 def _no_worker(operations: Iterable[Operation]) -> dict[str, Any]:
     """Template variables: whether open operations wait for a worker."""
     waits = any(each.is_open for each in operations) and not is_worker_alive()
-    return {"no_worker": waits, "worker_command": WORKER_COMMAND}
+    return {"no_worker": waits}
 
 
 def _permission_of(operation: Operation) -> Permission:

@@ -35,18 +35,7 @@ from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operatio
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.delayed import delayed_table
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
-from sqlqueue_app.dashboard.formats import (
-    WORKER_COMMAND,
-    Grade,
-    State,
-    bounded_number,
-    counts,
-    depth_number,
-    number,
-    per_second,
-    rate,
-    times,
-)
+from sqlqueue_app.dashboard.formats import Grade, State, bounded_number, counts, depth_number, number, per_second, rate, times
 from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import (
@@ -305,7 +294,6 @@ class QueueAdmin(PageAdmin):
             callbacks_open=only_expired or any(queue_state(each, status.instances).level is not Grade.OK for each in callbacks),
             callback_buttons=[RemoveGoneQueues.button(self, request)],
             endpoints_url=self.url_of(Endpoint),
-            worker_command=WORKER_COMMAND,
             live_seconds=LIVE_SECONDS,
             **(extra_context or {}),
         )

@@ -184,9 +184,10 @@ class LiveAnswers:
             known.as_of, known.cost_seconds = as_of, cost_seconds
             since = self._clock() - LONGEST_SECONDS
             with self._lock:
-                # Of this page and of those that were requested recently.
-                costs = [each.cost_seconds for each in self._answers.values() if each is known or each.until > since]
-            seconds = min(max(seconds, sum(costs) / PART_OF_TIME), LONGEST_SECONDS)
+                others = [each.cost_seconds for each in self._answers.values() if each is not known and each.until > since]
+            # What making this page and all recently requested pages takes.
+            cost_of_all = cost_seconds + sum(others)
+            seconds = min(max(seconds, cost_of_all / PART_OF_TIME), LONGEST_SECONDS)
             # All pages expire at the same instants, so that they share the reads of queues.
             known.until = (self._clock() // seconds + 1) * seconds
         return bool(seconds)

@@ -102,7 +102,9 @@ class PageAdmin(ReadOnlyAdmin):
         return self._path(route, view, name, ["GET", "HEAD", "POST"])
 
     def _path(self, route: str, view: View, name: str, methods: list[str]) -> URLPattern:
-        return path(route, self._protected(view, methods), name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        pattern: URLPattern = path(route, self._protected(view, methods), name=name)
+        return pattern
 
     def url(self, name: str = "changelist", *args: object) -> str:
         """The URL of a page of this model."""

@@ -181,14 +181,7 @@ class Action:
         texts = (self.title or self.label, self.text, self.submit or self.label)
         title, text, submit = (str(each) % self.words if self.words else str(each) for each in texts)
         errors = [*errors, *form.non_field_errors()]
-        shown: dict[str, Any] = {
-            "action": self,
-            "text": text,
-            "submit": submit,
-            "form": form,
-            "errors": errors,
-            "confirmed": CONFIRMED,
-        }
+        shown: dict[str, Any] = {"action": self, "text": text, "submit": submit, "form": form, "errors": errors}
         return self.pages.page(self.request, "confirm", crumbs=(*self.crumbs, Crumb(title)), status=status, **shown)
 
     def _record(self, result: ActionResult, count: int, reason: str, operation: Operation | None = None) -> None:

@@ -89,7 +89,7 @@ def cell_html(value: object) -> SafeString:
     elif isinstance(value, int):
         return format_html('<data value="{}">{}</data>', str(value), number(value))
     elif isinstance(value, list | tuple) and value and isinstance(value[0], Button):
-        return SafeString(render_to_string("admin/sqlqueue_app/includes/buttons.html", {"buttons": value, "in_table": True}))
+        return template_html("buttons", buttons=value, in_table=True)
     if not value:
         return format_html('<span aria-hidden="true">–</span><span class="sq-hidden">{}</span>', _("none"))
     return text_html(str(value))
@@ -98,7 +98,7 @@ def cell_html(value: object) -> SafeString:
 @lru_cache(maxsize=256)
 def _state_html(level: str, word: str) -> SafeString:
     """A state; a page has hundreds, of which most are the same."""
-    return SafeString(render_to_string("admin/sqlqueue_app/includes/state.html", {"state": {"level": level, "word": word}}).strip())
+    return template_html("state", state={"level": level, "word": word})
 
 
 def titled_html(text: str, note: str) -> SafeString:

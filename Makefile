@@ -20,10 +20,12 @@ INSTALL := set -o pipefail; $(RUN) -m pip install --disable-pip-version-check --
 	2> >(grep -v ^WARNING >&2) -r
 PROGRESS := | awk '/^Collecting / {sub(/[<>=!~;[(].*/, "", $$2); print "  fetching " $$2; fflush()} \
 	/^Installing / {print "  installing ..."; fflush()}'
+# Sphinx: never in the environment of the project.
+DOCS := .venv-docs/.made
 # Other queues to measure beside: never in the environment of the project.
 PEERS := .venv-peers/.made
 
-.PHONY: help demo test lint types checks format bench bench-peers clean
+.PHONY: help demo test lint types checks docs format bench bench-peers clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +33,7 @@ help: ## show this list
 demo: $(RUNTIME) ## set up the demo shop, start its site and worker, print where to look; MODEL=fixed MODE=none and the like choose
 	$(RUN) -m project.demo $(if $(MODEL),--model $(MODEL)) $(if $(MODE),--mode $(MODE))
 
-test: lint types checks ## lint, types, Django's checks, then all tests (also on the newest Django if a Python >= 3.12 is found)
+test: lint types checks docs ## lint, types, Django's checks, the documentation, then all tests (also on the newest Django if a Python >= 3.12 is found)
 	@.ci/next-django find
 	@# many tests start Python: it need not compile the code each time, also where PYTHONDONTWRITEBYTECODE is set
 	-@$(RUN) -m compileall -q sqlqueue_app project tests benchmarks
@@ -49,6 +51,9 @@ checks: $(RUNTIME) ## Django's system checks and forgotten migrations
 	$(RUN) manage.py check --fail-level WARNING
 	$(RUN) manage.py makemigrations --check --dry-run
 
+docs: $(DOCS) ## build the documentation site into site/; fails at a broken link or a page that no other lists
+	.venv-docs/bin/sphinx-build --builder dirhtml --fail-on-warning --keep-going --quiet docs site
+
 format: $(TOOLS) ## let ruff put the code in order
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
@@ -61,7 +66,7 @@ bench-peers: $(RUNTIME) $(PEERS) ## measure beside other queues, twenty minutes;
 	$(RUN) -m benchmarks.peers.page
 
 clean: ## remove environments and caches
-	rm -rf $(VENV) .venv-next .venv-peers .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-next .venv-peers .venv-docs site .mypy_cache .ruff_cache .pytest_cache build dist
 
 # a stamp, not bin/python: that one is there already when making the environment breaks off half way
 $(CREATED):
@@ -75,6 +80,11 @@ $(CREATED):
 $(RUNTIME): requirements.txt | $(CREATED)
 	@echo "fetching what the demo and the tests need, once: about 700 MB, most of it Spark ..."
 	@$(INSTALL) requirements.txt $(PROGRESS)
+	@touch $@
+
+$(DOCS): requirements-docs.txt | $(CREATED)
+	@$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 # some of them need the Python that the newest Django needs; those are told as missing where there is none

@@ -52,7 +52,7 @@ from sqlqueue_app.dashboard.lists import (
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
-from sqlqueue_app.failures.index import IndexState, catch_up
+from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
 from sqlqueue_app.failures.queries import (
     PAGE_SIZES,
@@ -77,9 +77,6 @@ from sqlqueue_app.models import Endpoint, FailedMessage, FailureStatus, Operatio
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
-# New rows that are indexed before a page is shown; a worker reads the rest.
-READ_BY_A_PAGE: Final = 500
-QUEUES_OF_A_PAGE: Final = 2
 # Of a group.
 OPERATIONS_SHOWN: Final = 5
 
@@ -132,7 +129,7 @@ class FailureAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The groups of the unresolved messages by a classifier."""
         now = timezone.now()
-        state = self._catch_up(now)
+        state = catch_up_for_page(get_settings(), now)
         list_request = ListRequest.read(request.GET, now, FailureStatus.UNRESOLVED)
         selection = list_request.selection
         by = request.GET.get("by", "")
@@ -195,7 +192,7 @@ class FailureAdmin(PageAdmin):
     def group_view(self, request: HttpRequest, unique: UUID) -> HttpResponseBase:
         """The unresolved messages of one group, with its numbers, its newest exception and its note."""
         now = timezone.now()
-        state = self._catch_up(now)
+        state = catch_up_for_page(get_settings(), now)
         group = found_group(unique)
         key = next((key for key, each in CLASSIFIERS.items() if each.name == group.classifier), "")
         list_request = ListRequest.of(FailureSelection(group=unique, classifier=key), request.GET, FailureStatus.UNRESOLVED)
@@ -230,7 +227,7 @@ class FailureAdmin(PageAdmin):
         """One of LISTINGS."""
         title, text, statuses = LISTINGS[name]
         now = timezone.now()
-        state = self._catch_up(now)
+        state = catch_up_for_page(get_settings(), now)
         list_request = ListRequest.read(request.GET, now, *statuses, fixed=name != "messages")
         return self._list(request, list_request, state, name=name, text=text, crumbs=(Crumb(str(title)),))
 
@@ -317,7 +314,7 @@ class FailureAdmin(PageAdmin):
 
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""
-        state = self._catch_up(timezone.now())
+        state = catch_up_for_page(get_settings(), timezone.now())
         found = read_failure(get_settings(), unique, as_hex="hex" in request.GET)
         if found is None:
             raise Http404(_("There is no such failed message: it was deleted from the index, or never was in it."))
@@ -373,10 +370,6 @@ class FailureAdmin(PageAdmin):
         # The page of one message does not refresh, nor one whose messages are selected: the selection would grow.
         live = None if template == "failed_message" or context.get("is_selected") else LIVE_SECONDS
         return self.page(request, template, lists=lists, index=state, is_ours=owner == "sqlqueue", live_seconds=live, **context)
-
-    def _catch_up(self, now: datetime) -> IndexState:
-        """Update the index."""
-        return catch_up(get_settings(), limit=READ_BY_A_PAGE, now=now, queues_at_most=QUEUES_OF_A_PAGE)
 
 
 # --- Rows -------------------------------------------------------------------------------------------------------------
@@ -501,10 +494,11 @@ MESSAGE_COLUMNS: Final = (
     "id", "status", "message_id", "message_type", "endpoint", "failed_q", "queue", "exception_type", "exception_message", "poison",
     "attempts", "first_failed_at", "failed_at", "sent_at", "status_at", "conversation_id", "size", "retried_to",
 )  # fmt: skip
-GROUP_COLUMNS: Final = (
-    *("id", "classifier", "title", "messages", "first", "last", "note", "noted_by", "noted_at"),
-    *("also_id", "also_classifier", "also_title"),
-)
+GROUP_COLUMNS: Final = {
+    "id": "group.pk", "classifier": "group.classifier", "title": "group.title", "messages": "count", "first": "first",
+    "last": "last", "note": "group.note", "noted_by": "group.noted_by", "noted_at": "group.noted_at",
+    "also_id": "also.pk", "also_classifier": "also.classifier", "also_title": "also.title",
+}  # fmt: skip
 
 
 def _exported_failures(messages: QuerySet[FailedMessage]) -> Iterator[tuple[Any, ...]]:
@@ -513,15 +507,10 @@ def _exported_failures(messages: QuerySet[FailedMessage]) -> Iterator[tuple[Any,
         yield row[0], FailureStatus(row[1]).name.lower(), *row[2:]
 
 
-def _exported_groups(selection: FailureSelection, classifier: str, now: datetime, also: str) -> Iterator[tuple[Any, ...]]:
-    """One row per group of a classifier, or per pair of groups."""
-    after: PageKey | None = None
-    while True:
-        page = read_groups(selection, classifier, now=now, after=after, also=also)
-        for each in page.groups:
-            group = each.group
-            note = (group.note, group.noted_by, group.noted_at)
-            other = (None, None, None) if each.also is None else (each.also.pk, each.also.classifier, each.also.title)
-            yield (group.pk, group.classifier, group.title, each.count, each.first, each.last, *note, *other)
-        if (after := page.next) is None:
-            return
+def _exported_groups(selection: FailureSelection, classifier: str, now: datetime, also: str) -> Iterator[GroupRow]:
+    """All groups of a classifier, or pairs of groups."""
+    page = read_groups(selection, classifier, now=now, also=also)
+    yield from page.groups
+    while page.next is not None:
+        page = read_groups(selection, classifier, now=now, after=page.next, also=also)
+        yield from page.groups

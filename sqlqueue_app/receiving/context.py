@@ -152,6 +152,12 @@ class MessageContext:
             self._send_at_once(copies)
         return message_id
 
+    @overload
+    def reply(self, message: str, body: Body = None, *, headers: Mapping[str, str | None] | None = None) -> str: ...
+
+    @overload
+    def reply(self, message: object, *, headers: Mapping[str, str | None] | None = None) -> str: ...
+
     def reply(self, message: object, body: object = None, *, headers: Mapping[str, str | None] | None = None) -> str:
         """Answer to the sender's reply-to address; returns the message id.
 

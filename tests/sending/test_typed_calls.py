@@ -32,6 +32,9 @@ WRONG: list[tuple[type[Exception], Callable[[MessageContext], object]]] = [
     (MessageTypeError, lambda context: context.publish(PlaceOrder("1"), {})),  # type: ignore[call-overload]
     (MessageBodyError, lambda context: context.publish("Test.Event", "text")),  # type: ignore[call-overload]
     (TypeError, lambda context: context.publish("Test.Event", {}, delay=1)),  # type: ignore[call-overload]
+    (MessageTypeError, lambda context: context.reply(PlaceOrder("1"), {})),  # type: ignore[call-overload]
+    (MessageBodyError, lambda context: context.reply("Test.Answer", "text")),  # type: ignore[call-overload]
+    (TypeError, lambda context: context.reply("Test.Answer", {}, delay=1)),  # type: ignore[call-overload]
 ]
 
 
@@ -46,7 +49,7 @@ def test_wrong_calls_are_refused(sqlite_bench: Bench) -> None:
                 call(context)
             refused.append(expected)
 
-    sqlite_bench.put_message("Test.Message")
+    sqlite_bench.put_message("Test.Message", **{"NServiceBus.ReplyToAddress": "Other"})
     sqlite_bench.run()
 
     assert refused == [expected for expected, _ in WRONG]

@@ -81,9 +81,10 @@ class Recovery:
             extra = self._config.log_extra("immediate_retry", message_id, attempt=attempt)
             logger.info("attempt %s failed, trying again: %s: %s", attempt, *what, extra=extra)
         elif isinstance(action, RetryLater):
-            extra = self._config.log_extra("delayed_retry", message_id, attempt=attempt, delay_seconds=action.delay.total_seconds())
-            text = "attempt %s failed, trying again in %s: %s: %s\n%s"
-            logger.warning(text, attempt, action.delay, *what, failure.traceback, extra=extra)
+            seconds = action.delay.total_seconds()
+            extra = self._config.log_extra("delayed_retry", message_id, attempt=attempt, delay_seconds=seconds)
+            text = "attempt %s failed, trying again in %g s: %s: %s\n%s"
+            logger.warning(text, attempt, seconds, *what, failure.traceback, extra=extra)
         elif isinstance(action, Discard):
             extra = self._config.log_extra("message_discarded", message_id)
             logger.error("message failed and is dropped (%s): %s\n%s", action.reason, what[1], failure.traceback, extra=extra)

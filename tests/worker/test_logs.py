@@ -127,6 +127,7 @@ def test_a_failed_attempt_is_one_record_whose_traceback_begins_in_the_handler(
     assert len([record for record in caplog.records if "Traceback" in record.getMessage() or record.exc_info]) == 1
     text, trace = found[0].getMessage().split("\nTraceback (most recent call last):\n")
     assert text.endswith("no such order")
+    assert retries == 0 or text.startswith("attempt 1 failed, trying again in 3600 s: ")
     assert trace.splitlines()[0].startswith(f'  File "{__file__}", line ')
     assert trace.splitlines()[-1] == "LookupError: no such order"
     assert "processing.py" not in trace

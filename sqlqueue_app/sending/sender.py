@@ -185,7 +185,7 @@ def subscribe(event: type | str, *, endpoint: str | None = None) -> None:
     chosen = sender_as(name)
     queue = queue_table(chosen.alias, chosen.dispatcher.book.of_queue(name))
     if not queue.exists():
-        why = f"its queue {queue.qualified} does not exist: run sqlqueue_install{near_miss(name)}"
+        why = f"its queue {queue.qualified} does not exist: run sqlqueue_install or migrate{near_miss(name)}"
         raise QueueNotFound(f"endpoint {name!r} cannot subscribe to {topic!r}: {why}")
     chosen.composer.subscribers.table.subscribe(SubscriptionRow(name, topic, chosen.composer.identity.reply_to or ""))
 

@@ -330,7 +330,7 @@ def raise_table_error(table: Table, doing: str, error: Exception) -> None:
     # Whatever the statement ran into, the table may have been altered since its columns were looked up.
     table.forget_layout()
     if table.dialect.name == "sqlite" and table.dialect.error_kind(error) is None and _is_missing(table):
-        raise missing_table(table, f"failed to {doing}: the table does not exist; run sqlqueue_install") from error
+        raise missing_table(table, f"failed to {doing}: the table does not exist; run sqlqueue_install or migrate") from error
     kind = _kind_of(table.dialect, error)
     if kind is None:
         return

@@ -74,7 +74,8 @@ class QueueTable(Table):
             with database_errors(self.dialect, f"look up the columns of {self.qualified}"):
                 shape = shape_of_table(self.connection(), self.dialect, self.address)
             if shape is None:
-                raise missing_table(self, f"queue table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install")
+                why = f"does not exist in {self.alias!r}: run sqlqueue_install or migrate"
+                raise missing_table(self, f"queue table {self.qualified} {why}")
             layout = layout_of(self.dialect.name, self.qualified, shape)
             with self._lock:
                 self._layout = layout

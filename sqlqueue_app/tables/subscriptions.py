@@ -113,7 +113,7 @@ class SubscriptionTable(Table):
             with self.errors(f"{doing} in {self.qualified}"):
                 yield
         except QueueNotFound as error:
-            text = f"the subscription table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install"
+            text = f"the subscription table {self.qualified} does not exist in {self.alias!r}: run sqlqueue_install or migrate"
             raise missing_table(self, text) from error
 
 

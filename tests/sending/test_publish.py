@@ -262,7 +262,7 @@ def test_who_cannot_subscribe(stand: Desk) -> None:
         subscribe(OrderShipped)
     stand.configure(ENDPOINTS={"Billing": {}})
     what = r"endpoint 'Biling' cannot subscribe to 'Publishing.Outer.OrderShipped'"
-    why = r"its queue .* does not exist: run sqlqueue_install: did you mean 'Billing'\?"
+    why = r"its queue .* does not exist: run sqlqueue_install or migrate: did you mean 'Billing'\?"
     with pytest.raises(QueueNotFound, match=f"{what}: {why}"):
         subscribe(OrderShipped, endpoint="Biling")
     with pytest.raises(MessageTypeError, match="no message type"):

@@ -1,0 +1,132 @@
+"""The files of the page about deployment are valid, as far as a machine without Docker, Kubernetes and systemd can tell."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from django.core.management import load_command_class
+
+from tests.support.databases import ROOT
+from tests.support.doc_pages import blocks
+
+PAGE = ROOT / "docs" / "howto" / "deploy.md"
+DATABASES_PAGE = ROOT / "docs" / "howto" / "configure-the-database.md"
+# Lower is safer, of 10; systemd calls what is below 2 "OK".
+MOST_EXPOSED = 2.0
+
+
+def texts(kind: str) -> list[str]:
+    return [block.text for block in blocks(PAGE) if block.kind == kind]
+
+
+def manifests() -> list[dict[str, Any]]:
+    return [document for text in texts("yaml") for document in yaml.safe_load_all(text) if "apiVersion" in document]
+
+
+def compose() -> dict[str, Any]:
+    (found,) = [document for text in texts("yaml") for document in yaml.safe_load_all(text) if "services" in document]
+    return found
+
+
+def containers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    spec = manifest["spec"]["template"]["spec"]
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def commands() -> Iterator[list[str]]:
+    """Every command that starts a program of Django, in any file of the page."""
+    yield json.loads(re.findall(r"^CMD (\[.*\])$", "\n".join(texts("dockerfile")), re.MULTILINE)[0])
+    yield from (each["command"] for each in compose()["services"].values() if "build" in each)
+    yield from (each["command"] for manifest in manifests() for each in containers(manifest))
+    (unit,) = texts("ini")
+    yield shlex.split(re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)[0])
+
+
+@pytest.mark.parametrize("manifest", manifests(), ids=lambda each: str(each["metadata"]["name"]))
+def test_kubernetes_takes_the_manifests(manifest: dict[str, Any]) -> None:
+    kubernetes_validate.validate(manifest, "1.34", strict=True)
+
+
+def test_the_worker_may_drain_and_the_site_goes_on_serving() -> None:
+    worker, web, job = manifests()
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= 60
+    (site,) = containers(web)
+    assert {"startupProbe", "readinessProbe", "livenessProbe"} <= site.keys()
+    assert site["lifecycle"]["preStop"]
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_services_of_compose_depend_on_services_that_are_there() -> None:
+    services = compose()["services"]
+    assert set(services) == {"db", "migrate", "web", "worker"}
+    for service in services.values():
+        assert set(service.get("depends_on", {})) <= set(services)
+
+
+def test_each_command_takes_its_arguments() -> None:
+    ours = [command[command.index("manage.py") + 1 :] for command in commands() if "manage.py" in command]
+    assert len(ours) == 7
+    for name, *arguments in ours:
+        app = "django.core" if name == "migrate" else "sqlqueue_app"
+        load_command_class(app, name).create_parser("manage.py", name).parse_args(arguments)
+
+
+def test_the_image_runs_without_root_and_gets_its_signals() -> None:
+    (text,) = texts("dockerfile")
+    words = [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")]
+    assert words.index("USER") < words.index("CMD")
+    assert 'CMD ["python",' in text
+
+
+def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: apt-get install systemd")
+    (text,) = texts("ini")
+    unit = tmp_path / "shop-worker.service"
+    # What the unit starts is not on this machine.
+    unit.write_text(text.replace("/srv/shop/.venv/bin/python", sys.executable).replace("=/srv/shop", f"={tmp_path}"))
+
+    verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    rated = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", unit], capture_output=True, text=True, check=False
+    )
+    (exposure,) = re.findall(r"Overall exposure level for shop-worker.service: ([\d.]+)", rated.stdout)
+    assert float(exposure) < MOST_EXPOSED
+
+
+SETTINGS = """
+SECRET_KEY = "examples"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "sqlqueue_app"]
+SQLQUEUE = {"ENDPOINTS": {"Sales": {"HANDLERS": []}}}
+"""
+
+
+@pytest.mark.parametrize("engine", ["postgresql", "mssql", "sqlite3"])
+def test_the_checks_pass_with_each_database_of_the_page(engine: str, tmp_path: Path) -> None:
+    if engine == "mssql":
+        pytest.importorskip("pyodbc", reason="mssql-django imports pyodbc, which needs unixODBC", exc_type=ImportError)
+    (text,) = [block.text for block in blocks(DATABASES_PAGE) if block.kind == "python" and f'{engine}",' in block.text]
+    (tmp_path / "settings_of_the_page.py").write_text(SETTINGS + text)
+
+    answer = subprocess.run(
+        [sys.executable, "-m", "django", "check", "--fail-level", "WARNING", "--settings", "settings_of_the_page"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (answer.returncode, answer.stderr) == (0, "")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, actor_of, button, not_found
+from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import duration, number
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
@@ -60,10 +61,15 @@ class EndpointAction(Action):
         self.count = sum(each.alive for each in self.instances)
         self.facts = ((_("Live processes"), number(self.count)),)
 
-    def outcome(self, text: str) -> ActionOutcome:
+    def outcome(self, text: str | Promise) -> ActionOutcome:
         """The outcome of a request to so many live processes."""
-        words = {**self.words, "count": number(self.count)}
+        words = {**self.words, "count": number(self.count), "number": self.count}
         return ActionOutcome(f"{text % words} {_FOLLOWS % words}", self.back_url, self.count)
+
+    def start_from(self, field: str, present: int) -> None:
+        """Show the present value in the form, and name the change in the audit log."""
+        self.initial = {field: present or ""}
+        self.target += f": {present} → {self.request.POST.get(field, str(present))[:20] or 0}"
 
 
 class InstanceAction(EndpointAction):
@@ -93,15 +99,16 @@ class PauseEndpoint(EndpointAction):
 
     name, page, route = "pause", "pause", "<str:name>/pause/"
     label, title, text = gettext_lazy("Pause"), gettext_lazy("Pause %(name)s"), _PAUSE
+    ask: Callable[..., int] = staticmethod(pause)
+    done = ngettext_lazy("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", "number")
 
     def find(self, **key: Any) -> None:
         super().find(**key)
         self.blocked = self.blocked or ("" if self.count else _("No live process."))
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        pause(self.endpoint, **self.only, by=actor_of(self.request).name)
-        text = ngettext("Pause requested for %(count)s process.", "Pause requested for %(count)s processes.", self.count)
-        return self.outcome(text)
+        self.ask(self.endpoint, **self.only, by=actor_of(self.request).name)
+        return self.outcome(self.done)
 
 
 class ResumeEndpoint(PauseEndpoint):
@@ -109,11 +116,8 @@ class ResumeEndpoint(PauseEndpoint):
 
     name, page, route = "resume", "resume", "<str:name>/resume/"
     label, title, text = gettext_lazy("Resume"), gettext_lazy("Resume %(name)s"), _RESUME
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        resume(self.endpoint, **self.only, by=actor_of(self.request).name)
-        text = ngettext("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", self.count)
-        return self.outcome(text)
+    ask = staticmethod(resume)
+    done = ngettext_lazy("Resume requested for %(count)s process.", "Resume requested for %(count)s processes.", "number")
 
 
 _ONE: Final = "<str:name>/instances/<int:instance>"
@@ -156,9 +160,7 @@ class SetConcurrency(InstanceAction):
 
     def find(self, **key: Any) -> None:
         super().find(**key)
-        present = self.instance.concurrency
-        self.initial = {"concurrency": present}
-        self.target += f": {present} → {self.request.POST.get('concurrency', str(present))[:20]}"
+        self.start_from("concurrency", self.instance.concurrency)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         set_concurrency(self.endpoint, data["concurrency"], **self.only)
@@ -204,9 +206,7 @@ class SetMinimum(EndpointAction):
 
     def find(self, **key: Any) -> None:
         super().find(**key)
-        present = read_minimums().get(self.endpoint, 0)
-        self.initial = {"minimum": present or ""}
-        self.target += f": {present} → {self.request.POST.get('minimum', str(present))[:20] or 0}"
+        self.start_from("minimum", read_minimums().get(self.endpoint, 0))
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
         minimum = data["minimum"] or 0
@@ -222,22 +222,17 @@ ENDPOINT_ACTIONS: Final = (
 )
 
 
-def endpoint_buttons(pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus]) -> list[Button]:
-    """The actions on all processes of an endpoint."""
-    labels = (str(PauseEndpoint.label), str(ResumeEndpoint.label))
-    return [*pausing_buttons(pages, request, name, instances, labels), SetMinimum.button(pages, request, path_of(name))]
-
-
 def pausing_buttons(
-    pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus], labels: tuple[str, str]
+    pages: PageAdmin, request: HttpRequest, name: str, instances: Iterable[InstanceStatus], labels: tuple[str, str] = ("", "")
 ) -> list[Button]:
-    """Pause and resume for all processes of an endpoint, of which `instances` are, on any page."""
+    """Pause and resume for all processes of an endpoint, of which `instances` are, on any page of a site with endpoints."""
     paused = {each.paused for each in instances if each.alive}
     none = "" if paused else _("No live process.")
-    pause_url, resume_url = (pages.url_of(Endpoint, page, path_of(name)) for page in ("pause", "resume"))
+    offered = ((PauseEndpoint, False, _("Paused."), labels[0]), (ResumeEndpoint, True, _("Not paused."), labels[1]))
+    endpoints: Any = pages.admin_site.get_model_admin(Endpoint)
     return [
-        button(request, Permission.CONTROL, labels[0], pause_url, reason=none or ("" if False in paused else _("Paused."))),
-        button(request, Permission.CONTROL, labels[1], resume_url, reason=none or ("" if True in paused else _("Not paused."))),
+        action.button(endpoints, request, path_of(name), label=label, reason=none or ("" if applies_to in paused else reason))
+        for action, applies_to, reason, label in offered
     ]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, Final
 
@@ -14,6 +15,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -21,8 +23,22 @@ from django.utils.translation import gettext_lazy
 from sqlqueue_app.conf import Settings, get_settings
 from sqlqueue_app.conf.validation import keys_of
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Series, line_chart, period_of
-from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, endpoint_buttons, instance_buttons
-from sqlqueue_app.dashboard.formats import Grade, State, ago_html, counts, duration, number, per_second, rate, times
+from sqlqueue_app.dashboard.endpoint_actions import ENDPOINT_ACTIONS, SetMinimum, instance_buttons, pausing_buttons
+from sqlqueue_app.dashboard.formats import (
+    Grade,
+    State,
+    ago_html,
+    bounded_number,
+    counts,
+    depth_number,
+    duration,
+    number,
+    per_second,
+    rate,
+    relative_html,
+    stamp_html,
+    times,
+)
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
@@ -38,25 +54,12 @@ from sqlqueue_app.dashboard.lists import (
     with_notes,
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.overview import (
-    INSTANCE_STATES,
-    PARTLY_PAUSED,
-    PAUSED,
-    depth_cell,
-    endpoint_url,
-    failures_url,
-    heartbeat_html,
-    instance_columns,
-    paused_html,
-    queue_columns,
-    queues_table,
-    unreceived_state,
-)
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, ReadOnlyAdmin, label_of_page, name_of_path, navigation, path_of
+from sqlqueue_app.failures.selection import FailureSelection
 from sqlqueue_app.messages.errors import ConnectionLost, SqlQueueError
-from sqlqueue_app.models import DelayedMessage, Instance, QueueSample, Subscription
+from sqlqueue_app.models import DelayedMessage, Endpoint, FailedMessage, Instance, Queue, Subscription
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
-from sqlqueue_app.receiving.instances import gone_instances, is_dead, managed_alias
+from sqlqueue_app.receiving.instances import HEARTBEAT_SECONDS, gone_instances, is_dead, managed_alias
 from sqlqueue_app.status.endpoints import (
     EndpointStatus,
     Measured,
@@ -66,12 +69,22 @@ from sqlqueue_app.status.endpoints import (
     read_minimums,
     resolution_of,
 )
-from sqlqueue_app.status.instances import read_instances, state_of, threads_of_row
-from sqlqueue_app.status.queues import QueueKind, QueueStatus
+from sqlqueue_app.status.instances import (
+    InstanceState,
+    InstanceStatus,
+    is_received,
+    read_instances,
+    state_of,
+    threads_of_row,
+    threads_on,
+)
+from sqlqueue_app.status.queues import HeadAge, ProblemKind, QueueKind, QueueStatus
 from sqlqueue_app.status.samples import read_page_samples
 from sqlqueue_app.status.subscriptions import SubscriptionState, read_subscriptions
-from sqlqueue_app.status.traffic import RECEIVED
 from sqlqueue_app.tables.connections import guarded_read, optional_read
+from sqlqueue_app.tables.queue import Depth
+
+_CAPTION: Final = gettext_lazy("Rates and mean times are those of the last minute")
 
 
 class EndpointAdmin(PageAdmin):
@@ -88,7 +101,7 @@ class EndpointAdmin(PageAdmin):
         return self.page(
             request,
             "endpoints",
-            table=table(_caption(), self._columns(found.endpoints), found.endpoints, lambda each: f"endpoint {each.name}"),
+            table=table(_CAPTION, self._columns(found.endpoints), found.endpoints, lambda each: f"endpoint {each.name}"),
             problem=found.problem,
             live_seconds=LIVE_SECONDS,
             **(extra_context or {}),
@@ -104,7 +117,7 @@ class EndpointAdmin(PageAdmin):
         each, period = found.endpoints[0], period_of(request)
         charts, by_type, by_instance = self._history(each, period, found.now)
         if wanted_format(request):
-            lines = ([message_type, *(getattr(taken, of) for of in _MEASURES.values())] for message_type, taken in by_type.items())
+            lines = ([name, *(getattr(measured, of) for of, _head in _MEASURES.values())] for name, measured in by_type.items())
             return export(request, f"{each.name} {period.name}", ("message_type", *_MEASURES), lines)
         handlers, handlers_problem = _handlers(settings, each)
         queues = self._queues(each)
@@ -114,8 +127,11 @@ class EndpointAdmin(PageAdmin):
             title=_("Endpoint %(name)s") % {"name": each.name},
             crumbs=(Crumb(each.name),),
             facts=facts(self._columns([each])[1:], each),
-            caption=_caption(),
-            buttons=endpoint_buttons(self, request, each.name, each.instances),
+            caption=_CAPTION,
+            buttons=[
+                *pausing_buttons(self, request, each.name, each.instances),
+                SetMinimum.button(self, request, path_of(each.name)),
+            ],
             delayed_url=self.url_of(DelayedMessage, "table", path_of(each.name)) if each.is_in_settings else "",
             subscriptions_url=self.url_of(Subscription),
             live_seconds=period.refresh_seconds,
@@ -125,11 +141,7 @@ class EndpointAdmin(PageAdmin):
             period=period,
             periods=PERIODS,
             processes=self._processes(request, each),
-            queues=queues_table(
-                _("Queues for its messages, failures and audits"),
-                queue_columns(self, each.instances),
-                queues,
-            ),
+            queues=queues_table(_("Queues for its messages, failures and audits"), queue_columns(self, each.instances), queues),
             problems=[look.problem for look in queues if look.problem is not None],
             subscriptions=_subscriptions(settings, each.name),
             handlers=handlers,
@@ -140,8 +152,11 @@ class EndpointAdmin(PageAdmin):
     def _columns(self, rows: Sequence[EndpointStatus]) -> list[TableColumn[EndpointStatus]]:
         """The columns of these endpoints."""
 
-        def rated(label: str, value: Callable[[Measured], float]) -> TableColumn[EndpointStatus]:
-            return TableColumn(label, lambda each: "" if each.measured is None else rate(value(each.measured)), NUMBER)
+        def rated(label: str, name: str) -> TableColumn[EndpointStatus]:
+            return TableColumn(label, lambda each: each.measured and rate(getattr(each.measured, name)), NUMBER)
+
+        def failed(each: EndpointStatus) -> SafeString:
+            return link_html(failures_url(self, each.name), _("not known") if each.failed is None else number(each.failed))
 
         found = [each.measured for each in rows if each.measured is not None]
         processing, critical = (_time_of(name, found) for name in ("processing_mean", "critical_mean"))
@@ -149,13 +164,13 @@ class EndpointAdmin(PageAdmin):
             TableColumn(_("Endpoint"), self._linked),
             TableColumn(_("State"), lambda each: paused_html(_state(each), each.instances, (each.name,))),
             TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
-            rated(_("Handled per second"), lambda measured: measured.throughput),
+            rated(_("Handled per second"), "throughput"),
             TableColumn(_("Processing time"), lambda each: processing(each.measured), NUMBER),
             TableColumn(_("Critical time"), lambda each: critical(each.measured), NUMBER),
-            rated(_("Retries per second"), lambda measured: measured.retries / measured.length),
-            TableColumn(_("Failed messages"), lambda each: link_html(failures_url(self, each.name), _failed(each)), NUMBER),
+            rated(_("Retries per second"), "retry_rate"),
+            TableColumn(_("Failed messages"), failed, NUMBER),
             TableColumn(_("Processes alive"), _alive, NUMBER),
-            TableColumn(_("Busy / max"), _busy, NUMBER),
+            TableColumn(_("Busy / max"), lambda each: each.alive and f"{number(each.busy_threads)} / {number(each.limit)}", NUMBER),
         ]
 
     def _linked(self, each: EndpointStatus) -> SafeString:
@@ -183,27 +198,24 @@ class EndpointAdmin(PageAdmin):
         if now is None:
             return [], {}, {}
         alias = managed_alias()
-        names = [status.name for status in each.queues if status.queue.kind in RECEIVED]
+        names = [status.name for status in each.queues if status.queue.is_receiving]
         with optional_read(alias, "read the samples of an endpoint"):
             over_time = measures_over_time(alias, each.name, period.length, now)
             started = {one.name: one.started_at for one in each.instances}
             by_type, by_instance = measures_by_type_and_instance(alias, each.name, period.length, now, started)
             queued = read_page_samples(alias, names, period.length, each.instances, now)
-            samples = [sample for taken in queued.values() for sample in taken]
-            return endpoint_charts(over_time, samples, period, now), by_type, by_instance
+            waiting: Counter[datetime] = Counter()
+            for sample in chain.from_iterable(queued.values()):
+                waiting[sample.taken_at] += sample.waiting
+            return _charts(over_time, waiting, period, now), by_type, by_instance
         return [], {}, {}
-
-
-def _caption() -> str:
-    return _("Rates and mean times are those of the last minute")
 
 
 def _known_name(path: str, settings: Settings) -> str:
     """The endpoint that a URL part names; the text itself if none matches."""
-    name = name_of_path(path, settings.senders)
-    if name is None:
-        name = name_of_path(path, {*(each.endpoint for each in read_instances()[0]), *read_minimums()})
-    return path if name is None else name
+    if name := name_of_path(path, settings.senders):
+        return name
+    return name_of_path(path, {*(each.endpoint for each in read_instances()[0]), *read_minimums()}) or path
 
 
 def _subscriptions(settings: Settings, name: str) -> HtmlTable | str:
@@ -248,47 +260,47 @@ def _configuration(settings: Settings, name: str) -> list[tuple[str, str]]:
 
 
 def _in_words(value: object) -> str:
-    if value is None or value == () or value == {}:
-        return "–"
-    if isinstance(value, tuple):
-        return ", ".join(_in_words(each) for each in value)
+    if isinstance(value, tuple | Mapping):
+        return ", ".join(map(_in_words, value)) or "–"
     if callable(value):
         return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__name__)}"
-    if hasattr(value, "items"):
-        return ", ".join(str(key) for key in value)  # type: ignore[attr-defined]
-    return str(value)
+    return "–" if value is None else str(value)
 
 
 # --- Rows and exports -------------------------------------------------------------------------------------------------
 
-COLUMNS: Final[Mapping[str, Callable[[EndpointStatus], object]]] = {
-    "endpoint": attrgetter("name"),
-    "in_settings": attrgetter("is_in_settings"),
-    "messages": lambda each: getattr(each.depth, "waiting", None),
-    "exact": lambda each: getattr(each.depth, "exact", None),
-    "handled_per_second": lambda each: getattr(each.measured, "throughput", None),
-    "processing_seconds": lambda each: getattr(each.measured, "processing_mean", None),
-    "critical_seconds": lambda each: getattr(each.measured, "critical_mean", None),
-    "retries_per_second": lambda each: None if each.measured is None else each.measured.retries / each.measured.length,
-    "failures_per_second": lambda each: None if each.measured is None else each.measured.failures / each.measured.length,
-    "failed_messages": attrgetter("failed"),
+COLUMNS: Final[Mapping[str, str | Callable[[EndpointStatus], object]]] = {
+    "endpoint": "name",
+    "in_settings": "is_in_settings",
+    "messages": "depth.waiting",
+    "exact": "depth.exact",
+    "handled_per_second": "measured.throughput",
+    "processing_seconds": "measured.processing_mean",
+    "critical_seconds": "measured.critical_mean",
+    "retries_per_second": "measured.retry_rate",
+    "failures_per_second": "measured.failure_rate",
+    "failed_messages": "failed",
     "alive": lambda each: len(each.alive),
-    "dead": attrgetter("dead"),
-    "busy_threads": attrgetter("busy_threads"),
-    "limit": attrgetter("limit"),
+    "dead": "dead",
+    "busy_threads": "busy_threads",
+    "limit": "limit",
     "versions": lambda each: sorted({instance.version for instance in each.alive}),
     "minimum": lambda each: each.minimum or None,
 }
-# Of a file: the measures of a message type.
+# The measures of a message type or an instance, by their columns in a file: the attribute, the heading of a table.
 _MEASURES: Final = {
-    "handled": "handled",
-    "handled_per_second": "throughput",
-    "processing_seconds": "processing_mean",
-    "processing_max": "processing_max",
-    "critical_seconds": "critical_mean",
-    "critical_max": "critical_max",
-    **{name: name for name in ("failures", "immediate_retries", "delayed_retries", "moved_to_error")},
+    "handled": ("handled", gettext_lazy("Handled")),
+    "handled_per_second": ("throughput", gettext_lazy("per second")),
+    "processing_seconds": ("processing_mean", gettext_lazy("Processing time")),
+    "processing_max": ("processing_max", gettext_lazy("longest")),
+    "critical_seconds": ("critical_mean", gettext_lazy("Critical time")),
+    "critical_max": ("critical_max", gettext_lazy("longest")),
+    "failures": ("failures", gettext_lazy("Failed attempts")),
+    "immediate_retries": ("immediate_retries", gettext_lazy("Immediate retries")),
+    "delayed_retries": ("delayed_retries", gettext_lazy("Delayed retries")),
+    "moved_to_error": ("moved_to_error", gettext_lazy("To the error queue")),
 }
+_TIMES: Final = ("processing_mean", "processing_max", "critical_mean", "critical_max")
 
 
 def _time_of(name: str, found: Iterable[Measured]) -> Callable[[Measured | None], object]:
@@ -312,27 +324,16 @@ def _measures(caption: str, head: str, found: Mapping[str, Measured], period: Pe
         over = _("over %(length)s") % {"length": duration(length)} if length < 0.95 * period.length else ""
         return with_notes(rate(measured.throughput), over)
 
-    cells: list[tuple[str, Callable[[Measured], object]]] = [
-        (_("Handled"), attrgetter("handled")),
-        (_("per second"), per_second),
-        (_("Processing time"), _time_of("processing_mean", found.values())),
-        (_("longest"), _time_of("processing_max", found.values())),
-        (_("Critical time"), _time_of("critical_mean", found.values())),
-        (_("longest"), _time_of("critical_max", found.values())),
-        (_("Failed attempts"), attrgetter("failures")),
-        (_("Immediate retries"), attrgetter("immediate_retries")),
-        (_("Delayed retries"), attrgetter("delayed_retries")),
-        (_("To the error queue"), attrgetter("moved_to_error")),
-    ]
+    def cell(name: str) -> Callable[[Measured], object]:
+        if name in _TIMES:
+            return _time_of(name, found.values())
+        return per_second if name == "throughput" else attrgetter(name)
+
     columns: list[TableColumn[tuple[str, Measured]]] = [
         TableColumn(head, lambda row: row[0] or _("no type in the headers"), WIDE),
-        *(TableColumn(label, partial(lambda cell, row: cell(row[1]), cell), NUMBER) for label, cell in cells),
+        *(TableColumn(str(label), partial(lambda of, row: of(row[1]), cell(name)), NUMBER) for name, label in _MEASURES.values()),
     ]
     return table(caption, columns, found.items(), lambda row: f"{head} {row[0]}") if found else None
-
-
-def _failed(each: EndpointStatus) -> str:
-    return _("not known") if each.failed is None else number(each.failed)
 
 
 def _alive(each: EndpointStatus) -> SafeString:
@@ -343,10 +344,6 @@ def _alive(each: EndpointStatus) -> SafeString:
     versions = ", ".join(sorted({instance.version for instance in each.alive if instance.version}))
     version = _("version %(version)s") % {"version": versions} if versions else ""
     return with_notes(expected if each.minimum else alive, dead, version)
-
-
-def _busy(each: EndpointStatus) -> str:
-    return f"{number(each.busy_threads)} / {number(each.limit)}" if each.alive else ""
 
 
 def _state(each: EndpointStatus) -> State:
@@ -369,35 +366,32 @@ def _state(each: EndpointStatus) -> State:
 # --- Charts -----------------------------------------------------------------------------------------------------------
 
 
-def endpoint_charts(
-    measured: Sequence[tuple[datetime, Measured]], queued: Sequence[QueueSample], period: Period, now: datetime
+def _charts(
+    over_time: Sequence[tuple[datetime, Measured]], waiting: Counter[datetime], period: Period, now: datetime
 ) -> list[Chart]:
-    """Throughput with failures and retries, processing time, critical time, queue length; `queued` of all its queues."""
-    begin, step = now - period.length, timedelta(seconds=resolution_of(period.length).seconds)
-    seconds = step.total_seconds()
+    """Throughput with failures and retries, processing time, critical time, what waited in its queues."""
+    step = timedelta(seconds=resolution_of(period.length).seconds)
+    draw = partial(line_chart, begin=now - period.length, end=now, step=step)
+
+    def line(label: str, name: str) -> Series:
+        return Series(label, [(at, getattr(each, name)) for at, each in over_time])
+
     charts = []
-
-    def line(label: str, value: Callable[[Measured], float | None]) -> Series:
-        return Series(label, [(at, value(each)) for at, each in measured])
-
-    if any(each.handled or each.failures or each.retries for _at, each in measured):
-        flow = [
-            line(_("handled"), attrgetter("throughput")),
-            line(_("failed attempts"), lambda each: each.failures / seconds),
-            line(_("retries"), lambda each: each.retries / seconds),
+    if any(each.handled or each.failures or each.retries for _at, each in over_time):
+        flow = [line(_("handled"), "throughput"), line(_("failed attempts"), "failure_rate"), line(_("retries"), "retry_rate")]
+        longest = Series(_("longest"), [(at, each.processing_max if each.handled else None) for at, each in over_time])
+        charts += [
+            draw(_("Handled and failed"), flow, scale=per_second, least_top=1.0),
+            draw(_("Processing time"), [line(_("mean"), "processing_mean"), longest], scale=times, least_top=0.01),
+            draw(
+                _("Critical time"),
+                [line(_("mean"), "critical_mean"), line(_("longest"), "critical_max")],
+                scale=times,
+                least_top=0.01,
+            ),
         ]
-        longest = line(_("longest"), lambda each: each.processing_max if each.handled else None)
-        processing = [line(_("mean"), attrgetter("processing_mean")), longest]
-        critical = [line(_("mean"), attrgetter("critical_mean")), line(_("longest"), attrgetter("critical_max"))]
-        charts.append(line_chart(_("Handled and failed"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
-        for title, series in ((_("Processing time"), processing), (_("Critical time"), critical)):
-            charts.append(line_chart(title, series, begin=begin, end=now, step=step, scale=times, least_top=0.01))
-    depth: Counter[datetime] = Counter()
-    for sample in queued:
-        depth[sample.taken_at] += sample.waiting
-    if depth:
-        waiting = [Series(_("messages"), sorted(depth.items()))]
-        charts.append(line_chart(_("Waiting in its queues"), waiting, begin=begin, end=now, step=step, scale=counts))
+    if waiting:
+        charts.append(draw(_("Waiting in its queues"), [Series(_("messages"), sorted(waiting.items()))], scale=counts))
     return charts
 
 
@@ -446,3 +440,174 @@ class InstanceAdmin(ReadOnlyAdmin):
     def started(self, row: Instance) -> str:
         """When the process started."""
         return ago_html(row.started_at)
+
+
+# --- Columns of queues and instances --------------------------------------------------------------------------------------
+
+INSTANCE_STATES: Final = {
+    InstanceState.ALIVE: State(Grade.OK, gettext_lazy("Alive")),
+    InstanceState.PAUSING: State(Grade.WARNING, gettext_lazy("Pausing")),
+    InstanceState.PAUSED: State(Grade.WARNING, gettext_lazy("Paused")),
+    InstanceState.RESUMING: State(Grade.INFO, gettext_lazy("Resuming")),
+    InstanceState.DEAD: State(Grade.ERROR, gettext_lazy("Dead")),
+}
+PAUSED: Final = INSTANCE_STATES[InstanceState.PAUSED]
+PARTLY_PAUSED: Final = State(Grade.WARNING, gettext_lazy("Partly paused"))
+
+
+def queue_columns(pages: PageAdmin, instances: Sequence[InstanceStatus]) -> list[TableColumn[QueueStatus]]:
+    """The columns of a list of queues, which these instances may receive from or lease."""
+
+    def counted(each: QueueStatus, name: str) -> object:
+        if each.depth is None:
+            return _("not known")
+        return bounded_number(getattr(each.depth, name), exact=each.expiry_exact)
+
+    return [
+        TableColumn(_("Queue"), lambda each: link_html(pages.url_of(Queue, "messages", path_of(each.name)), each.name)),
+        TableColumn(_("Kind"), lambda each: each.queue.kind.label),
+        TableColumn(_("Endpoint"), lambda each: endpoints_html(pages, each.queue.endpoints)),
+        TableColumn(_("State"), lambda each: paused_html(queue_state(each, instances), instances, each.queue.endpoints)),
+        TableColumn(_("Messages"), lambda each: depth_cell(each.depth), NUMBER),
+        TableColumn(_("With an expiry"), lambda each: counted(each, "expiring"), NUMBER),
+        TableColumn(_("Expired"), lambda each: counted(each, "expired"), NUMBER),
+        TableColumn(_("Oldest message"), lambda each: _age(each.head_age), NUMBER),
+        TableColumn(_("Live threads"), lambda each: threads_on(each.queue.address.table, instances), NUMBER),
+    ]
+
+
+def queues_table(caption: object, columns: Sequence[TableColumn[QueueStatus]], rows: Sequence[QueueStatus]) -> HtmlTable | None:
+    """The table of these queues; None without any."""
+    return table(caption, columns, rows, lambda each: f"queue {each.name}") if rows else None
+
+
+def endpoints_html(pages: PageAdmin, names: Sequence[str]) -> SafeString:
+    """The endpoints of a queue; an endpoint alone is a link, for an error queue may have hundreds."""
+    return link_html(endpoint_url(pages, names[0]) if len(names) == 1 else "", ", ".join(names))
+
+
+def depth_cell(depth: Depth | None) -> object:
+    """How many messages wait, as a cell of a table."""
+    return _("not known") if depth is None else depth_number(depth)
+
+
+def queue_state(each: QueueStatus, instances: Sequence[InstanceStatus]) -> State:
+    """The state of a queue, which these instances may receive from or lease."""
+    problem = None if each.problem is None else _problem_state(each.problem.kind)
+    if problem is not None and problem.level is Grade.ERROR:
+        return problem
+    kind, is_waiting = each.queue.kind, bool(each.depth is not None and each.depth.waiting)
+    holders = [one for one in instances if one.callback_queue == each.queue.address.table]
+    is_held = any(one.alive for one in holders)
+    if kind is QueueKind.ERROR and problem is None and get_settings().error_queue_owner == "servicecontrol":
+        return State(Grade.INFO, _("Belongs to ServiceControl"))
+    if kind is QueueKind.ERROR and is_waiting:
+        return State(Grade.WARNING, _("Failed messages"))
+    if each.queue.is_receiving and not is_received(each.queue, instances):
+        return unreceived_state(each.queue.endpoints, instances, is_waiting=is_waiting)
+    if kind is QueueKind.CALLBACK and is_waiting and not is_held:
+        return State(Grade.WARNING, _("No receiver"))
+    if problem is not None or kind is not QueueKind.CALLBACK:
+        return problem or State(Grade.OK, _("OK"))
+    if holders and not is_held:
+        return State(Grade.INFO, _("Instance is gone"))
+    return State(Grade.OK, _("Leased") if holders else _("Free"))
+
+
+def _problem_state(kind: ProblemKind) -> State:
+    speed_or_letters = Grade.INFO if kind is ProblemKind.NON_UNICODE_HEADERS else Grade.WARNING
+    return State(Grade.ERROR if kind.stops_work else speed_or_letters, kind.label)
+
+
+def unreceived_state(endpoints: Iterable[str], instances: Iterable[InstanceStatus], *, is_waiting: bool) -> State:
+    """Why no process receives from a queue of these endpoints."""
+    names = set(endpoints)
+    if any(each.endpoint in names and each.alive and each.is_worker and each.paused for each in instances):
+        return PAUSED
+    is_send_only = any(map(get_settings().is_send_only, names))
+    return State(Grade.WARNING if is_waiting else Grade.INFO, _("Send-only") if is_send_only else _("No live worker"))
+
+
+def paused_html(state: State, instances: Iterable[InstanceStatus], endpoints: Collection[str]) -> SafeString:
+    """The state of a queue or an endpoint; if that is a pause, with who paused its processes, and since when."""
+    paused = [each for each in instances if each.endpoint in endpoints and each.alive and each.paused and each.asked_to_pause_at]
+    if state not in (PAUSED, PARTLY_PAUSED) or not paused:
+        return cell_html(state)
+    who = ", ".join(sorted({each.paused_by or _("unknown") for each in paused}))
+    since = min(each.asked_to_pause_at for each in paused if each.asked_to_pause_at)
+    return with_notes(state, format_html(_("by {user} since {time}"), user=who, time=stamp_html(since)))
+
+
+def _age(head: HeadAge | None) -> object:
+    if head is None:
+        return None
+    if head.age is None:
+        return with_notes(_("unknown"), head.unknown and head.unknown.label)
+    header = {"header": head.header}
+    if head.age < timedelta():
+        return with_notes(head.age, _("from the header %(header)s: in the future by our clock") % header)
+    return titled_html(duration(head.age), _("from the header %(header)s") % header)
+
+
+def instance_columns(pages: PageAdmin, depths: Mapping[str, Depth | None]) -> list[TableColumn[InstanceStatus]]:
+    """The columns of a list of processes; `depths` has what waits in each callback queue that has a page."""
+
+    def callback_queue(each: InstanceStatus) -> object:
+        name = each.callback_queue
+        if name is None or name not in depths:
+            return name
+        depth = depths[name]
+        waiting = "" if depth is None else _("messages in it: %(count)s") % {"count": depth_number(depth).text}
+        return with_notes(link_html(pages.url_of(Queue, "messages", path_of(name)), name), waiting)
+
+    return [
+        TableColumn(_("Instance"), lambda each: each.name),
+        TableColumn(_("Machine and process"), _process),
+        TableColumn(_("State"), lambda each: with_notes(INSTANCE_STATES[each.state], _request(each))),
+        TableColumn(_("Last heartbeat"), lambda each: heartbeat_html(each.heartbeat_at, each.heartbeat_age)),
+        TableColumn(_("Started"), lambda each: ago_html(each.started_at)),
+        TableColumn(_("Concurrency"), lambda each: each.concurrency, NUMBER),
+        TableColumn(_("Live threads"), _threads),
+        TableColumn(_("Callback queue"), callback_queue),
+    ]
+
+
+def _process(each: InstanceStatus) -> SafeString:
+    return with_notes(f"{each.host} ({each.pid})", each.version and _("version %(version)s") % {"version": each.version})
+
+
+def _threads(each: InstanceStatus) -> SafeString | None:
+    """The threads of each queue, and how many of them handle a message."""
+    words = _("%(live)s, %(busy)s busy")
+    lines = [
+        (queue, words % {"live": number(live), "busy": number(each.busy.get(queue, 0))}) for queue, live in each.threads.items()
+    ]
+    return format_html('<ul class="sq-plain">{}</ul>', format_html_join("", "<li><bdi>{}</bdi>: {}</li>", lines)) if lines else None
+
+
+def _request(each: InstanceStatus) -> str:
+    """A request that the process has not followed yet, and when it will."""
+    asked = "" if each.asked_ago is None else _("requested %(age)s ago") % {"age": duration(max(each.asked_ago, timedelta()))}
+    if each.state not in (InstanceState.PAUSING, InstanceState.RESUMING):
+        # Other requests, as for another concurrency, are in the row immediately.
+        return _("%(requested)s, not followed yet") % {"requested": asked} if asked and each.alive else ""
+    left = min(max(0.0, HEARTBEAT_SECONDS - each.heartbeat_age.total_seconds()), HEARTBEAT_SECONDS)
+    words = _("at its next heartbeat, within %(seconds)s s") % {"seconds": number(round(left + 0.5))}
+    return f"{words} ({asked})" if asked else words
+
+
+def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
+    """When a heartbeat was, which is so old by the clock of its database."""
+    text = _("%(age)s ago") % {"age": duration(age)}
+    return text if at is None else relative_html(at, text)
+
+
+def endpoint_url(pages: PageAdmin, endpoint: str) -> str:
+    """The page of an endpoint; empty if the project has taken it off the site."""
+    return pages.url_of(Endpoint, "endpoint", path_of(endpoint))
+
+
+def failures_url(pages: PageAdmin, endpoint: str) -> str:
+    """The list of the failed messages of an endpoint; empty if the project has taken it off the site."""
+    url = pages.url_of(FailedMessage, "messages")
+    return f"{url}?{FailureSelection(endpoint=endpoint).to_query()}" if url else ""

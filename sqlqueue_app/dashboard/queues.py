@@ -35,6 +35,7 @@ from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operatio
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.delayed import delayed_table
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
+from sqlqueue_app.dashboard.endpoints import endpoints_html, instance_columns, queue_columns, queue_state, queues_table
 from sqlqueue_app.dashboard.formats import Grade, State, bounded_number, counts, depth_number, number, per_second, rate, times
 from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
@@ -52,7 +53,6 @@ from sqlqueue_app.dashboard.messages import (
     read_page_query,
     time_texts,
 )
-from sqlqueue_app.dashboard.overview import endpoints_html, instance_columns, queue_columns, queue_state, queues_table
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
@@ -69,7 +69,7 @@ from sqlqueue_app.status.instances import (
 from sqlqueue_app.status.overview import Status, read_status
 from sqlqueue_app.status.queues import KnownQueue, QueueKind, QueueStatus, known_queues, listed_tables, other_queues, read_queue
 from sqlqueue_app.status.samples import read_page_samples, resolution_for
-from sqlqueue_app.status.traffic import RECEIVED, recent_rates
+from sqlqueue_app.status.traffic import recent_rates
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
 
@@ -81,7 +81,7 @@ _SAVED_AT_ONCE = 200
 
 def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
     """The actions on a queue as links; disabled ones show the reason. Those on its endpoint affect all its queues but callbacks."""
-    is_received = queue.kind in RECEIVED and pages.admin_site.is_registered(Endpoint)
+    is_received = queue.is_receiving and pages.admin_site.is_registered(Endpoint)
     found = []
     for endpoint in queue.endpoints if is_received else ():
         processes = [each for each in instances if each.endpoint == endpoint]

@@ -33,7 +33,7 @@ from sqlqueue_app.monitoring.checks import (
     is_growth_explained,
     words_of,
 )
-from sqlqueue_app.monitoring.snapshot import RECEIVED, Snapshot
+from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.endpoints import read_minimums
 from sqlqueue_app.status.events import fitting_subject
@@ -324,7 +324,7 @@ def _scope(settings: Settings, status: Status, queues: Sequence[str], endpoints:
         return _Scope(watched, tuple(settings.senders))
     of_endpoints = {each.name for each in watched if set(each.queue.endpoints) & set(endpoints)}
     chosen = tuple(each for each in status.queues if each.name in queues or each.name in of_endpoints)
-    received = [each for each in chosen if each.name in queues and each.queue.kind in RECEIVED]
+    received = [each for each in chosen if each.name in queues and each.queue.is_receiving]
     owners = {*endpoints, *(name for each in received for name in each.queue.endpoints)}
     return _Scope(chosen, tuple(name for name in settings.senders if name in owners), frozenset(queues), is_all=False)
 

@@ -32,7 +32,6 @@ from sqlqueue_app.tables.installation import DELAYED_SUFFIX
 from sqlqueue_app.tables.rows import cut_text
 from sqlqueue_app.tables.two_phase import PreparedBranch
 
-RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
 # A queue with messages in each sample of this period has a backlog; one sample may catch a message between two polls.
 RECENT: Final = timedelta(seconds=60)
 LEAST_SAMPLES: Final = 4
@@ -182,7 +181,7 @@ class Snapshot:
 
     def is_run_by_workers(self, queue: KnownQueue) -> bool:
         """Whether it is a main queue or satellite of an endpoint that workers run."""
-        return queue.kind in RECEIVED and bool(set(queue.endpoints) & set(self.settings.endpoints))
+        return queue.is_receiving and bool(set(queue.endpoints) & set(self.settings.endpoints))
 
     @cached_property
     def waiting(self) -> Mapping[KnownQueue, int]:
@@ -191,7 +190,7 @@ class Snapshot:
             counted = {each.queue: each.depth.waiting for each in self.status.queues if each.depth is not None}
         else:
             counted = {each: self._recent[each.name][0] for each in self.known_queues if each.name in self._recent}
-        return {queue: waiting for queue, waiting in counted.items() if queue.kind in RECEIVED}
+        return {queue: waiting for queue, waiting in counted.items() if queue.is_receiving}
 
     @cached_property
     def growth(self) -> Mapping[str, int]:

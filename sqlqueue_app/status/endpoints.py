@@ -20,12 +20,10 @@ from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.events import Actor
 from sqlqueue_app.status.instances import InstanceStatus, clock_of_rows, read_instances, works_on
-from sqlqueue_app.status.queues import QueueKind, QueueProblem, QueueStatus, known_queues, read_queues, utc_now
+from sqlqueue_app.status.queues import QueueProblem, QueueStatus, known_queues, read_queues, total_depth, utc_now
 from sqlqueue_app.status.samples import FINEST, RESOLUTIONS, SUMS, Resolution
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth
-
-_RECEIVED = (QueueKind.MAIN, QueueKind.SATELLITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +50,7 @@ class EndpointStatus:
     @property
     def depth(self) -> Depth | None:
         """What waits in its main queue and satellites; None where nothing could be counted."""
-        depths = [each.depth for each in self.queues if each.queue.kind in _RECEIVED and each.depth is not None]
-        if not depths:
-            return None
-        return Depth(
-            sum(each.waiting for each in depths),
-            sum(each.expiring for each in depths),
-            sum(each.expired for each in depths),
-            exact=all(each.exact for each in depths),
-        )
+        return total_depth(each.depth for each in self.queues if each.queue.is_receiving)
 
     @property
     def alive(self) -> tuple[InstanceStatus, ...]:
@@ -175,6 +165,16 @@ class Measured:
     @property
     def retries(self) -> int:
         return self.immediate_retries + self.delayed_retries
+
+    @property
+    def retry_rate(self) -> float:
+        """Retries per second."""
+        return self.retries / self.length
+
+    @property
+    def failure_rate(self) -> float:
+        """Failed attempts per second."""
+        return self.failures / self.length
 
     @property
     def processing_mean(self) -> float | None:

@@ -24,6 +24,7 @@ from sqlqueue_app.status.queues import (
     listed_tables,
     other_queues,
     read_queues,
+    total_depth,
     utc_now,
 )
 from sqlqueue_app.status.schedules import ScheduleStatus, read_schedules
@@ -47,6 +48,38 @@ class Status:
     delayed: tuple[DelayedStatus, ...] = ()
     error_queue_owner: ErrorQueueOwner = "sqlqueue"
     managed_now: datetime | None = None
+
+    @property
+    def waiting(self) -> Depth:
+        """What waits in main queues and satellites, as far as it could be counted."""
+        return total_depth(each.depth for each in self.queues if each.queue.is_receiving) or Depth(0, 0, 0, exact=True)
+
+    @property
+    def expired(self) -> int:
+        """How many messages of all queues have expired and are not purged yet."""
+        return sum(each.depth.expired for each in self.queues if each.depth is not None)
+
+    @property
+    def delayed_messages(self) -> int:
+        return sum(each.waiting or 0 for each in self.delayed)
+
+    @property
+    def overdue(self) -> int:
+        """How many delayed messages should have been moved by now."""
+        return sum(each.overdue or 0 for each in self.delayed)
+
+    @property
+    def alive(self) -> int:
+        return sum(each.alive for each in self.instances)
+
+    @property
+    def dead(self) -> int:
+        return len(self.instances) - self.alive
+
+    @property
+    def lost(self) -> int:
+        """How many of the dead processes no other one has replaced."""
+        return sum(each.is_lost for each in self.instances)
 
     def depth_of_callback(self, instance: InstanceStatus) -> Depth | None:
         """How much waits in the callback queue of an instance; None without a queue, or where it could not be counted."""

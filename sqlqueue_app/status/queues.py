@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
+
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.conf import Settings, instance_name
 from sqlqueue_app.conf.validation import meant
@@ -72,6 +74,13 @@ class QueueStatus:
     @property
     def name(self) -> str:
         return self.queue.name
+
+
+def total_depth(depths: Iterable[Depth | None]) -> Depth | None:
+    """How much is in several queues together; None where none of them could be counted."""
+    known = [each for each in depths if each is not None]
+    waiting, expiring, expired = (sum(getattr(each, name) for each in known) for name in ("waiting", "expiring", "expired"))
+    return Depth(waiting, expiring, expired, exact=all(each.exact for each in known)) if known else None
 
 
 def limit_of_each(tables: int, limit: int) -> int:
@@ -183,15 +192,15 @@ def read_queue(
         return QueueStatus(queue, table.qualified, exists=exists, problem=unreadable)
 
 
-class QueueKind(enum.StrEnum):
+class QueueKind(TextChoices):
     """What a queue is for; OTHER for a table that the settings do not name."""
 
-    MAIN = "main"
-    SATELLITE = "satellite"
-    ERROR = "error"
-    AUDIT = "audit"
-    CALLBACK = "callback"
-    OTHER = "other"
+    MAIN = "main", gettext_lazy("main")
+    SATELLITE = "satellite", gettext_lazy("satellite")
+    ERROR = "error", gettext_lazy("error")
+    AUDIT = "audit", gettext_lazy("audit")
+    CALLBACK = "callback", gettext_lazy("callback")
+    OTHER = "other", gettext_lazy("other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +215,11 @@ class KnownQueue:
     address: QueueAddress
     kind: QueueKind
     endpoints: tuple[str, ...]
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether workers receive from it: a main queue or a satellite."""
+        return self.kind in (QueueKind.MAIN, QueueKind.SATELLITE)
 
     @property
     def planned(self) -> PlannedTable:
@@ -305,15 +319,15 @@ INSTALL_COMMAND = "python manage.py sqlqueue_install"
 MIGRATE_COMMAND = "python manage.py migrate"
 
 
-class ProblemKind(enum.StrEnum):
-    """What kind of thing is wrong; stable, for machines."""
+class ProblemKind(TextChoices):
+    """What kind of thing is wrong; the values are stable, for machines."""
 
-    MISSING = "missing"
-    MISMATCH = "mismatch"
-    UNREADABLE = "unreadable"
-    NO_EXPIRES_INDEX = "no_expires_index"
-    NON_UNICODE_HEADERS = "non_unicode_headers"
-    DEAD_ROWS = "dead_rows"
+    MISSING = "missing", gettext_lazy("Missing")
+    MISMATCH = "mismatch", gettext_lazy("Not a queue")
+    UNREADABLE = "unreadable", gettext_lazy("Unreadable")
+    NO_EXPIRES_INDEX = "no_expires_index", gettext_lazy("No index on Expires")
+    NON_UNICODE_HEADERS = "non_unicode_headers", gettext_lazy("Headers not in Unicode")
+    DEAD_ROWS = "dead_rows", gettext_lazy("Dead rows pile up")
 
     @property
     def stops_work(self) -> bool:
@@ -384,12 +398,12 @@ def _first(table: QueueTable, queue: KnownQueue, layout: str) -> Finding | None:
     return findings[0] if findings else None
 
 
-class NoAge(enum.StrEnum):
+class NoAge(TextChoices):
     """Why a head has no age."""
 
-    UNREADABLE_HEADERS = "its headers cannot be read"
-    NO_TIME = "its headers hold no time"
-    UNREADABLE_TIME = "its time cannot be read"
+    UNREADABLE_HEADERS = "its headers cannot be read", gettext_lazy("the headers of the first message cannot be read")
+    NO_TIME = "its headers hold no time", gettext_lazy("the headers of the first message have no time")
+    UNREADABLE_TIME = "its time cannot be read", gettext_lazy("the time in the headers of the first message cannot be read")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from django.db.models.functions import Cast
 from sqlqueue_app.models import EndpointSample, QueueSample
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.overview import Status
-from sqlqueue_app.status.queues import QueueKind, QueueStatus
+from sqlqueue_app.status.queues import QueueStatus, total_depth
 from sqlqueue_app.status.samples import FINEST, MINUTE, read_page_samples, resolution_for
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import Depth
@@ -164,7 +164,6 @@ def _rate_now(taken: Sequence[QueueCounts], of: _Count, now: datetime) -> float 
 
 # --- Endpoints --------------------------------------------------------------------------------------------------------
 
-RECEIVED: Final = (QueueKind.MAIN, QueueKind.SATELLITE)
 STEP: Final = timedelta(seconds=MINUTE.seconds)
 STEPS: Final = TRAFFIC // STEP
 # A queue grows that is so much longer than it was ten minutes ago.
@@ -194,7 +193,7 @@ def endpoint_queues(status: Status, failed: Mapping[str, int]) -> dict[str, list
     """The queues that each endpoint receives from; those with failures first, then by what waits."""
     found: dict[str, list[QueueStatus]] = {}
     for each in status.queues:
-        if each.queue.kind in RECEIVED:
+        if each.queue.is_receiving:
             for endpoint in each.queue.endpoints:
                 found.setdefault(endpoint, []).append(each)
     waiting = {name: sum(each.depth.waiting for each in queues if each.depth) for name, queues in found.items()}
@@ -212,8 +211,7 @@ def traffic_of(endpoint: str, queues: Sequence[QueueStatus], traffic: Traffic, n
     begin = MINUTE.begin_of(now) - (STEPS - 1) * STEP
     failed = {begin + n * STEP: 0.0 for n in range(STEPS)} | moved if moved else {}
     in_rates, out_rates = zip(*(_rates_now(taken, now) for taken in samples), strict=True)
-    depths = [each.depth for each in queues if each.depth is not None]
-    depth = Depth(sum(each.waiting for each in depths), 0, 0, exact=all(each.exact for each in depths)) if depths else None
+    depth = total_depth(each.depth for each in queues)
     grown = 0 if depth is None else _grown(waited.get(MINUTE.begin_of(now - GROWN_IN)), depth.waiting)
     return EndpointTraffic(_total(in_rates), _total(out_rates), depth, grown, came, went, waited, failed)
 

@@ -6,11 +6,11 @@ The vertical scale is that of ServicePulse: the largest of the maximum, 1.5 time
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -19,16 +19,15 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.formats import Number, Scale, counts, depth_number, per_second
+from sqlqueue_app.dashboard.formats import Scale, counts, depth_number, per_second
 from sqlqueue_app.status.queues import QueueStatus
 from sqlqueue_app.status.samples import MINUTE
-from sqlqueue_app.status.traffic import STEP, STEPS, EndpointTraffic, Traffic, traffic_of
+from sqlqueue_app.status.traffic import STEP, STEPS, Traffic, traffic_of
 
 WIDTH: Final = 420
 HEIGHT: Final = 110
 SPARK_WIDTH: Final = 120
 SPARK_HEIGHT: Final = 24
-_LEAST_TOP: Final = 10.0
 _TIMES_MEAN: Final = 1.5
 # Widest letter of a label, in units of the drawing: the room on the left is as wide as the longest label.
 _LETTER: Final = 8
@@ -36,9 +35,6 @@ _LETTER: Final = 8
 _HALF_TIME: Final = 26
 # the length of a point without neighbours
 _ALONE: Final = 6
-Points = Sequence[tuple[datetime, float | None]]
-# The values of all lines at a time.
-Reading = tuple[datetime, tuple[float | None, ...]]
 _DAY: Final = timedelta(days=1)
 # Up to this length labels are times of day; a chart of a day may start one step earlier.
 _SHOWN_BY_TIME: Final = timedelta(hours=26)
@@ -55,6 +51,8 @@ _FINEST: Final = timedelta(seconds=10)
 # Between values in attributes; it is in no formatted number.
 _SEPARATOR: Final = "|"
 
+Points = Sequence[tuple[datetime, float | None]]
+
 
 class Series(NamedTuple):
     """One line: a name and values at ascending instants; None is a gap, as is a step that is too long."""
@@ -64,38 +62,28 @@ class Series(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """A line as drawn: `number` selects colour and dashes; `values` are those under the cursor, `last` is the current one."""
+    """A line of a chart, or a sparkline: `values` are those under the cursor, `last` is the current one, `summary` a sentence."""
 
-    number: int
     name: str
     path: str
-    last: str
     values: str
-
-
-class Label(NamedTuple):
-    """A text at a position of the drawing."""
-
-    x: str
-    y: str
-    text: str
-    anchor: str = "start"
+    summary: str
+    last: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with text alternatives: `summary` has a sentence per line, `rows` is a table of times and values.
+    """A chart and its text alternative: `rows` is a table of times and values. An axis has positions and labels.
 
     `ended`: in words, since when there is no data; empty if there is. `ended_x`: where that is in the drawing.
     """
 
     title: str
     unit: str
-    lines: tuple[ChartLine, ...]
-    labels: tuple[Label, ...]
-    grid: tuple[str, ...]
-    summary: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[str, ...]], ...]
+    lines: list[ChartLine]
+    x_axis: list[tuple[str, str]]
+    y_axis: list[tuple[str, str]]
+    rows: list[tuple[str, tuple[str, ...]]]
     view_box: str
     xs: str
     times: str
@@ -113,7 +101,7 @@ def line_chart(
     end: datetime,
     step: timedelta,
     scale: Callable[[Sequence[float]], Scale],
-    least_top: float = _LEAST_TOP,
+    least_top: float = 10.0,
     source: str = "samples",
 ) -> Chart:
     """Draw the series from `begin` to `end`. Points more than two and a half `step` apart are not connected. Days are those of UTC.
@@ -121,54 +109,53 @@ def line_chart(
     `scale` gives the unit for all values; `least_top` is the smallest top of the scale, as the values are. `source` is `samples` or
     `figures`: what is missing where the data ends.
     """
-    values = [value for each in series for _at, value in each.points if value is not None]
+    known = [dict(each.points) for each in series]
+    values = [value for points in known for value in points.values() if value is not None]
     unit = scale([*values, least_top])
-    bottom, top = _bounds([value / unit.factor for value in values], least_top / unit.factor)
+    bottom, top = _bounds(values, least_top, unit.factor)
     zone = UTC if step >= _DAY else timezone.get_current_timezone()
 
     def x_of(at: datetime) -> float:
         return (at - begin) / (end - begin) * WIDTH
 
     def y_of(value: float) -> float:
-        return HEIGHT - (value - bottom) / (top - bottom) * HEIGHT
+        return (top - value) / (top - bottom) * HEIGHT
 
-    ended_at = _ended_at(series, end, step)
-    readings = _readings(series)
-    shown = _thinned(readings, _READINGS)
+    times = sorted(set().union(*known))
+    shown, listed = (_thinned(times, known, most) for most in (_READINGS, TABLE_ROWS))
+    ended_at = _ended_at(times, end, step)
     levels = (bottom, 0.0, top) if bottom else (0.0, top / 2, top)
-    y_labels = [Label("-6", f"{y_of(level) + 4:.1f}", unit.label(level * unit.factor), "end") for level in levels]
-    margin = max(_HALF_TIME, 8 + _LETTER * max(len(label.text) for label in y_labels))
+    y_axis = [(f"{y_of(level):.1f}", unit.label(level)) for level in levels]
+    margin = max(_HALF_TIME, 8 + _LETTER * max(len(text) for _y, text in y_axis))
     time_of = _time_of(end - begin, step, zone)
-    paths = [_path(each.points, x_of, lambda value: y_of(value / unit.factor), step) for each in series]
     return Chart(
         title=title,
         unit=unit.unit,
-        lines=tuple(_lines(series, paths, shown, unit, is_over=ended_at is not None)),
-        labels=(*y_labels, *_x_labels(begin, end, step, zone, x_of)),
-        grid=tuple(f"{y_of(level):.1f}" for level in levels),
-        summary=tuple(_summary(each, unit, is_over=ended_at is not None) for each in series),
-        rows=tuple((time_of(at), tuple(map(unit.text, found))) for at, found in reversed(_thinned(readings, TABLE_ROWS))),
+        lines=[_line(each, _path(each.points, x_of, y_of, step), unit, shown, is_over=ended_at is not None) for each in series],
+        x_axis=[(f"{x_of(at):.0f}", text) for at, text in _ticks(begin, end, step, zone)],
+        y_axis=y_axis,
+        rows=[(time_of(at), tuple(unit.text(points.get(at)) for points in known)) for at in reversed(listed)],
         view_box=f"-{margin} -10 {WIDTH + margin + _HALF_TIME} {HEIGHT + 34}",
-        xs=_SEPARATOR.join(f"{x_of(at):.1f}" for at, _found in shown),
-        times=_SEPARATOR.join(time_of(at) for at, _found in shown),
+        xs=_SEPARATOR.join(f"{x_of(at):.1f}" for at in shown),
+        times=_SEPARATOR.join(map(time_of, shown)),
         ended="" if ended_at is None else _ended(ended_at, end, zone, source),
         ended_x="" if ended_at is None else f"{max(0.0, x_of(ended_at)):.1f}",
     )
 
 
-def _lines(
-    series: Sequence[Series], paths: Sequence[str], shown: Sequence[Reading], unit: Scale, *, is_over: bool
-) -> Iterator[ChartLine]:
-    for place, (each, path) in enumerate(zip(series, paths, strict=True)):
-        last = "" if is_over or not each.points else unit.text(each.points[-1][1])
-        yield ChartLine(place + 1, each.name, path, last, _SEPARATOR.join(unit.text(found[place]) for _at, found in shown))
+def _line(series: Series, path: str, scale: Scale, times: Sequence[datetime], *, is_over: bool) -> ChartLine:
+    known = dict(series.points)
+    values = _SEPARATOR.join(scale.text(known.get(at)) for at in times)
+    last = "" if is_over or not series.points else scale.text(series.points[-1][1])
+    return ChartLine(series.name, path, values, _summary(series, scale, is_over=is_over), last)
 
 
-def _bounds(values: Sequence[float], least: float) -> tuple[float, float]:
-    """The bottom and the top of the scale, both readable numbers; the bottom is below zero only where a value is."""
+def _bounds(values: Sequence[float], least: float, unit: float) -> tuple[float, float]:
+    """The bottom and the top of the scale, both readable numbers of units; the bottom is below zero only where a value is."""
     mean = sum(values) / len(values) if values else 0.0
     lowest = min(values, default=0.0)
-    return -_readable(-lowest) if lowest < 0 else 0.0, _readable(max([least, _TIMES_MEAN * mean, *values]))
+    top = _readable(max([least, _TIMES_MEAN * mean, *values]) / unit) * unit
+    return -_readable(-lowest / unit) * unit if lowest < 0 else 0.0, top
 
 
 def _readable(wanted: float) -> float:
@@ -178,43 +165,35 @@ def _readable(wanted: float) -> float:
 
 
 def _path(points: Points, x_of: Callable[[datetime], float], y_of: Callable[[float], float], step: timedelta) -> str:
-    joined: list[list[tuple[float, float]]] = []
-    pen_down = False
+    """The joined points; one without neighbours is a short line, because a dot would hardly be visible."""
+    strokes: list[list[tuple[float, float]]] = []
     before: datetime | None = None
     for at, value in points:
-        if value is None or (before is not None and at - before > 2.5 * step):
-            pen_down = False
         if value is not None:
-            if not pen_down:
-                joined.append([])
-            joined[-1].append((x_of(at), y_of(value)))
-            pen_down = True
-        before = at
-    return "".join(map(_stroke, joined))
+            if before is None or at - before > 2.5 * step:
+                strokes.append([])
+            strokes[-1].append((x_of(at), y_of(value)))
+        before = None if value is None else at
+    return "".join(
+        f"M{stroke[0][0] - _ALONE / 2:.1f} {stroke[0][1]:.1f}h{_ALONE}"
+        if len(stroke) == 1
+        else "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in stroke)
+        for stroke in strokes
+    )
 
 
-def _stroke(points: Sequence[tuple[float, float]]) -> str:
-    """A single point is a short line, because a dot would hardly be visible."""
-    (x, y), *others = points
-    if not others:
-        return f"M{x - _ALONE / 2:.1f} {y:.1f}h{_ALONE}"
-    return f"M{x:.1f} {y:.1f}" + "".join(f"L{x:.1f} {y:.1f}" for x, y in others)
-
-
-def _x_labels(begin: datetime, end: datetime, step: timedelta, zone: tzinfo, x_of: Callable[[datetime], float]) -> list[Label]:
-    """Readable times or days, each once and above it what belongs to it."""
+def _ticks(begin: datetime, end: datetime, step: timedelta, zone: tzinfo) -> list[tuple[datetime, str]]:
+    """Readable times or days, each once."""
     every = next((each for each in _TICKS if each >= min(step, _DAY) and (end - begin) / each <= _MOST_TICKS), _TICKS[-1])
+    form = "H:i" if every < _DAY else "j M"
     # By the clock on the wall, which a change to summer time moves.
-    first = begin.astimezone(zone).replace(tzinfo=None)
-    at = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    labels = []
+    at = begin.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
+    found = []
     while (instant := at.replace(tzinfo=zone)) <= end:
         if instant >= begin:
-            labels.append(
-                Label(f"{x_of(instant):.0f}", f"{HEIGHT + 18}", date_format(at, "H:i" if every < _DAY else "j M"), "middle")
-            )
+            found.append((instant, date_format(at, form)))
         at += every
-    return labels
+    return found
 
 
 def _time_of(length: timedelta, step: timedelta, zone: tzinfo) -> Callable[[datetime], str]:
@@ -224,11 +203,10 @@ def _time_of(length: timedelta, step: timedelta, zone: tzinfo) -> Callable[[date
     return lambda at: date_format(at.astimezone(zone), form)
 
 
-def _ended_at(series: Sequence[Series], end: datetime, step: timedelta) -> datetime | None:
+def _ended_at(times: Sequence[datetime], end: datetime, step: timedelta) -> datetime | None:
     """When the data ended; None where it goes on, or where there is none at all."""
-    newest = max((each.points[-1][0] for each in series if each.points), default=None)
     late = timedelta() if step <= _FINEST else _ROLLED_UP_AFTER
-    return newest if newest is not None and end - newest > _MISSED * step + late else None
+    return times[-1] if times and end - times[-1] > _MISSED * step + late else None
 
 
 def _ended(at: datetime, end: datetime, zone: tzinfo, source: str) -> str:
@@ -241,74 +219,43 @@ def _summary(series: Series, scale: Scale, *, is_over: bool) -> str:
     values = [value for _at, value in series.points if value is not None]
     if not values:
         return _("%(name)s: nothing was measured in this time.") % {"name": series.name}
-    is_over = is_over or series.points[-1][1] is None
-    words = (
-        _("%(name)s: last %(last)s, between %(least)s and %(most)s, %(mean)s on average.")
-        if is_over
-        else _("%(name)s: now %(last)s, between %(least)s and %(most)s, %(mean)s on average.")
-    )
-    return words % {
-        "name": series.name,
-        "last": scale.text(values[-1]),
-        "least": scale.text(min(values)),
-        "most": scale.text(max(values)),
-        "mean": scale.text(sum(values) / len(values)),
-    }
+    if is_over or series.points[-1][1] is None:
+        words = _("%(name)s: last %(last)s, between %(least)s and %(most)s, %(mean)s on average.")
+    else:
+        words = _("%(name)s: now %(last)s, between %(least)s and %(most)s, %(mean)s on average.")
+    found = {"last": values[-1], "least": min(values), "most": max(values), "mean": sum(values) / len(values)}
+    return words % {"name": series.name, **{name: scale.text(value) for name, value in found.items()}}
 
 
-def _readings(series: Sequence[Series]) -> list[Reading]:
-    """The values of all lines by their times, oldest first."""
-    by_time: dict[datetime, list[float | None]] = {}
-    for place, each in enumerate(series):
-        for at, value in each.points:
-            by_time.setdefault(at, [None] * len(series))[place] = value
-    return [(at, tuple(by_time[at])) for at in sorted(by_time)]
-
-
-def _thinned(readings: Sequence[Reading], most: int) -> list[Reading]:
-    """At most so many, over the whole time, and of each part the one with the highest values: no peak is hidden."""
-    every = max(1, math.ceil(len(readings) / most))
-    parts = (readings[start : start + every] for start in range(0, len(readings), every))
-    return [max(part, key=lambda each: sum(value or 0.0 for value in each[1])) for part in parts]
+def _thinned(times: Sequence[datetime], lines: Collection[Mapping[datetime, float | None]], most: int) -> list[datetime]:
+    """At most so many times, over the whole, and of each part the one with the highest values: no peak is hidden."""
+    every = max(1, math.ceil(len(times) / most))
+    parts = (times[start : start + every] for start in range(0, len(times), every))
+    return [max(part, key=lambda at: sum(points.get(at) or 0.0 for points in lines)) for part in parts]
 
 
 def rates(points: Points) -> list[tuple[datetime, float | None]]:
     """Growth per second between consecutive points; None where the count shrinks or is unknown."""
     found: list[tuple[datetime, float | None]] = []
     for (before, first), (after, second) in pairwise(points):
-        seconds = (after - before).total_seconds()
-        known = first is not None and second is not None and second >= first and seconds > 0
-        found.append((after, (second - first) / seconds if known and first is not None and second is not None else None))
+        grown = None if first is None or second is None or second < first or after <= before else second - first
+        found.append((after, None if grown is None else grown / (after - before).total_seconds()))
     return found
 
 
-# --- Sparklines -------------------------------------------------------------------------------------------------------
-
-
-class Sparkline(NamedTuple):
-    """A small line without axes: `values` are those under the cursor, `summary` is for screen readers."""
-
-    name: str
-    path: str
-    values: str
-    summary: str
-    width: int = SPARK_WIDTH
-    height: int = SPARK_HEIGHT
-
-
-def sparkline(series: Series, begin: datetime, step: timedelta, count: int, scale: Scale) -> Sparkline:
-    """Draw one value for each of `count` steps from `begin`."""
+def sparkline(series: Series, begin: datetime, step: timedelta, count: int, scale: Scale) -> ChartLine:
+    """A small line without axes: one value for each of `count` steps from `begin`."""
     known = dict(series.points)
-    points = [(begin + number * step, known.get(begin + number * step)) for number in range(count)]
-    top = max([1.0, *(value for _at, value in points if value is not None)])
+    times = [begin + number * step for number in range(count)]
+    whole = Series(series.name, [(at, known.get(at)) for at in times])
+    top = max([1.0, *(value for _at, value in whole.points if value is not None)])
     path = _path(
-        points,
+        whole.points,
         lambda at: (at - begin) / (step * max(1, count - 1)) * SPARK_WIDTH,
         lambda value: SPARK_HEIGHT - 2 - value / top * (SPARK_HEIGHT - 4),
         step,
     )
-    values = _SEPARATOR.join(scale.text(value) for _at, value in points)
-    return Sparkline(series.name, path, values, _summary(Series(series.name, points), scale, is_over=True))
+    return _line(whole, path, scale, times, is_over=True)
 
 
 def spark_times(begin: datetime, step: timedelta, count: int) -> str:
@@ -316,30 +263,8 @@ def spark_times(begin: datetime, step: timedelta, count: int) -> str:
     return _SEPARATOR.join(date_format(timezone.localtime(begin + number * step), "H:i") for number in range(count))
 
 
-# --- The traffic of the last hour by endpoint -------------------------------------------------------------------------
-
 # More are on the page of the endpoints; those with failures and the longest queues come first.
 MOST_ENDPOINTS: Final = 30
-
-
-class TrafficRow(NamedTuple):
-    """An endpoint: its traffic, what waits and what has failed, None if unknown, and the lines of the last hour."""
-
-    name: str
-    url: str
-    failures_url: str
-    traffic: EndpointTraffic
-    waiting: Number | None
-    failed: int | None
-    lines: list[Sparkline]
-
-
-class TrafficTable(NamedTuple):
-    """The rows of the endpoints, the times of their lines, and how many endpoints are left out."""
-
-    rows: list[TrafficRow]
-    times: str
-    left_out: int
 
 
 def traffic_table(
@@ -347,10 +272,9 @@ def traffic_table(
     traffic: Traffic,
     failed: Mapping[str, int],
     now: datetime,
-    url_of: Callable[[str], str],
     failures_url_of: Callable[[str], str],
-) -> TrafficTable:
-    """The table of these endpoints, of which at most MOST_ENDPOINTS are shown."""
+) -> dict[str, Any]:
+    """Template variables of the traffic of these endpoints in the last hour, of which at most MOST_ENDPOINTS are shown."""
     begin = MINUTE.begin_of(now) - (STEPS - 1) * STEP
     rows = []
     for name, queues in list(endpoints.items())[:MOST_ENDPOINTS]:
@@ -361,17 +285,19 @@ def traffic_table(
             (_("Waiting"), found.waited, counts),
             (_("Failed"), found.failed, counts),
         )
-        lines = [sparkline(Series(title, list(points.items())), begin, STEP, STEPS, scale([])) for title, points, scale in drawn]
-        waiting = None if found.depth is None else depth_number(found.depth)
-        rows.append(TrafficRow(name, url_of(name), failures_url_of(name), found, waiting, failed.get(name), lines))
-    return TrafficTable(rows, spark_times(begin, STEP, STEPS), max(0, len(endpoints) - MOST_ENDPOINTS))
+        row = {
+            "name": name,
+            "failures_url": failures_url_of(name),
+            "traffic": found,
+            "waiting": None if found.depth is None else depth_number(found.depth),
+            "failed": failed.get(name),
+            "lines": [sparkline(Series(title, [*points.items()]), begin, STEP, STEPS, scale([])) for title, points, scale in drawn],
+        }
+        rows.append(row)
+    return {"rows": rows, "times": spark_times(begin, STEP, STEPS), "left_out": max(0, len(endpoints) - MOST_ENDPOINTS)}
 
 
-# --- Periods ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(NamedTuple):
     """A period of charts and figures: its name in the query string, its label, its length."""
 
     name: str
@@ -390,19 +316,16 @@ class Period:
 
 
 # The periods of ServiceControl and longer ones. Samples are kept for a month, figures and the archive longer.
-_ALL: Final = tuple(
-    Period(name, label, timedelta(minutes=minutes))
-    for name, label, minutes in (
-        ("5m", gettext_lazy("5 minutes"), 5),
-        ("15m", gettext_lazy("15 minutes"), 15),
-        ("1h", gettext_lazy("1 hour"), 60),
-        ("6h", gettext_lazy("6 hours"), 360),
-        ("1d", gettext_lazy("1 day"), 1_440),
-        ("7d", gettext_lazy("7 days"), 7 * 1_440),
-        ("30d", gettext_lazy("30 days"), 30 * 1_440),
-        ("90d", gettext_lazy("90 days"), 90 * 1_440),
-        ("1y", gettext_lazy("1 year"), 365 * 1_440),
-    )
+_ALL: Final = (
+    Period("5m", gettext_lazy("5 minutes"), timedelta(minutes=5)),
+    Period("15m", gettext_lazy("15 minutes"), timedelta(minutes=15)),
+    Period("1h", gettext_lazy("1 hour"), timedelta(hours=1)),
+    Period("6h", gettext_lazy("6 hours"), timedelta(hours=6)),
+    Period("1d", gettext_lazy("1 day"), timedelta(days=1)),
+    Period("7d", gettext_lazy("7 days"), timedelta(days=7)),
+    Period("30d", gettext_lazy("30 days"), timedelta(days=30)),
+    Period("90d", gettext_lazy("90 days"), timedelta(days=90)),
+    Period("1y", gettext_lazy("1 year"), timedelta(days=365)),
 )
 PERIODS: Final = _ALL[:7]
 LONG_PERIODS: Final = _ALL[2:]

@@ -68,7 +68,7 @@ class DashboardAdmin(PageAdmin):
             shown = {
                 "charts": charts,
                 "grown_in": number(GROWN_IN // timedelta(minutes=1)),
-                "traffic": traffic_table(endpoints, traffic, failed, now, partial(endpoint_url, self), partial(failures_url, self)),
+                "traffic": traffic_table(endpoints, traffic, failed, now, partial(failures_url, self)),
                 "events": _recent(EventAdmin(Event, self.admin_site), request),
                 "actions": _recent(ActionAdmin(OperatorAction, self.admin_site), request),
             }

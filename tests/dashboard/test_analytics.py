@@ -218,10 +218,10 @@ def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:
     assert wide[asked.begin].processed == 36
     assert wide[asked.begin].critical == dict.fromkeys(range(6), 1)
     assert [flow.lines[0].path.count("L") + 1, critical.lines[0].path.count("L") + 1] == [MOST_POINTS, MOST_POINTS]
-    assert "between 0.10/s and 0.11/s" in flow.summary[0]
-    assert "25.0 %" in failing.summary[0]
+    assert "between 0.10/s and 0.11/s" in flow.lines[0].summary
+    assert "25.0 %" in failing.lines[0].summary
     assert over_time[minutes[0]].processed == 6, "what was read stays as it is"
-    assert {label.text for label in flow.labels} >= {"18:00", "00:00", "06:00"}
+    assert {text for _x, text in flow.x_axis} >= {"18:00", "00:00", "06:00"}
 
 
 def test_a_chart_of_an_hour_has_every_minute() -> None:

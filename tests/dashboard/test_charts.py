@@ -35,7 +35,7 @@ def path(points: Points) -> str:
 
 def axis(drawn: Chart) -> list[tuple[float, str]]:
     """Where the times of the horizontal axis are, in parts of the whole."""
-    return [(round(float(label.x) / drawn.width, 2), label.text) for label in drawn.labels[3:]]
+    return [(round(float(x) / drawn.width, 2), text) for x, text in drawn.x_axis]
 
 
 def every(step: timedelta, count: int, value: float | None = 1.0, begin: datetime = BEGIN) -> list[tuple[datetime, float | None]]:
@@ -74,12 +74,12 @@ def test_an_axis_has_one_unit_and_readable_numbers(
         [*every(STEP, 9, 0.0), (BEGIN + 9 * STEP, most)], scale=scale, least_top=0.01 if scale in (times, percents) else 1.0
     )
     assert drawn.unit == unit
-    assert [label.text for label in drawn.labels[:3]] == labels
+    assert [text for _y, text in drawn.y_axis] == labels
 
 
 def test_values_below_zero_have_an_axis_of_their_own() -> None:
     drawn = chart([(BEGIN, -1.5), (BEGIN + STEP, 3.0)], scale=times, least_top=0.01)
-    assert [label.text for label in drawn.labels[:3]] == ["\N{MINUS SIGN}2", "0", "4"]
+    assert [text for _y, text in drawn.y_axis] == ["\N{MINUS SIGN}2", "0", "4"]
     assert drawn.lines[0].values == "\N{MINUS SIGN}1.5 s|3.0 s"
 
 
@@ -143,11 +143,11 @@ def test_where_the_data_ends_is_seen_and_old_values_are_not_current() -> None:
     assert drawn.ended == "No samples since 00:19"
     assert drawn.ended_x == f"{420 * 1190 / 3600:.1f}"
     assert drawn.lines[0].last == ""
-    assert drawn.summary == ("a: last 59, between 59 and 59, 59 on average.",)
+    assert tuple(line.summary for line in drawn.lines) == ("a: last 59, between 59 and 59, 59 on average.",)
 
     going_on = chart(every(step, 358, 59.0), step=step)
     assert (going_on.ended, going_on.ended_x, going_on.lines[0].last) == ("", "", "59")
-    assert going_on.summary == ("a: now 59, between 59 and 59, 59 on average.",)
+    assert tuple(line.summary for line in going_on.lines) == ("a: now 59, between 59 and 59, 59 on average.",)
     assert chart(every(STEP, 3), source="figures").ended == "No figures since 00:12"
     assert chart(every(HOUR, 3), step=HOUR, length=5 * DAY).ended == "No samples since 22 Nov 02:00"
 
@@ -165,7 +165,7 @@ def test_a_line_without_a_current_value_shows_none() -> None:
         begin=BEGIN, end=BEGIN + HOUR, step=STEP, scale=times,
     )  # fmt: skip
     assert [line.last for line in drawn.lines] == ["1.0 s", "–"]
-    assert drawn.summary[1].startswith("b: last 3.0 s")
+    assert drawn.lines[1].summary.startswith("b: last 3.0 s")
 
 
 def test_the_cursor_finds_a_value_at_each_time_and_no_peak_is_left_out() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -50,19 +50,23 @@ _SUMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RollupQuery:
-    """A query for rollups in steps of `seconds` (60, 3600 or 86400), optionally of one endpoint and one message type."""
+    """A query for rollups in steps of `seconds` (60, 3600 or 86400), optionally of one endpoint and one message type.
+
+    `classifier` is the name of that by which failures are grouped.
+    """
 
     begin: datetime
     end: datetime
     seconds: int
     endpoint: str = ""
     message_type: str = ""
+    classifier: str = ""
 
     @classmethod
-    def until(cls, end: datetime, length: timedelta, seconds: int, endpoint: str = "", message_type: str = "") -> RollupQuery:
+    def until(cls, end: datetime, length: timedelta, seconds: int, **filters: str) -> RollupQuery:
         """The steps that began within `length` before `end`."""
         first = -(-(end - length).timestamp() // seconds) * seconds
-        return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, endpoint, message_type)
+        return cls(datetime.fromtimestamp(first, UTC), end.astimezone(UTC), seconds, **filters)
 
     def resample(self, seconds: int) -> RollupQuery:
         first = self.begin.timestamp() // seconds * seconds
@@ -121,9 +125,17 @@ def known_endpoints(most: int = 200) -> list[str]:
     return list(rows.values_list("endpoint", flat=True).distinct().order_by("endpoint")[:most])
 
 
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def durations(count: int, total: float, sketch: Sketch) -> dict[str, float | None]:
+    """The mean and the QUANTILES of measured messages, by name, in seconds; None without messages, or without a sketch."""
+    return {"mean": total / count if count else None, **{name: quantile(sketch, part) for name, part in QUANTILES.items()}}
+
+
 @dataclass(slots=True)
 class Rollup:
-    """Totals of messages, times in seconds. Means and quantiles are None without measured messages."""
+    """Totals of messages, times in seconds."""
 
     processed: int = 0
     failed: int = 0
@@ -145,20 +157,14 @@ class Rollup:
         return self.failed / whole if whole else None
 
     @property
-    def processing_mean(self) -> float | None:
-        """The mean processing time of messages that have one."""
-        return self.processing_sum / self.processing_count if self.processing_count else None
+    def processing_times(self) -> dict[str, float | None]:
+        """The `durations` of processing."""
+        return durations(self.processing_count, self.processing_sum, self.processing)
 
     @property
-    def critical_mean(self) -> float | None:
-        """The mean critical time of messages that have one."""
-        return self.critical_sum / self.critical_count if self.critical_count else None
-
-    def critical_of(self, fraction: float) -> float | None:
-        return quantile(self.critical, fraction)
-
-    def processing_of(self, fraction: float) -> float | None:
-        return quantile(self.processing, fraction)
+    def critical_times(self) -> dict[str, float | None]:
+        """The `durations` from sending to the end of processing."""
+        return durations(self.critical_count, self.critical_sum, self.critical)
 
     def add(self, values: dict[str, Any]) -> None:
         for name in _SUMS:
@@ -263,10 +269,10 @@ class GroupRollup:
     over_time: dict[datetime, int] = field(default_factory=dict)
 
 
-def read_groups(query: RollupQuery, classifier: str, *, most: int = MOST_GROUPS, trends: int = 4) -> list[GroupRollup]:
-    """The largest groups of a classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
+def read_groups(query: RollupQuery, *, most: int = MOST_GROUPS, trends: int = 4) -> list[GroupRollup]:
+    """The largest groups of the classifier: two statements. Steps are hours or days, since groups have no rollups per minute."""
     hourly = query.resample(max(query.seconds, HOUR))
-    rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=classifier)
+    rows = GroupFigures.objects.using(managed_alias()).filter(hourly.in_time, classifier=query.classifier)
     # Any title of the group will do; the newest would take a statement per group.
     sums = {"total": Sum("count"), "first": Min("first_seen"), "last": Max("last_seen"), "name": Max("title")}
     found = [
@@ -292,13 +298,9 @@ class Edge:
     critical: Sketch = field(default_factory=dict)
 
     @property
-    def critical_mean(self) -> float | None:
-        """The mean critical time of messages that have one."""
-        return self.critical_sum / self.critical_count if self.critical_count else None
-
-    def critical_of(self, fraction: float) -> float | None:
-        """A quantile of the critical time; None if there were too many sketches to merge."""
-        return quantile(self.critical, fraction)
+    def critical_times(self) -> dict[str, float | None]:
+        """The `durations` from sending to the end of processing; without quantiles if there were too many sketches to merge."""
+        return durations(self.critical_count, self.critical_sum, self.critical)
 
 
 def read_edges(query: RollupQuery, *, most: int = MOST_EDGES) -> list[Edge]:
@@ -334,9 +336,9 @@ def _merge(into: Sketch, more: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Messages, failures and bytes by day and by endpoint; rows taken by queue; endpoint instances."""
+    """Messages, failures and bytes by the begin of a day and by endpoint; rows taken by queue; endpoint instances."""
 
-    by_day: dict[date, tuple[int, int, int]]
+    by_day: dict[datetime, tuple[int, int, int]]
     by_endpoint: list[tuple[str, int, int, int]]
     queues: list[dict[str, Any]]
     instances: Sequence[EndpointSeen]
@@ -347,9 +349,8 @@ def read_usage(query: RollupQuery) -> UsageReport:
     alias = managed_alias()
     rows = UsageDay.objects.using(alias).filter(query.in_days, *([Q(endpoint=query.endpoint)] if query.endpoint else []))
     sums = {"m": Sum("messages"), "f": Sum("failures"), "b": Sum("bytes")}
-    by_day: defaultdict[date, tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
-    for each in rows.values("day").annotate(**sums).order_by("day"):
-        by_day[each["day"]] = (each["m"], each["f"], each["b"])
+    days = rows.values("day").annotate(**sums).order_by("day")
+    by_day = {datetime.combine(each["day"], time(), UTC): (each["m"], each["f"], each["b"]) for each in days}
     counted = rows.values("endpoint").annotate(**sums).order_by("-m", "endpoint")[:MOST_ROWS]
     by_endpoint = [(each["endpoint"], each["m"], each["f"], each["b"]) for each in counted]
     totals = {f"sum_{name}": Sum(name) for name in ("taken", "copied", "expired", "unreadable", "bytes")}
@@ -357,7 +358,7 @@ def read_usage(query: RollupQuery) -> UsageReport:
     seen = EndpointSeen.objects.using(alias).filter(last_seen__gte=query.begin).order_by("endpoint", "machine", "pk")
     if query.endpoint:
         seen = seen.filter(endpoint=query.endpoint)
-    return UsageReport(dict(by_day), by_endpoint, list(queues.order_by("queue")[:MOST_ROWS]), list(seen[:MOST_ROWS]))
+    return UsageReport(by_day, by_endpoint, list(queues.order_by("queue")[:MOST_ROWS]), list(seen[:MOST_ROWS]))
 
 
 def read_top_messages(query: RollupQuery, kind: str, *, most: int = 20) -> list[NotableMessage]:

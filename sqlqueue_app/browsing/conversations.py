@@ -7,7 +7,6 @@ result reports how far each scan went.
 
 from __future__ import annotations
 
-import enum
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,7 +15,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from django.db.models import Q
+from django.db.models import Q, TextChoices
+from django.utils.translation import gettext_lazy as _
 
 from sqlqueue_app.browsing.analytics import known_lake
 from sqlqueue_app.conf import Settings
@@ -43,24 +43,24 @@ from sqlqueue_app.tables.row_selection import headers_of_rows
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
-class Kind(enum.StrEnum):
+class Kind(TextChoices):
     """The kind of a message, as the diagrams show it."""
 
-    COMMAND = "command"
-    EVENT = "event"
-    TIMEOUT = "timeout"
+    COMMAND = "command", _("command")
+    EVENT = "event", _("event")
+    TIMEOUT = "timeout", _("timeout")
 
 
-class MessageOutcome(enum.StrEnum):
+class MessageOutcome(TextChoices):
     """What became of a message."""
 
-    HANDLED = "handled"
-    FAILED = "failed"
-    ARCHIVED = "archived"
-    RETRIED = "retried"
-    WAITING = "waiting"
-    DELAYED = "delayed"
-    GONE = "gone"
+    HANDLED = "handled", _("handled")
+    FAILED = "failed", _("failed")
+    ARCHIVED = "archived", _("archived")
+    RETRIED = "retried", _("retried")
+    WAITING = "waiting", _("waiting")
+    DELAYED = "delayed", _("delayed")
+    GONE = "gone", _("removed")
 
     @property
     def is_in_queue(self) -> bool:
@@ -99,6 +99,11 @@ class ConversationMessage:
     delayed: str = ""
     lake: str = ""
     day: date | None = None
+
+    @property
+    def found_in(self) -> str:
+        """Where it was found: in the lake, in a table of the database, or only in the index of failures."""
+        return "lake" if self.lake else "queue" if self.row_version is not None or self.delayed else "index"
 
     @property
     def order(self) -> tuple[datetime, datetime, str]:

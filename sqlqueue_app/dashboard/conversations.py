@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,7 +11,7 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 
 from sqlqueue_app.browsing.conversations import (
     MOST_MESSAGES,
@@ -29,7 +28,7 @@ from sqlqueue_app.browsing.conversations import (
 )
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.formats import Grade, State, number
-from sqlqueue_app.dashboard.lists import NUMBER, WIDE, TableColumn, export, link_html, table, wanted_format
+from sqlqueue_app.dashboard.lists import NUMBER, WIDE, FileColumns, TableColumn, export, link_html, table, wanted_format
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, text_of_path
 from sqlqueue_app.failures.index import catch_up_for_page
 from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue, Search
@@ -37,6 +36,24 @@ from sqlqueue_app.models import DelayedMessage, FailedMessage, LakeSearch, Queue
 # So many messages are drawn, and stand on one page of the table.
 MOST_DRAWN: Final = 100
 LONGEST_ID: Final = 400
+_GRADES: Final = {MessageOutcome.HANDLED: Grade.OK, MessageOutcome.FAILED: Grade.ERROR, MessageOutcome.GONE: Grade.WARNING}
+OUTCOME_STATES: Final = {each: State(_GRADES.get(each, Grade.INFO), each.label) for each in MessageOutcome}
+# What has come to its end, whatever it was.
+_OVER: Final = (MessageOutcome.HANDLED, MessageOutcome.GONE)
+# Columns of a file; the other ones have the names of attributes.
+_NAMES: Final = (
+    "message_id", "related_to", "message_type", "kind", "sending", "receiving", "state", "sent", "processing_started",
+    "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure", "found_in",
+)  # fmt: skip
+COLUMNS: Final[FileColumns] = {name: name for name in _NAMES} | {
+    "related_to": lambda each: each.related_to or None,
+    "state": "outcome",
+    "processing_started": "started",
+    "processing_ended": "ended",
+    "processing_seconds": "processing",
+    "critical_seconds": "critical",
+    "queue": lambda each: each.queue or None,
+}
 
 
 class ConversationAdmin(PageAdmin):
@@ -67,7 +84,7 @@ class ConversationAdmin(PageAdmin):
         read = read_conversation(get_settings(), conversation)
         whole = forest(read.messages)
         if wanted_format(request):
-            return export(request, f"conversation {conversation}"[:100], COLUMNS, export_rows(whole))
+            return export(request, f"conversation {conversation}"[:100], COLUMNS, (each.message for each in whole.branches))
         return self.page(
             request,
             "conversation",
@@ -83,8 +100,8 @@ class ConversationAdmin(PageAdmin):
     def _drawn(self, request: HttpRequest, whole: Forest) -> dict[str, Any]:
         urgent = [place for place, each in enumerate(whole.branches) if each.message.outcome not in _OVER]
         drawn = cut(whole, MOST_DRAWN, first=urgent)
-        count, shown = len(whole.branches), self._nodes(drawn, 0)
-        begin, flow, sequence = _first_row(request, count), flow_diagram(drawn), sequence_diagram(drawn)
+        count, shown, flow, sequence = len(whole.branches), self._nodes(drawn, 0), flow_diagram(drawn), sequence_diagram(drawn)
+        begin = _first_row(request, count)
         return {
             "summary": summary_of([each.message for each in whole.branches]),
             "flow": flow,
@@ -118,16 +135,6 @@ class Node(NamedTuple):
     state: State
     causes: Sequence[int]
 
-    @property
-    def kind(self) -> object:
-        """The kind of the message as a word."""
-        return KIND_WORDS[self.branch.message.kind]
-
-    @property
-    def level(self) -> int:
-        """How far its row is moved in; the deepest rows all are as far."""
-        return min(self.branch.depth, 8)
-
 
 def message_url(pages: PageAdmin, message: ConversationMessage) -> str:
     """The page of a message, as far as it has one: that of the failed message, of its row, or of the delayed message."""
@@ -148,8 +155,7 @@ def _first_row(request: HttpRequest, count: int) -> int:
     return min(max(int(first) - 1, 0), count - 1) if first.isascii() and first.isdigit() and len(first) < 7 else 0
 
 
-# --- Diagrams, pure geometry ------------------------------------------------------------------------------------------
-
+# The sizes of boxes, heads of lanes, and bars stand in the templates too.
 BOX_WIDTH: Final = 190
 BOX_HEIGHT: Final = 66
 _COLUMN: Final = BOX_WIDTH + 36
@@ -157,9 +163,9 @@ _ROW: Final = BOX_HEIGHT + 14
 MARGIN: Final = 8
 LANE_WIDTH: Final = 210
 ROW_HEIGHT: Final = 48
-HEAD_HEIGHT: Final = 36
 BAR_WIDTH: Final = 10
-_FIRST_ROW: Final = HEAD_HEIGHT + 40
+# Below the heads of the lanes.
+_FIRST_ROW: Final = 76
 _LOOP: Final = 36
 # An arrow without a begin, where it is not known who has sent the message.
 _STUB: Final = 70
@@ -176,9 +182,6 @@ class FlowDiagram(NamedTuple):
     lines: list[tuple[str, bool]]
     width: int
     height: int
-    box_width: int = BOX_WIDTH
-    box_height: int = BOX_HEIGHT
-    letters: int = (BOX_WIDTH - 18) // _LETTER
 
 
 def flow_diagram(forest: Forest) -> FlowDiagram:
@@ -223,31 +226,19 @@ class SequenceDiagram(NamedTuple):
     arrows: list[SequenceArrow]
     width: int
     height: int
-    head_left: int = 10 - LANE_WIDTH // 2
-    head_width: int = LANE_WIDTH - 20
-    head_height: int = HEAD_HEIGHT
-    bar_width: int = BAR_WIDTH
-    letters: int = (LANE_WIDTH - 28) // _LETTER
 
 
 def lanes_of(forest: Forest) -> tuple[str, ...]:
     """The endpoints in the order of their first appearance: of each message the sender before the receiver."""
-    found: dict[str, None] = {}
-    for branch in forest.branches:
-        # Who has sent a message that does not say it has no lane.
-        if branch.message.sending:
-            found.setdefault(branch.message.sending)
-        found.setdefault(branch.message.receiving)
-    return tuple(found)
+    # Who has sent a message that does not say it has no lane.
+    ends = ((branch.message.sending or None, branch.message.receiving) for branch in forest.branches)
+    return tuple(dict.fromkeys(each for pair in ends for each in pair if each is not None))
 
 
 def sequence_diagram(forest: Forest) -> SequenceDiagram:
     """A row for each message, in the order of the tree: what a message has caused stands right below it."""
     lanes = {endpoint: place * LANE_WIDTH + LANE_WIDTH // 2 for place, endpoint in enumerate(lanes_of(forest))}
-    last = list(range(len(forest.branches)))
-    for place, branch in enumerate(forest.branches):
-        if branch.parent is not None:
-            last[branch.parent] = place
+    last_effects = {branch.parent: place for place, branch in enumerate(forest.branches)}
     arrows = []
     open_until: defaultdict[str, list[int]] = defaultdict(list)
     for place, branch in enumerate(forest.branches):
@@ -255,11 +246,11 @@ def sequence_diagram(forest: Forest) -> SequenceDiagram:
         y = _FIRST_ROW + place * ROW_HEIGHT
         open_until[receiving] = [end for end in open_until[receiving] if end >= y]
         nested = min(len(open_until[receiving]), 3)
-        height = max(_LEAST_BAR, (last[place] - place) * ROW_HEIGHT + 8)
+        height = max(_LEAST_BAR, (last_effects.get(place, place) - place) * ROW_HEIGHT + 8)
         bar = (lanes[receiving] - BAR_WIDTH // 2 + nested * 4, y - 2, height)
         open_until[receiving].append(y + height)
-        state = 0 if branch.message.outcome is MessageOutcome.HANDLED else _STATE_LETTERS
-        arrows.append(_arrow(lanes[sending] if sending else None, lanes[receiving], y, bar, state))
+        taken = 0 if branch.message.outcome is MessageOutcome.HANDLED else _STATE_LETTERS
+        arrows.append(_arrow(lanes[sending] if sending else None, lanes[receiving], y, bar, taken))
     # The label of a loop on the last lane stands right of it.
     width = max(1, len(lanes)) * LANE_WIDTH + LANE_WIDTH // 2
     return SequenceDiagram(lanes, arrows, width, _FIRST_ROW + len(arrows) * ROW_HEIGHT)
@@ -276,45 +267,6 @@ def _arrow(start: int | None, end: int, y: int, bar: tuple[int, int, int], taken
         room = LANE_WIDTH // 2 if start is None else abs(tip - begin) - 16
         path, x, label_y = f"M{begin} {y}H{tip}", min(begin, tip) + 8, y - 7
     return SequenceArrow(path, x, label_y, max(room // _LETTER - taken, 6), bar)
-
-
-# --- Texts ------------------------------------------------------------------------------------------------------------
-
-OUTCOME_STATES: Mapping[MessageOutcome, State] = {
-    MessageOutcome.HANDLED: State(Grade.OK, gettext_lazy("handled")),
-    MessageOutcome.FAILED: State(Grade.ERROR, gettext_lazy("failed")),
-    MessageOutcome.ARCHIVED: State(Grade.INFO, gettext_lazy("archived")),
-    MessageOutcome.RETRIED: State(Grade.INFO, gettext_lazy("retried")),
-    MessageOutcome.WAITING: State(Grade.INFO, gettext_lazy("waiting")),
-    MessageOutcome.DELAYED: State(Grade.INFO, gettext_lazy("delayed")),
-    MessageOutcome.GONE: State(Grade.WARNING, gettext_lazy("removed")),
-}
-KIND_WORDS: Mapping[Kind, object] = {
-    Kind.COMMAND: gettext_lazy("command"),
-    Kind.EVENT: gettext_lazy("event"),
-    Kind.TIMEOUT: gettext_lazy("timeout"),
-}
-COLUMNS: Final = (
-    "message_id", "related_to", "message_type", "kind", "sending", "receiving", "state", "sent", "processing_started",
-    "processing_ended", "processing_seconds", "critical_seconds", "queue", "row_version", "failure", "found_in",
-)  # fmt: skip
-# What has come to its end, whatever it was.
-_OVER: Final = (MessageOutcome.HANDLED, MessageOutcome.GONE)
-
-
-def export_rows(forest: Forest) -> Iterator[tuple[Any, ...]]:
-    """The rows of a file, by COLUMNS."""
-    for branch in forest.branches:
-        each = branch.message
-        found_in = "lake" if each.lake else "queue" if each.row_version is not None or each.delayed else "index"
-        ends = (_seconds(each.processing), _seconds(each.critical), each.queue or None, each.row_version, each.failure, found_in)
-        at = (each.sent, each.started, each.ended)
-        names = (each.message_id, each.related_to or None, each.message_type, each.kind.value, each.sending, each.receiving)
-        yield (*names, each.outcome.value, *at, *ends)
-
-
-def _seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
 
 
 def summary_of(messages: Sequence[ConversationMessage]) -> str:

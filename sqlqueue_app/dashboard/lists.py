@@ -312,8 +312,8 @@ def export(request: HttpRequest, name: str, columns: FileColumns, rows: Iterable
 
     The rows are sequences of values; or objects, if `columns` says how each value is read: by a function or the name of an
     attribute, with dots of an attribute that may be None.
-    Instants are ISO 8601 in UTC. In CSV, a text that a spreadsheet would take for a formula is prefixed by an apostrophe. Raises
-    PermissionDenied without the permission to export.
+    Instants are ISO 8601 in UTC, durations are seconds. In CSV, a text that a spreadsheet would take for a formula is prefixed by
+    an apostrophe. Raises PermissionDenied without the permission to export.
     """
     require(request, Permission.EXPORT)
     if isinstance(columns, Mapping):
@@ -377,6 +377,8 @@ def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return iso_utc(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, UUID):
         return str(value)
     return value

@@ -201,7 +201,7 @@ def test_the_map_draws_as_many_endpoints_as_can_be_told_apart() -> None:
     assert len(drawn.nodes) == MOST_NODES
     assert len(drawn.arrows) == MOST_NODES // 2
     assert endpoint_map([]).nodes == []
-    assert len({(each.x, each.y) for each in drawn.nodes}) == MOST_NODES
+    assert len({place for _name, place, *_label in drawn.nodes}) == MOST_NODES
 
 
 def test_a_chart_of_a_day_has_no_more_points_than_can_be_seen() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
@@ -128,17 +128,12 @@ def _buttons(
     ]
 
 
-def selection_of(request: HttpRequest) -> FailureSelection:
-    """The selection of a request; form values override the query string."""
+def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSelection:
+    """The selection of a request, whose form overrides the query string; with `sample` that many of its latest failures."""
     query: QueryDict = request.GET.copy()
-    for name in request.POST if request.method == "POST" else ():
+    for name in request.POST:
         query.setlist(name, request.POST.getlist(name))
-    return FailureSelection.from_query(query)
-
-
-def _sample_of(request: HttpRequest, statuses: Collection[int], selection: FailureSelection) -> FailureSelection:
-    """The most recent failures of the selection, as many as `sample` in the query string; without it the selection."""
-    wanted = request.GET.get("sample", "").strip()
+    selection, wanted = FailureSelection.from_query(query), request.GET.get("sample", "").strip()
     if not wanted or selection.ids:
         return selection
     count = _number(wanted)
@@ -176,7 +171,7 @@ class BulkAction(FailureAction):
     selection: FailureSelection
 
     def find(self, **key: Any) -> None:
-        self.selection = _sample_of(self.request, self.statuses, selection_of(self.request))
+        self.selection = _selection_of(self.request, self.statuses)
         self.target, self.back_url = self.selection.in_words(), page_of(self.pages, self.selection)
         self.hidden = self.selection.to_fields()
         back = self.request.POST.get("back") or self.request.GET.get("back", "")
@@ -188,7 +183,7 @@ class BulkAction(FailureAction):
         if may(self.request, self.permission):
             found, self.blocked = self._dry_run()
         self.count, self.submit = found.eligible, f"{self.label} ({number(found.eligible)})"
-        self.facts, self.warnings = self._facts(found), _warnings(found)
+        self._describe(found)
         # For everything, and for deleting more than one message.
         if self.selection.is_everything or (self.is_dangerous and found.eligible > 1):
             self.typed = str(found.eligible)
@@ -207,13 +202,19 @@ class BulkAction(FailureAction):
             return found, _("No matching messages.")
         return found, "" if found.eligible else str(self.nothing)
 
-    def _facts(self, found: Preview) -> Sequence[tuple[str, str]]:
-        facts = [(_("Messages"), self.selection.in_words()), (str(self.eligible), number(found.eligible))]
+    def _describe(self, found: Preview) -> None:
+        """Set the numbers that the page shows, and why messages are left out."""
+        facts = [(_("Messages"), self.target), (str(self.eligible), number(found.eligible))]
         targets = found.targets.most_common(_REASONS_SHOWN)
         facts += [(_("to %(queue)s") % {"queue": target}, number(count)) for target, count in targets]
         if found.not_eligible:
             facts.append((_("Will stay as they are"), number(found.not_eligible)))
-        return facts
+        self.facts = facts
+        self.warnings = [
+            ngettext("%(count)s message: %(reason)s", "%(count)s messages: %(reason)s", count)
+            % {"count": number(count), "reason": reason}
+            for reason, count in found.in_words()[:_REASONS_SHOWN]
+        ]
 
 
 def _bulk_action(kind: FailureKind) -> type[BulkAction]:
@@ -223,15 +224,6 @@ def _bulk_action(kind: FailureKind) -> type[BulkAction]:
         **dict(zip(("title", "text", "eligible", "nothing"), _WORDS[kind.name], strict=True)),
     }  # fmt: skip
     return type(f"{kind.name.title()}Failures", (BulkAction,), declared)
-
-
-def _warnings(found: Preview) -> list[str]:
-    """Why messages are left out, each with a count."""
-    return [
-        ngettext("%(count)s message: %(reason)s", "%(count)s messages: %(reason)s", count)
-        % {"count": number(count), "reason": reason}
-        for reason, count in found.in_words()[:_REASONS_SHOWN]
-    ]
 
 
 # --- Edit and retry ---------------------------------------------------------------------------------------------------
@@ -335,11 +327,10 @@ class EditFailure(FailureAction):
 
 def _bodies(before: Editable, after: Editable) -> tuple[str, str]:
     """Both bodies for comparison: indented, unless they differ only in indentation."""
-    shown = [
-        decode_body(each.body.encode(), None, each.headers.get(names.CONTENT_TYPE)).text.replace("\r\n", "\n")
-        for each in (before, after)
-    ]
-    return (shown[0], shown[1]) if shown[0] != shown[1] else (before.body.replace("\r\n", "\n"), after.body.replace("\r\n", "\n"))
+    old, new = (decode_body(each.body.encode(), None, each.headers.get(names.CONTENT_TYPE)).text for each in (before, after))
+    if old.splitlines() == new.splitlines():
+        return before.body, after.body
+    return old, new
 
 
 def _changes(before: str, after: str) -> Iterator[Change]:

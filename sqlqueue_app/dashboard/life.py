@@ -39,15 +39,25 @@ def life_table(pages: PageAdmin, found: FailureDetail, state: State, location: S
         TableColumn(_("Duration"), lambda each: each.took),
         TableColumn(_("Details"), lambda each: each.details, WIDE),
     ]
-    steps = [_now(pages, found, state, location)]
+    return table(_("What happened to the message, the newest first."), columns, _steps(pages, found, state, location))
+
+
+def _steps(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> Iterator[LifeStep]:
+    yield _now(pages, found, state, location)
     for attempt in found.attempts:
         if attempt.retried_at is not None:
-            steps.append(_retry(pages, found, attempt))
-        steps += _failure(attempt)
-    headers = (found.row.headers if found.row else None) or {}
+            what, details = _retry(pages, found, attempt)
+            yield LifeStep(attempt.retried_at, State(Grade.INFO, what), details=details)
+        took = precise_duration(attempt.failed_at - attempt.started_at) if attempt.started_at else ""
+        exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
+        place = with_notes(attempt.failed_q, attempt.worker)
+        yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), place, took, exception)
+        if attempt.delayed_at is not None:
+            delayed, last = State(Grade.INFO, _("Delayed retry")), _("the last one before it failed")
+            yield LifeStep(attempt.delayed_at, delayed, attempt.failed_q, details=last)
     if found.message.sent_at is not None:
-        steps.append(LifeStep(found.message.sent_at, State(Grade.INFO, _("Sent")), headers.get(names.ORIGINATING_ENDPOINT)))
-    return table(_("What happened to the message, the newest first."), columns, steps)
+        headers = (found.row.headers if found.row else None) or {}
+        yield LifeStep(found.message.sent_at, State(Grade.INFO, _("Sent")), headers.get(names.ORIGINATING_ENDPOINT))
 
 
 def _now(pages: PageAdmin, found: FailureDetail, state: State, location: State | None) -> LifeStep:
@@ -63,35 +73,18 @@ def _now(pages: PageAdmin, found: FailureDetail, state: State, location: State |
     return LifeStep(message.status_at, state, message.retried_to, details=details)
 
 
+def _retry(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> tuple[str, object]:
+    """What was done about a failure, and by whom or as which message."""
+    if text := attempt.copy_id:
+        copy = found.copies.get(text)
+        link = link_html(pages.url("message", copy.pk), text) if copy else _search(pages, text, text)
+        return _("Edited and retried"), format_html(_("As message {}"), link)
+    operation = found.operations.get(attempt.operation) if attempt.operation else None
+    if operation is None:
+        return _("Retried"), ""
+    by = _("Requested by %(user)s") % {"user": operation.user_name or "–"}
+    return _("Retried"), format_html("{}. {}", by, link_html(pages.url_of(Operation, "operation", operation.pk), _("Results")))
+
+
 def _search(pages: PageAdmin, message_id: str, text: str) -> SafeString:
     return link_html(f"{pages.url_of(Search)}?{urlencode({'q': message_id})}", text)
-
-
-def _retry(pages: PageAdmin, found: FailureDetail, attempt: FailedAttempt) -> LifeStep:
-    if attempt.copy_id:
-        copy = found.copies.get(attempt.copy_id)
-        link = (
-            link_html(pages.url("message", copy.pk), attempt.copy_id) if copy else _search(pages, attempt.copy_id, attempt.copy_id)
-        )
-        return LifeStep(
-            attempt.retried_at, State(Grade.INFO, _("Edited and retried")), details=format_html(_("As message {}"), link)
-        )
-    operation = found.operations.get(attempt.operation) if attempt.operation else None
-    details = _operation(pages, operation) if operation else ""
-    return LifeStep(attempt.retried_at, State(Grade.INFO, _("Retried")), details=details)
-
-
-def _operation(pages: PageAdmin, operation: Operation) -> SafeString:
-    by = _("Requested by %(user)s") % {"user": operation.user_name or "–"}
-    return format_html("{}. {}", by, link_html(pages.url_of(Operation, "operation", operation.pk), _("Results")))
-
-
-def _failure(attempt: FailedAttempt) -> Iterator[LifeStep]:
-    took = precise_duration(attempt.failed_at - attempt.started_at) if attempt.started_at else ""
-    exception = with_notes(attempt.exception_type, attempt.exception_message[:300])
-    place = with_notes(attempt.failed_q, attempt.worker)
-    yield LifeStep(attempt.failed_at, State(Grade.ERROR, _("Failed")), place, took, exception)
-    if attempt.delayed_at is not None:
-        yield LifeStep(
-            attempt.delayed_at, State(Grade.INFO, _("Delayed retry")), attempt.failed_q, details=_("the last one before it failed")
-        )

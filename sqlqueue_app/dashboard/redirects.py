@@ -44,9 +44,9 @@ class RedirectAction(Action):
         """The outcome; it leads to applying the redirect to pending retries, if there are any."""
         summary = _("Retries to %(from)s go to %(to)s now.") % {"from": source, "to": target}
         pending = _pending_urls(self.pages).get(source)
-        if pending is None:
-            return ActionOutcome(summary, self.back_url)
-        return ActionOutcome(f"{summary} " + _("Some retries to it are pending: apply the redirect to them too?"), pending)
+        if pending:
+            summary += " " + _("Some retries to it are pending: apply the redirect to them too?")
+        return ActionOutcome(summary, pending or self.back_url)
 
 
 class TargetForm(forms.Form):
@@ -142,22 +142,22 @@ class RedirectAdmin(ListAdmin[Redirect]):
             found = text_html(each.to_address)
             return found if exists(each.to_address) else format_html("{} {}", found, missing)
 
+        def buttons(each: Redirect) -> list[Button]:
+            found = [action.button(self, request, each.pk) for action in (ChangeRedirect, RemoveRedirect)]
+            if url := pending().get(each.from_address):
+                found.insert(0, button(request, Permission.RETRY, _("Apply to pending retries"), url))
+            return found
+
         return [
             TableColumn(_("Messages that failed in"), source),
             TableColumn(_("are retried in"), target, WIDE),
             TableColumn(_("Used"), lambda each: each.used, NUMBER),
             TableColumn(_("Created"), lambda each: with_notes(each.created_at, each.created_by)),
-            TableColumn(_("Actions"), lambda each: self._buttons(request, each, pending().get(each.from_address, ""))),
+            TableColumn(_("Actions"), buttons),
         ]
 
     def more(self, request: HttpRequest, rows: Sequence[Redirect]) -> dict[str, Any]:
         return {"buttons": [MakeRedirect.button(self, request)]}
-
-    def _buttons(self, request: HttpRequest, redirect: Redirect, pending_url: str) -> list[Button]:
-        found = [each.button(self, request, redirect.pk) for each in (ChangeRedirect, RemoveRedirect)]
-        if pending_url:
-            found.insert(0, button(request, Permission.RETRY, _("Apply to pending retries"), pending_url))
-        return found
 
 
 def _pending_urls(pages: PageAdmin) -> dict[str, str]:

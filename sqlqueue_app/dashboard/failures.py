@@ -18,7 +18,7 @@ from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern
 from django.utils import timezone
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
@@ -35,7 +35,7 @@ from sqlqueue_app.dashboard.failure_actions import (
     group_buttons,
     row_buttons,
 )
-from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number, size_of
+from sqlqueue_app.dashboard.formats import Grade, State, ago_html, bounded_number, number
 from sqlqueue_app.dashboard.life import life_table
 from sqlqueue_app.dashboard.lists import (
     NUMBER,
@@ -45,6 +45,7 @@ from sqlqueue_app.dashboard.lists import (
     export,
     link_html,
     table,
+    template_html,
     text_html,
     wanted_format,
     with_notes,
@@ -65,16 +66,17 @@ from sqlqueue_app.failures.queries import (
     Whereabouts,
     count_failures,
     find_retries,
+    read_all_groups,
     read_failure,
     read_failures,
     read_group,
     read_groups,
+    read_operations,
     traces_of,
 )
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
 from sqlqueue_app.models import Endpoint, FailedMessage, FailureStatus, Operation, Queue
-from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import FAILURES_KEPT
 
 # Of a group.
@@ -137,7 +139,8 @@ class FailureAdmin(PageAdmin):
         also = request.GET.get("and", "")
         also = also if also in CLASSIFIERS and also != by else ""
         if wanted_format(request):
-            return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, _exported_groups(selection, by, now, also))
+            rows = read_all_groups(selection, by, now=now, also=also)
+            return export(request, f"failure groups by {by} {also}", GROUP_COLUMNS, rows)
         found = read_groups(selection, by, now=now, after=list_request.after, also=also)
 
         def address(by: str = by, also: str = also, after: PageKey | None = None) -> str:
@@ -151,7 +154,7 @@ class FailureAdmin(PageAdmin):
             "",
             state,
             list_request=list_request,
-            table=self._groups(request, selection, by, found.groups, back) if found.groups else None,
+            table=self._groups(request, selection, by, found.groups, back),
             **_counted(count_failures(selection.queryset()), selection),
             classifiers=[Tab(str(word), f"?{address(key)}", key == by) for key, word in words],
             others=[
@@ -208,20 +211,15 @@ class FailureAdmin(PageAdmin):
             counted=(found.count if found else 0, True),
             numbers=found,
             trend=trend_html(found.trend) if found else "",
-            operations=self._operations(selection),
+            operations=[
+                (each, self.url_of(Operation, "operation", each.pk)) for each in read_operations(selection, most=OPERATIONS_SHOWN)
+            ],
             note_buttons=[WriteNote.button(self, request, unique, label=_("Change the note") if group.note else "")],
             sample_url=self.url("retry"),
             sample_refused=refusal(request, Permission.RETRY) or error_queue_refusal(get_settings()),
             sample=SAMPLE,
             most=MOST_IDS,
         )
-
-    def _operations(self, selection: FailureSelection) -> list[tuple[Operation, str]]:
-        """The last operations on messages of a selection, whatever became of them, with their pages."""
-        alias = managed_alias()
-        changed = replace(selection, statuses=tuple(FailureStatus)).queryset().exclude(operation=None).values("operation")
-        found = Operation.objects.using(alias).filter(pk__in=changed).order_by("-requested_at", "-pk")[:OPERATIONS_SHOWN]
-        return [(each, self.url_of(Operation, "operation", each.pk)) for each in found]
 
     def list_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One of LISTINGS."""
@@ -280,7 +278,7 @@ class FailureAdmin(PageAdmin):
 
     def _messages(
         self, request: HttpRequest, name: str, messages: Sequence[FailedMessage], back: str, is_selected: bool | None
-    ) -> HtmlTable | None:
+    ) -> HtmlTable:
         """The table of a list; its rows can be selected unless `is_selected` is None."""
 
         def message(each: FailedMessage) -> SafeString:
@@ -310,7 +308,7 @@ class FailureAdmin(PageAdmin):
                 TableColumn(_("State"), state_of),
             ]
         columns.append(TableColumn(_("Actions"), lambda each: row_buttons(request, self, each, back)))
-        return table(_("Messages, newest failure first"), columns, messages, lambda each: each.pk) if messages else None
+        return table(_("Messages, newest failure first"), columns, messages, lambda each: each.pk)
 
     def message_view(self, request: HttpRequest, unique: UUID) -> HttpResponse:
         """One failed message in full."""
@@ -330,7 +328,6 @@ class FailureAdmin(PageAdmin):
             failure=message,
             buttons=failure_buttons(request, self, FailureSelection(ids=(message.pk,)), message),
             failure_state=state_of(message),
-            size=size_of(message.size),
             edit_url=self.url("message", message.edit_of) if message.edit_of else "",
             conversation_url=self.conversation_url(message.conversation_id),
             endpoint_url=self.url_of(Endpoint, "endpoint", path_of(message.endpoint)) if message.endpoint else "",
@@ -398,10 +395,8 @@ def trend_html(pieces: Sequence[int]) -> SafeString:
         hours = PIECE // timedelta(hours=1)
         text += _("; in the last %(hours)d of them %(recent)s") % {"hours": hours, "recent": number(pieces[-1])}
     heights = [(place * 5, max(round(each * _LONGEST_BAR / most), 1)) for place, each in enumerate(pieces) if each]
-    bar = '<rect x="{}" y="{}" width="4" height="{}" fill="currentColor"/>'
-    bars = format_html_join("", bar, ((x, _LONGEST_BAR - height, height) for x, height in heights))
-    drawing = '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}"><title>{2}</title>{3}</svg>'
-    return format_html(drawing, PIECES * 5, _LONGEST_BAR, text, bars)
+    bars = [(x, _LONGEST_BAR - height, height) for x, height in heights]
+    return template_html("trend", bars=bars, text=text, width=PIECES * 5, height=_LONGEST_BAR)
 
 
 def state_of(message: FailedMessage) -> State:
@@ -505,12 +500,3 @@ def _exported_failures(messages: QuerySet[FailedMessage]) -> Iterator[tuple[Any,
     """One row per message, newest failure first."""
     for row in messages.order_by("-failed_at", "-pk").values_list(*MESSAGE_COLUMNS).iterator(chunk_size=1_000):
         yield row[0], FailureStatus(row[1]).name.lower(), *row[2:]
-
-
-def _exported_groups(selection: FailureSelection, classifier: str, now: datetime, also: str) -> Iterator[GroupRow]:
-    """All groups of a classifier, or pairs of groups."""
-    page = read_groups(selection, classifier, now=now, also=also)
-    yield from page.groups
-    while page.next is not None:
-        page = read_groups(selection, classifier, now=now, after=page.next, also=also)
-        yield from page.groups

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -146,6 +146,15 @@ def read_groups(
     return GroupPage(found, PageKey(shown[-1]["last"], *ids[-1]) if len(rows) > GROUPS_PER_PAGE else None)
 
 
+def read_all_groups(selection: FailureSelection, classifier: str, *, now: datetime, also: str = "") -> Iterator[GroupRow]:
+    """The groups of all pages of `read_groups`."""
+    page = read_groups(selection, classifier, now=now, also=also)
+    yield from page.groups
+    while page.next is not None:
+        page = read_groups(selection, classifier, now=now, after=page.next, also=also)
+        yield from page.groups
+
+
 def read_group(group: FailureGroup, selection: FailureSelection, *, now: datetime) -> GroupRow | None:
     """The group as a row of the groups of a selection that names it; None without a message. Two statements."""
     numbers = selection.queryset().aggregate(count=Count("*"), first=Min("failed_at"), last=Max("failed_at"))
@@ -267,6 +276,13 @@ def read_all_failures(settings: Settings, *, now: Callable[[], datetime] | None 
         state = catch_up(settings, limit=_AT_ONCE, now=now() if now is not None else database_now(managed_alias()))
         if state.problems or not state.is_behind:
             return state.problems
+
+
+def read_operations(selection: FailureSelection, *, most: int) -> list[Operation]:
+    """The last operations on messages of a selection, whatever became of the messages. One statement."""
+    changed = replace(selection, statuses=tuple(FailureStatus)).queryset().exclude(operation=None).values("operation")
+    found = Operation.objects.using(managed_alias()).filter(pk__in=changed)
+    return list(found.order_by("-requested_at", "-pk")[:most])
 
 
 def find_messages(text: str) -> list[UUID]:

@@ -18,7 +18,7 @@ from sqlqueue_app.conf.kinds import load_callable
 from sqlqueue_app.dialects.postgresql import CAN_PREPARE
 from sqlqueue_app.dialects.schema import PlannedTable, TableKind
 from sqlqueue_app.messages.addresses import AddressBook, QueueAddress
-from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, QueueNotFound, TransientError, counted
+from sqlqueue_app.messages.errors import ConfigurationError, DatabaseError, PermissionDenied, QueueNotFound, TransientError, counted
 from sqlqueue_app.models import DistributedTransaction, HandledMessage, Instance, TwoPhaseCoordinator
 from sqlqueue_app.policies.recoverability import Policy, RecoverabilityConfig, TransactionMode, default_policy
 from sqlqueue_app.receiving.auditing import Auditing, Forwarding
@@ -147,8 +147,22 @@ class ReceivingEndpoint:
 
     def lease(self, *, concurrency: int) -> InstanceLease:
         """Register this process with a callback queue. As `lease_instance`, which it calls."""
-        alias, exists, make = managed_alias(), self.queue_exists, self.make_callback_queue
-        return lease_instance(self.config, alias=alias, concurrency=concurrency, exists=exists, make=make)
+        return lease_instance(
+            self.config,
+            alias=managed_alias(),
+            concurrency=concurrency,
+            exists=self.queue_exists,
+            make=self.make_callback_queue,
+            may_receive=self._may_receive,
+        )
+
+    def _may_receive(self, name: str) -> bool:
+        """Whether this process has the rights to receive from a queue; deleting an expired message needs the same."""
+        try:
+            queue_table(self.alias, self.book.of_queue(name)).purge_expired(1)
+        except PermissionDenied:
+            return False
+        return True
 
     @contextmanager
     def registering(self) -> Iterator[None]:

@@ -103,12 +103,18 @@ def register_instance(endpoint: EndpointSettings, *, alias: str, concurrency: in
 
 
 def lease_instance(
-    endpoint: EndpointSettings, *, alias: str, concurrency: int, exists: Callable[[str], bool], make: Callable[[str], object]
+    endpoint: EndpointSettings,
+    *,
+    alias: str,
+    concurrency: int,
+    exists: Callable[[str], bool],
+    make: Callable[[str], object],
+    may_receive: Callable[[str], bool] = lambda _: True,
 ) -> InstanceLease:
     """Register this process as an instance of the endpoint that holds a callback queue: the first name that no live process holds.
 
-    `exists` says whether a queue's table is there, `make` makes it. ConfigurationError with the remedy if a table would have to be
-    made and cannot be; DatabaseError.
+    `exists` says whether a queue's table is there, `make` makes it; a table from which this process may not receive is another
+    role's, and passed over. ConfigurationError with the remedy if a table would have to be made and cannot be; DatabaseError.
     """
     name = instance_name(endpoint)
     refusal: DatabaseError | None = None
@@ -124,6 +130,9 @@ def lease_instance(
         try:
             if is_made := not exists(queue):
                 make(queue)
+            elif not may_receive(queue):
+                lease.withdraw()
+                continue
             known = {"endpoint": endpoint.name, "name": name, "used_at": Now(), **({"made": True} if is_made else {})}
             CallbackQueue.objects.using(alias).update_or_create(callback_queue=queue, defaults=known)
             return lease
@@ -136,7 +145,8 @@ def lease_instance(
     raise ConfigurationError(
         f"endpoint {endpoint.name!r} has no callback queue for this process: none from {first!r} on is free, and it cannot make "
         f"one ({why}); as a role that may create tables run sqlqueue_install --instance {name}, with CALLBACK_QUEUES "
-        f"({endpoint.callback_queues}) no lower than the number of processes that ask, or set INSTANCE to a name that was installed"
+        f"({endpoint.callback_queues}) no lower than the number of processes that ask (--sql --grant ROLE prints the rights "
+        "too), or set INSTANCE to a name that was installed"
     ) from refusal
 
 

@@ -67,6 +67,7 @@ TESTS: dict[str, list[str]] = {
     # a request gets no reply
     "the process has no callback queue": [
         "receiving/test_callback_queues_when_needed.py::test_who_may_not_create_uses_what_was_installed",
+        "receiving/test_callback_queues_when_needed.py::test_without_rights_on_any_queue_the_error_names_the_remedy",
         "receiving/test_callback_queues_when_needed.py::test_a_worker_without_a_callback_queue_runs_all_the_same",
     ],
     "another host name, or more processes": [

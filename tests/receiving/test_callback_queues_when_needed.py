@@ -53,12 +53,14 @@ def used_and_left(asking: Asking) -> None:
 
 
 @contextmanager
-def as_worker(bench: Bench) -> Iterator[None]:
-    """As a role that may read and write, and make or drop nothing."""
+def as_worker(bench: Bench, *, closed: str = "") -> Iterator[None]:
+    """As a role that may read and write, and make or drop nothing; the table `closed` is another role's."""
     role = bench.database.create_role("worker")
     execute(bench.database, "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     for what in ("TABLES", "SEQUENCES"):
         execute(bench.database, f'GRANT ALL ON ALL {what} IN SCHEMA public TO "{role}"')
+    if closed:
+        execute(bench.database, f'REVOKE ALL ON "{closed}" FROM "{role}"')
     with bench.database.as_role(role):
         try:
             yield
@@ -128,6 +130,30 @@ def test_who_may_not_create_uses_what_was_installed(postgresql_bench: Bench) -> 
             take(asking)
         asking.answer(asked.message_id, queue="Web.new-2")
         assert asked.result(SECONDS) == {}
+
+
+def test_a_queue_that_another_role_has_made_is_passed_over(postgresql_bench: Bench) -> None:
+    """As that of an administrator who has asked from this machine."""
+    asking = Asking(postgresql_bench)
+    asking.configure(CALLBACKS="on_request", INSTANCE="new")
+    postgresql_bench.install_queues("Web.new", "Web.new-2")
+    with as_worker(postgresql_bench, closed="Web.new"):
+        asked = request("Test.Ask")
+        assert [row.callback_queue for row in asking.instances()] == ["Web.new-2"]
+        asking.answer(asked.message_id, queue="Web.new-2")
+        assert asked.result(SECONDS) == {}
+
+
+def test_without_rights_on_any_queue_the_error_names_the_remedy(postgresql_bench: Bench) -> None:
+    asking = Asking(postgresql_bench)
+    asking.configure(CALLBACKS="on_request", INSTANCE="new")
+    postgresql_bench.install_queues("Web.new")
+    with (
+        as_worker(postgresql_bench, closed="Web.new"),
+        pytest.raises(ConfigurationError, match=r"permission denied.*sqlqueue_install --instance new.*--sql --grant ROLE"),
+    ):
+        request("Test.Ask")
+    assert asking.instances() == []
 
 
 @pytest.mark.parametrize("callbacks", ["on_request", True])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -197,10 +199,24 @@ def slow(message, context):
 """
 
 
-def test_a_worker_on_postgresql_is_woken_without_any_setting(postgresql_project: Project) -> None:
-    project = postgresql_project
+def test_a_worker_is_woken_without_any_setting(project: Project) -> None:
+    """By a poll it would find the message after ten minutes."""
+    project.append("mysite/settings.py", 'SQLQUEUE["ENDPOINTS"]["Sales"]["PEEK_DELAY"] = 600\n')
     project.manage("migrate")
     with project.worker():
         poll_until(lambda: "[event=wake_up_on" in project.log(), deadline=120, what="the worker listens")
+        project.manage("shell", "-c", block_with("send(PlaceOrder", "python").text)
+        poll_until(lambda: "order 42 for 9.90" in project.log(), deadline=120, what="the order is handled")
+
+
+def test_after_kill_9_another_process_takes_over_and_the_health_is_ok(project: Project) -> None:
+    project.manage("migrate")
+    with project.worker():
+        poll_until(lambda: project.log().count("[event=worker_started") == 1, deadline=120, what="the worker receives")
+        (killed,) = json.loads(project.manage("sqlqueue_status", "--format", "json"))["instances"]
+        os.kill(killed["pid"], signal.SIGKILL)
+        poll_until(lambda: project.log().count("[event=worker_started") == 2, deadline=120, what="another process receives")
+        assert "died by SIGKILL, starting it again" in project.log()
+        assert project.manage("sqlqueue_health").startswith("OK")
         project.manage("shell", "-c", block_with("send(PlaceOrder", "python").text)
         poll_until(lambda: "order 42 for 9.90" in project.log(), deadline=120, what="the order is handled")

@@ -26,7 +26,7 @@ def _in_the_database() -> list[str]:
         if found != 1:
             problems.append(f"order {shipped.number} has {found} rows in {model._meta.db_table}, expected 1")
         elif not model.objects.filter(order_number=shipped.number, closed=True).exists():
-            problems.append(f"whoever keeps {model._meta.db_table} has not heard that order {shipped.number} is completed")
+            problems.append(f"{model._meta.db_table} does not show that order {shipped.number} is completed")
     if not queue_model("error")._default_manager.exists():
         problems.append("the error queue is empty")
     return problems

@@ -191,7 +191,7 @@ def check_names(**_: Any) -> list[checks.CheckMessage]:
     settings = usable_settings()
     if settings is None:
         return []
-    hint = "choose a shorter name; for a callback queue set INSTANCE, which stands in for the name of the machine"
+    hint = "choose a shorter name; for a callback queue set INSTANCE, which replaces the name of the machine"
     wrong = unusable_names(settings, dialect_of(settings.database))
     return [checks.Error(text, hint=hint, id=UNUSABLE_NAME) for text in wrong]
 
@@ -333,7 +333,7 @@ def check_server_side(databases: Sequence[str] | None = None, **_: Any) -> list[
         return []
     message = (
         f"the server of the database {alias!r} gives up a worker whose host vanishes only after {seconds:.0f} s: "
-        "so long its rows stay locked, and nobody else receives those messages"
+        "until then its rows stay locked, and no other worker receives those messages"
     )
     return [checks.Warning(message, hint=_hint(alias), id=NO_BOUND_OF_SERVER)]
 

@@ -56,7 +56,7 @@ All rest at the same time, and messages come by turns.
 
 ## Killed
 
-Two workers run. Whoever takes a marked message is ended by `kill -9` with all of its processes, {kills} times for each queue:
+Two workers run. The one that takes a marked message is ended by `kill -9` with all of its processes, {kills} times for each queue:
 half of the kills come before the handler has left its row in the database, half after that and before it returns.
 The other worker goes on, so what a new process needs to start is in none of the times.
 

@@ -18,9 +18,9 @@ from sqlqueue_app.conf.validation import Code, Refused, ValueKind
 from sqlqueue_app.messages.addresses import check_queue_name
 from sqlqueue_app.messages.errors import AddressError, ConfigurationError
 
-# Longer waits overflow the clocks of some platforms, and nobody means them.
+# Longer waits overflow the clocks of some platforms, and are never meant.
 _MOST_SECONDS: Final = 10 * 366 * 86_400
-_UNGUESSABLE: Final = "take one that nobody can guess, such as from secrets.token_urlsafe()"
+_UNGUESSABLE: Final = "use an unguessable one, such as from secrets.token_urlsafe()"
 _WEB_ADDRESS: Final = re.compile(
     r"https?://[\w.-]+(:[0-9]{1,5})?(/[^\s?#\\]*)?|https?://\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?(/[^\s?#\\]*)?"
 )

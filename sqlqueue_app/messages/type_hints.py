@@ -67,7 +67,7 @@ def check_mappable(cls: type) -> None:
     trouble = _differences(cls)
     if trouble is None:
         raise MessageTypeError(
-            f"the class {cls.__qualname__} has no annotations, so nobody could tell its members; "
+            f"the class {cls.__qualname__} has no annotations, so its members are unknown; "
             "make it a dataclass, with @dataclass below @message_type"
         )
     if trouble:

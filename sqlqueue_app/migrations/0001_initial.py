@@ -1231,7 +1231,9 @@ class Migration(migrations.Migration):
                 ("is_test", models.BooleanField(default=False, verbose_name="test")),
                 (
                     "payload",
-                    sqlqueue_app.models.fields.JsonTextField(default=dict, help_text="what is told", verbose_name="payload"),
+                    sqlqueue_app.models.fields.JsonTextField(
+                        default=dict, help_text="payload of the notification", verbose_name="payload"
+                    ),
                 ),
                 (
                     "state",

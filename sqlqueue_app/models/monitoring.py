@@ -143,7 +143,7 @@ class NotificationDelivery(models.Model):
     channel = models.CharField("by", max_length=16, choices=NotificationChannel.choices)
     target = models.TextField("to")
     is_test = models.BooleanField("test", default=False)
-    payload = JsonTextField("payload", default=dict, help_text="what is told")
+    payload = JsonTextField("payload", default=dict, help_text="payload of the notification")
     state = models.CharField("state", max_length=16, choices=DeliveryState.choices, default=DeliveryState.WAITING)
     attempts = models.PositiveIntegerField("attempts", default=0)
     created_at = UtcInstantField("created at")

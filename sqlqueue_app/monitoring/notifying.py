@@ -95,7 +95,7 @@ class NotificationSender:
         where = f"{delivery.channel} {shown_target(delivery.channel, delivery.target)}"
         try:
             if delivery.attempts > MOST_ATTEMPTS:
-                raise SendFailed("whoever tried to send it has not come back, each time", is_final=True)
+                raise SendFailed("each worker that tried to send it ended before it had an answer", is_final=True)
             self._send(delivery)
         except SendFailed as error:
             self._failed(delivery, error, where)
@@ -383,7 +383,7 @@ def name_of(kind: str, subject: str) -> str:
 
 
 def document_of(delivery: NotificationDelivery, link_of: LinkOf, rule_link: str) -> dict[str, Any]:
-    """What a webhook is told: `type`, `timestamp` and `data`, as the Standard Webhooks convention asks."""
+    """The payload of a webhook: `type`, `timestamp` and `data`, as the Standard Webhooks convention asks."""
     kind = str(delivery.payload.get("kind"))
     changes, more = _changes(delivery)
     return {

@@ -72,7 +72,7 @@ def _compact_group(tools: Tools, old: Sequence[LakeFile]) -> int:
         tools.storage.delete(inflight(batch))
         raise PipelineError(
             f"the files of {folder!r} in the lake {tools.storage.name} have {counted(rows, 'row')}, and {expected:,} by the "
-            "manifest: somebody has changed them; they are left as they are"
+            "manifest: another program has changed them; they are left as they are"
         )
     commit = Commit(batch, BatchKind.COMPACTION, rows=rows, files=files)
     tools.storage.sync([f"{inflight(batch)}/{each.written_as}" for each in files])

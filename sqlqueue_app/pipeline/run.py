@@ -290,7 +290,7 @@ class _Run:
         logger.warning("%s", error, extra={"event": "pipeline_batch_lost", "queue": queue.name})
         if self._lost_batches >= _LOST_AT_MOST:
             raise PipelineError(
-                f"{self._lost_batches} batches in a row were lost to somebody who takes from {queue.table.qualified}: nothing may "
+                f"{self._lost_batches} batches in a row were lost to a receiver of {queue.table.qualified}: nothing may "
                 "receive from a queue that the pipeline takes from, so stop that receiver"
             ) from error
 

@@ -78,7 +78,7 @@ class AuditQueueTaker:
         removed = remove_ranges(self._table, ranges_of(prepared.row_versions))
         if removed != commit.rows:
             raise BatchLost(
-                f"somebody else took {commit.rows - removed:,} of {counted(commit.rows, 'row')} of {self._table.qualified}: "
+                f"another program took {commit.rows - removed:,} of {counted(commit.rows, 'row')} of {self._table.qualified}: "
                 "the batch is rolled back"
             )
         self._tools.step("deleted")
@@ -164,7 +164,7 @@ class AuditQueueCopier:
         if position is None or not self._is_recreated(position):
             return position
         logger.warning(
-            "%s was made anew since it was copied up to row %s: it is copied from its first row on",
+            "%s was created again since it was copied up to row %s: it is copied from its first row on",
             self._table.qualified,
             position.row_version,
             extra={"event": "pipeline_table_anew", "queue": self._queue},

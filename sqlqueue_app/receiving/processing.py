@@ -140,7 +140,7 @@ class MessageProcessor:
         self.transaction = transaction
         self.recovery = Recovery(config)
         self.may_receive_ahead: Callable[[], bool] | None = None
-        """Whether a commit may bring the next rows along. Whoever sets it receives again, or calls `give_back`."""
+        """Whether a commit may bring the next rows along. The caller that sets it receives again, or calls `give_back`."""
         self._clock = clock
         self._size = BatchSize(config.batch_size) if self.takes_batches and config.batch_size != 1 else None
         self._turn = BatchTurn(clock=clock)

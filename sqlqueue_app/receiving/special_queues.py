@@ -228,7 +228,7 @@ class CallbackProcessor(MessageProcessor):
 
     def _log_unclaimed(self, incoming: IncomingMessage) -> None:
         logger.warning(
-            "nobody waits for the reply to message %r any more: the request has timed out, was cancelled, or its process is gone",
+            "no request waits for the reply to message %r: it has timed out, was cancelled, or its process is gone",
             incoming.correlation_id,
             extra=self.config.log_extra("reply_unclaimed", incoming.message_id),
         )

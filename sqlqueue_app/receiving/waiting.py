@@ -231,7 +231,7 @@ class Woken(Protocol):
     qualified: str
     channel: str
     push_enabled: bool
-    """Whether every new message, whoever sends it, is announced to this process."""
+    """Whether every new message, from any sender, is announced to this process."""
 
     @property
     def is_quiet(self) -> bool:
@@ -510,7 +510,9 @@ class WakeUpListener:
 
     def _log_lost(self, error: DatabaseError) -> None:
         if not self._lost:
-            logger.warning("new messages wake nobody, polling until they do again: %s", error, extra={"event": "wake_up_lost"})
+            logger.warning(
+                "new messages do not wake this worker, polling until they do again: %s", error, extra={"event": "wake_up_lost"}
+            )
         self._lost = True
 
     def _log_without_push(self, channels: frozenset[str]) -> None:

@@ -211,7 +211,7 @@ def _endpoint(given: str | None) -> str:
     handled = current_handling()
     name = given or (handled.endpoint if handled is not None else get_settings().send_as)
     if name is None:
-        raise ConfigurationError('nobody to subscribe: name the endpoint with endpoint=, or set SQLQUEUE["SEND_AS"]')
+        raise ConfigurationError('no endpoint to subscribe: name it with endpoint=, or set SQLQUEUE["SEND_AS"]')
     return name
 
 

@@ -154,7 +154,7 @@ def test_files_that_somebody_changed_are_left(tools: Tools, filled: list[int], t
     LakeFile.objects.filter(table="messages").update(rows=77)
     paths = messages_in(tmp_path)
 
-    with pytest.raises(PipelineError, match=r"rows, and [\d,]+ by the manifest: somebody has changed them"):
+    with pytest.raises(PipelineError, match=r"rows, and [\d,]+ by the manifest: another program has changed them"):
         compact(tools)
     assert messages_in(tmp_path) == paths
 

@@ -130,7 +130,7 @@ def test_a_run_that_fails_says_why_in_its_row(database: QueueDatabase, monkeypat
 
     settings = get_settings()
     monkeypatch.setattr(run_module, "_LOST_AT_MOST", 2)
-    with pytest.raises(PipelineError, match="2 batches in a row were lost to somebody who takes from"):
+    with pytest.raises(PipelineError, match="2 batches in a row were lost to a receiver of"):
         run_pipeline(
             settings,
             options_of(settings),
@@ -139,7 +139,7 @@ def test_a_run_that_fails_says_why_in_its_row(database: QueueDatabase, monkeypat
         )
     (ran,) = PipelineRun.objects.using(database.alias).all()
     assert ran.state == "failed"
-    assert "were lost to somebody" in ran.error
+    assert "were lost to a receiver of" in ran.error
     assert table(database, "audit").depth().waiting == 1
 
 

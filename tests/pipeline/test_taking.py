@@ -102,7 +102,7 @@ def test_what_somebody_else_took_meanwhile_is_not_in_the_lake(
 
     tools = tools_of(queue_database, spark, tmp_path, step=take_one)
     queue = AuditQueueTaker(tools, audit, "audit")
-    with pytest.raises(BatchLost, match=r"somebody else took 1 of 5 rows of .*audit.*: the batch is rolled back"):
+    with pytest.raises(BatchLost, match=r"another program took 1 of 5 rows of .*audit.*: the batch is rolled back"):
         queue.take(10)
     assert audit.row_versions(10) == [each for each in numbers if each != numbers[2]]
     assert in_the_lake(queue_database, tmp_path) == []

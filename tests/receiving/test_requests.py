@@ -132,7 +132,7 @@ def test_without_a_reply_the_time_runs_out_and_a_late_one_is_only_counted(
     asking.answer(asked.message_id)
     poll_until(lambda: pending.counts().unclaimed == 1)
     poll_until(lambda: "reply_unclaimed" in events())
-    assert f"nobody waits for the reply to message {asked.message_id!r} any more" in caplog.text
+    assert f"no request waits for the reply to message {asked.message_id!r}" in caplog.text
     with pytest.raises(TimeoutError, match="no reply to message"):
         asked.result()
     assert isinstance(asked.exception(), TimeoutError)

@@ -65,8 +65,7 @@ class Command(SqlQueueCommand):
             "--peek-only",
             action="store_true",
             default=None,
-            help="copy the messages of the audit queues and leave them there, for somebody else to take (default: PEEK_ONLY of the "
-            "settings)",
+            help="copy the messages of the audit queues and leave them in their queues (default: PEEK_ONLY of the settings)",
         )
         parser.add_argument(
             "--keep-days",

@@ -17,7 +17,7 @@ from sqlqueue_app.monitoring.health import Bounds, Health, Level, Limits, read_h
 _MOST = (
     ("length", "N", "messages in a queue that is received from"),
     ("age", "S", "seconds since the first message of such a queue was due or sent"),
-    ("failed", "N", "messages in an error queue that nobody has archived"),
+    ("failed", "N", "messages in an error queue that are not archived"),
     ("expired", "N", "expired messages in a queue that are not purged yet"),
     ("overdue", "N", "delayed messages of an endpoint that no worker has moved"),
 )

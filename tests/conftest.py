@@ -8,6 +8,7 @@ import sqlite3
 import django
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import postgresql, sqlserver
 
@@ -21,6 +22,10 @@ pytest_plugins = [
     "tests.support.spark",
     "tests.support.once",
 ]
+
+# Examples take longer on a busy machine, which is no failure.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 VERSIONS = pytest.StashKey[list[str]]()
 

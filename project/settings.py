@@ -52,7 +52,7 @@ SQLQUEUE = {
     "PIPELINE": {
         "LAKE": str(VAR_DIR / "lake"),
         "MASTER": "local[1]",
-        "CRON": pipeline_cron(env.str("PIPELINE_CRON", default=None)),
+        "CRON": pipeline_cron(env.ENVIRON.get("PIPELINE_CRON")),
     },
     # which endpoint a message goes to, by its type
     "ROUTES": {"Sales.*": "Sales", "Billing.*": "Billing", "Shipping.*": "Shipping"},

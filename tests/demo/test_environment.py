@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -73,6 +74,13 @@ def test_the_pipeline_runs_every_minute_where_spark_is_installed() -> None:
     assert pipeline_cron(None) == ("*/10 * * * *" if has_spark() else None)
     assert pipeline_cron("") is None
     assert pipeline_cron("*/5 * * * *") == "*/5 * * * *"
+
+
+def test_an_empty_crontab_line_is_not_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`PIPELINE_CRON= make demo` does without the pipeline."""
+    monkeypatch.setenv("PIPELINE_CRON", "")
+    monkeypatch.setenv("VAR_DIR", str(tmp_path))
+    assert run_path(str(ROOT / "project" / "settings.py"))["SQLQUEUE"]["PIPELINE"]["CRON"] is None
 
 
 def test_a_secret_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:

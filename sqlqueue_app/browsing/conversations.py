@@ -49,6 +49,7 @@ class Kind(TextChoices):
     COMMAND = "command", _("command")
     EVENT = "event", _("event")
     TIMEOUT = "timeout", _("timeout")
+    REPLY = "reply", _("reply")
 
 
 class MessageOutcome(TextChoices):
@@ -142,9 +143,10 @@ def message_from_headers(
 
 
 def kind_of(headers: Mapping[str, str | None]) -> Kind:
-    """A published message is an event, a saga timeout a timeout, anything else a command."""
-    if Intent.read(headers.get(names.MESSAGE_INTENT)) is Intent.PUBLISH:
-        return Kind.EVENT
+    """A published message is an event, a saga timeout a timeout, an answer a reply, anything else a command."""
+    intent = Intent.read(headers.get(names.MESSAGE_INTENT))
+    if intent in {Intent.PUBLISH, Intent.REPLY}:
+        return Kind.EVENT if intent is Intent.PUBLISH else Kind.REPLY
     return Kind.TIMEOUT if (headers.get(names.IS_SAGA_TIMEOUT_MESSAGE) or "").lower() == "true" else Kind.COMMAND
 
 

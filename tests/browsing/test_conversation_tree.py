@@ -124,4 +124,6 @@ def test_what_headers_say() -> None:
     assert (event.message_id, event.kind, event.message_type) == ("n", Kind.EVENT, "")
     timeout = {"NServiceBus.MessageIntent": "Send", "NServiceBus.IsSagaTimeoutMessage": "True"}
     assert message_from_headers(timeout, "k", native_id="n", receiving="", outcome=MessageOutcome.HANDLED).kind is Kind.TIMEOUT
+    reply = {"NServiceBus.MessageIntent": "Reply"}
+    assert message_from_headers(reply, "k", native_id="n", receiving="", outcome=MessageOutcome.HANDLED).kind is Kind.REPLY
     assert replace(found, message_type="A.B.Page[[C.D, E]]").short_type == "Page[[C.D, E]]"

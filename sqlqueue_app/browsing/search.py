@@ -44,7 +44,7 @@ from sqlqueue_app.tables.connections import optional_read
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 # Of all tables together, each of which has the same share.
-MOST_OF_TABLES: Final = 100
+MOST_OF_TABLES: Final = 200
 MOST_OF_THE_ARCHIVE: Final = 50
 MOST_OF_A_GROUP: Final = 200
 # Tasks that are read of each backend, of those that have ended and of the others.

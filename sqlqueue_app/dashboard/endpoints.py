@@ -428,7 +428,9 @@ class InstanceAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("live threads"))
     def live_threads(self, row: Instance) -> str:
-        """The receive threads of each queue at the last heartbeat."""
+        """The receive threads of each queue at the last heartbeat; none of a dead process."""
+        if is_dead(row, row.database_now):  # type: ignore[attr-defined]
+            return ""
         return ", ".join(f"{queue}: {count}" for queue, count in threads_of_row(row).items())
 
     @admin.display(description=gettext_lazy("last heartbeat"), ordering="heartbeat_at")
@@ -577,7 +579,9 @@ def _process(each: InstanceStatus) -> SafeString:
 
 
 def _threads(each: InstanceStatus) -> SafeString | None:
-    """The threads of each queue, and how many of them handle a message."""
+    """The threads of each queue, and how many of them handle a message; of a dead process None is left."""
+    if not each.alive:
+        return None
     words = _("%(live)s, %(busy)s busy")
     lines = [
         (queue, words % {"live": number(live), "busy": number(each.busy.get(queue, 0))}) for queue, live in each.threads.items()

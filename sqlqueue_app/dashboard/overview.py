@@ -34,7 +34,18 @@ from sqlqueue_app.models import (
     Severity,
 )
 from sqlqueue_app.monitoring.check_results import CheckResults, read_results
-from sqlqueue_app.monitoring.checks import BRANCHES, FAILURES, INSTANCES, MOVER, SAMPLES, SCHEDULES, TABLES
+from sqlqueue_app.monitoring.checks import (
+    BRANCHES,
+    FAILURES,
+    GROWING,
+    INSTANCES,
+    MOVER,
+    PAUSED,
+    RECEIVERS,
+    SAMPLES,
+    SCHEDULES,
+    TABLES,
+)
 from sqlqueue_app.monitoring.health import Issue, current_issues
 from sqlqueue_app.monitoring.snapshot import Snapshot
 from sqlqueue_app.receiving.instances import managed_alias
@@ -84,6 +95,7 @@ class DashboardAdmin(PageAdmin):
             alert_count=len(issues),
             failure_count=unresolved,
             waiting=depth_number(status.waiting).text,
+            waiting_level=Grade.WARNING if any(map(_is_held_up, issues)) else Grade.OK,
             instances_level=Grade.ERROR if status.lost else Grade.OK if status.alive else Grade.WARNING,
             running=running,
             alerts=[self._alert(each, snapshot, status) for each in issues],
@@ -170,6 +182,11 @@ _SUBJECTS = {
     BRANCHES.name: gettext_lazy("In-doubt transaction"),
     SAMPLES.name: gettext_lazy("Workers"),
 }
+
+
+def _is_held_up(issue: Issue) -> bool:
+    """Whether messages wait longer than they should."""
+    return issue.name in {PAUSED.name, RECEIVERS.name, GROWING.name} or bool(issue.outcome.now.get("waiting"))
 
 
 def _subject(issue: Issue) -> str:

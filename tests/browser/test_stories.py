@@ -80,6 +80,10 @@ def test_a_queue_grows_behind_a_paused_endpoint(sqlite_database: QueueDatabase, 
     assert "writer" in text
     assert "20" in text
     assert alert.locator("time").count() == 1
+    grades = {
+        each: window.locator(".sq-tile", has_text=each).locator("strong").get_attribute("class") for each in ("Waiting", "Checks")
+    }
+    assert grades == {"Waiting": "sq-warning", "Checks": "sq-warning"}, "no better than the alert"
 
 
 def test_who_did_what(sqlite_database: QueueDatabase, site: Site) -> None:

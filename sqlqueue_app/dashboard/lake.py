@@ -141,7 +141,7 @@ class LakeSearchAdmin(PageAdmin):
             row=message_row(detail.summary, request.path),
             times=time_texts(detail),
             failure=failure_text(detail),
-            search_url=self.url(),
+            archive_url=self.url(),
             **message_context(self, request, detail),
         )
 

@@ -139,7 +139,6 @@ class PageAdmin(ReadOnlyAdmin):
             "opts": self.opts,
             "title": title or crumbs[-1].text,
             "navigation": navigation(site, request, context.get("alert_count"), context.get("failure_count")),
-            "search_url": self.url_of(Search),
             "may_export": may(request, Permission.EXPORT),
             "export_query": query.urlencode(),
             "base_template": "admin/sqlqueue_app/fragment.html" if is_live(request) else "admin/base_site.html",

@@ -184,7 +184,7 @@ class QueueModelsConfig(AppConfig):
 
     name = "sqlqueue_app.models.queues"
     label = QUEUE_MODELS_LABEL
-    verbose_name = "SQL queues: messages"
+    verbose_name = "SQL queues: tables"
     default_auto_field = "django.db.models.BigAutoField"
 
 

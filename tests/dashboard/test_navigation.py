@@ -104,3 +104,10 @@ def test_only_what_a_user_may_see_is_shown(sqlite_database: QueueDatabase) -> No
     html = client.get(f"{ADMIN}instance/").content.decode()
     assert groups(html) == ["Now"]
     assert Markup(navigation(html)).links == [f"{ADMIN}instance/"]
+    assert Markup(html).find("form", **{"class": "sq-search"}) == []
+
+
+def test_the_search_is_also_above_the_list_of_django(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    (found,) = Markup(client_of("reader").get(f"{ADMIN}instance/").content.decode()).find("form", **{"class": "sq-search"})
+    assert found["action"] == f"{ADMIN}search/"

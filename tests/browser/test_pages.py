@@ -12,6 +12,8 @@ from sqlqueue_app.models import ConversationEdge, LakeBatch
 from tests.browser.conftest import Site
 from tests.browser.filling import GROUP, ONE, PENDING, fill
 from tests.support.databases import QueueDatabase
+from tests.support.error_rows import failed
+from tests.support.failing import fail
 from tests.support.pages import client_of
 
 ADMIN = "/admin/sqlqueue_app/"
@@ -84,6 +86,8 @@ PAGES = (
     "notificationrule/make/",
     "notificationrule/deliveries/",
 )
+# Of the longest walk: on a busy machine a page takes seconds, and a test has minutes.
+PARTS = 4
 
 
 @pytest.fixture
@@ -92,11 +96,12 @@ def filled(sqlite_database: QueueDatabase) -> QueueDatabase:
     return sqlite_database
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_every_page_is_open_to_everybody(filled: QueueDatabase, site: Site, look: str) -> None:
+def test_every_page_is_open_to_everybody(filled: QueueDatabase, site: Site, look: str, part: int) -> None:
     window = site.window("superuser", phone=look == "phone", dark=look == "dark")
     barriers = {}
-    for page in PAGES:
+    for page in PAGES[part::PARTS]:
         window.goto(ADMIN + page)
         found = site.barriers(window)
         # the page for a queue that there is not is a 404, of which the browser tells
@@ -166,6 +171,20 @@ def test_no_word_of_a_table_is_broken(filled: QueueDatabase, site: Site) -> None
             })"""
         )
         assert broken == [], page
+
+
+def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
+    """Below its label a name has the width of the page, and only a title is broken anywhere."""
+    name = "project.shop.handlers.shipping.OutOfStock"
+    trace = f"{name}: none\n   at project.shop.handlers.shipping.ship_order() in /shop.py:line 7\n"
+    headers = {"NServiceBus_ExceptionInfo_ExceptionType": name, "NServiceBus_ExceptionInfo_StackTrace": trace}
+    (found,) = fail(filled, [failed("m-9", **headers)])
+    window = site.window("writer", phone=True)
+    for page in (f"failedmessage/group/{found.exception_group}/", "failedmessage/messages/"):
+        window.goto(ADMIN + page)
+        assert window.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0, page
+        shown = window.locator("#content-main td").get_by_text(name, exact=True)
+        assert shown.evaluate("each => each.getClientRects().length") == 1, page
 
 
 def test_messages_of_a_diagram_are_links_in_their_order(filled: QueueDatabase, site: Site) -> None:

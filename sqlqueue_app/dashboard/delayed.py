@@ -222,7 +222,7 @@ class DelayedAdmin(PageAdmin):
             TableColumn(_("Kind"), _kind_html),
             TableColumn(_("Destination"), lambda each: each.destination or known.endpoint, WIDE),
         ]
-        caption = _("Messages that wait, the first that is due first. Looking takes none of them.")
+        caption = _("Waiting messages, next due first. Viewing does not receive them.")
         return self.page(
             request,
             "delayed_messages",

@@ -138,7 +138,7 @@ def _selection_of(request: HttpRequest, statuses: Collection[int]) -> FailureSel
         return selection
     count = _number(wanted)
     if not 0 < count <= MOST_IDS:
-        text = _("“%(value)s” is no number of messages: ask for 1 to %(most)d.")
+        text = _("“%(value)s” is not a number of messages: expected 1 to %(most)d.")
         return selection.with_problems(text % {"value": wanted[:80], "most": MOST_IDS})
     last = selection.or_statuses(*map(FailureStatus, statuses)).queryset().order_by("-failed_at", "-pk")
     ids = tuple(last.values_list("pk", flat=True)[:count])

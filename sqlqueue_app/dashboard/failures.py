@@ -423,7 +423,7 @@ _REASONS: Final[Mapping[Whereabouts, tuple[Grade, object]]] = {
     ),
     Whereabouts.NO_QUEUE: (Grade.ERROR, gettext_lazy("The queue “%(queue)s” does not exist any more.")),
     Whereabouts.UNREADABLE: (Grade.ERROR, gettext_lazy("The queue “%(queue)s” cannot be read: %(error)s")),
-    Whereabouts.UNKNOWN: (Grade.INFO, gettext_lazy("It was not looked for in “%(queue)s”.")),
+    Whereabouts.UNKNOWN: (Grade.INFO, gettext_lazy("“%(queue)s” was not searched.")),
 }
 
 

@@ -37,7 +37,7 @@ class InDoubtAdmin(PageAdmin):
             links=[(self.url_of(CheckResult), _("Checks"))],
             table=table(_("In-doubt transactions, oldest first"), columns, found, lambda each: each.id) if found else None,
             nothing=_("No transactions are in doubt."),
-            note=_("A worker ends each branch as the log says. Until then it keeps its locks in its database."),
+            note=_("Workers commit or roll back each branch. Until then it keeps its locks in its database."),
             **(extra_context or {}),
         )
 

@@ -142,7 +142,7 @@ def read_edited_headers(text: str) -> Headers:
     try:
         headers = json.loads(text, object_pairs_hook=_once_each)
     except (ValueError, RecursionError) as error:
-        raise EditRefused(_("The headers are no JSON: %(error)s") % {"error": error}) from error
+        raise EditRefused(_("The headers are not valid JSON: %(error)s") % {"error": error}) from error
     if not isinstance(headers, dict) or not all(value is None or isinstance(value, str) for value in headers.values()):
         raise EditRefused(_("The headers must be one JSON object with texts, or null, as values."))
     if locked := sorted(filter(is_locked, headers)):
@@ -161,7 +161,7 @@ def check_body(text: str, content_type: str | None) -> None:
             json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:
         kind = "XML" if is_xml(content_type) else "JSON"
-        raise EditRefused(_("The body is no %(kind)s: %(error)s") % {"kind": kind, "error": error}) from error
+        raise EditRefused(_("The body is not valid %(kind)s: %(error)s") % {"kind": kind, "error": error}) from error
 
 
 def edit_and_retry(
@@ -258,7 +258,7 @@ def _text(body: bytes, content_type: str | None) -> str:
         text = body.decode("utf-8")
         check_body(text, content_type)
     except UnicodeDecodeError as error:
-        raise EditRefused(_("The body is no text in UTF-8: it cannot be edited.")) from error
+        raise EditRefused(_("The body is not UTF-8 text: it cannot be edited.")) from error
     return text
 
 

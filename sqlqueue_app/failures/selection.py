@@ -128,7 +128,7 @@ class FailureSelection:
     def from_json(cls, document: object) -> Self:
         """The inverse of `to_json`. Anything else gives a selection with problems."""
         if not isinstance(document, dict):
-            return cls(problems=(_("The selection cannot be read: it is no object."),))
+            return cls(problems=(_("The selection cannot be read: it is not an object."),))
         lists = {
             name: [str(each) for each in value] if isinstance(value, list) else [str(value)] for name, value in document.items()
         }
@@ -301,7 +301,7 @@ def _read_ids(texts: list[str], problems: list[str]) -> tuple[UUID, ...]:
     found = []
     for text in texts:
         if (unique := failure_groups.guid_of(text)) is None:
-            problems.append(_("“%(value)s” is no id of a failed message.") % {"value": text[:80]})
+            problems.append(_("“%(value)s” is not the id of a failed message.") % {"value": text[:80]})
         else:
             found.append(unique)
     return tuple(dict.fromkeys(found))
@@ -316,7 +316,7 @@ def _read_group(lists: Mapping[str, list[str]], problems: list[str]) -> tuple[UU
 def _read_group_id(text: str, problems: list[str]) -> UUID | None:
     group = failure_groups.guid_of(text) if text else None
     if text and group is None:
-        problems.append(_("“%(value)s” is no id of a group.") % {"value": text[:80]})
+        problems.append(_("“%(value)s” is not the id of a group.") % {"value": text[:80]})
     return group
 
 
@@ -325,7 +325,9 @@ def _read_status(text: str, problems: list[str]) -> FailureStatus | None:
     status = known.get(text.lower().replace(" ", "_"))
     if status is None:
         expected = ", ".join(each.name.lower() for each in FailureStatus)
-        problems.append(_("“%(value)s” is no status; there are %(expected)s.") % {"value": text[:80], "expected": expected})
+        problems.append(
+            _("“%(value)s” is not a status; expected one of %(expected)s.") % {"value": text[:80], "expected": expected}
+        )
     return status
 
 
@@ -340,7 +342,7 @@ def _read_time(text: str, problems: list[str]) -> datetime | None:
             return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
         pass  # well-formed, but not a valid instant
-    problems.append(_("“%(value)s” is no time; write it as 2026-11-21T14:30:00Z.") % {"value": text[:80]})
+    problems.append(_("“%(value)s” is not a valid time; write it as 2026-11-21T14:30:00Z.") % {"value": text[:80]})
     return None
 
 
@@ -431,6 +433,6 @@ def _read_times(value: str, now: datetime, query: QueryDict, problems: list[str]
         try:
             instant = now - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]]) if ago else now
         except OverflowError:
-            problems.append(_("“%(value)s” is no time: that is too long ago.") % {"value": value})
+            problems.append(_("“%(value)s” is not a valid time: it is too long ago.") % {"value": value})
             continue
         query[name] = instant.isoformat() if ago or value == "now" else value

@@ -360,8 +360,8 @@ INSTANCES: Final = Check(
     f"{OWN_PREFIX}instances",
     SOON,
     gettext_lazy("Processes"),
-    gettext_lazy("Nothing was heard of the process %(subject)s for %(seconds)s seconds."),
-    gettext_lazy("Start it again; if it shall not come back, remove it on the page of its endpoint."),
+    gettext_lazy("No heartbeat from the process %(subject)s for %(seconds)s seconds."),
+    gettext_lazy("Start it again, or remove it on the page of its endpoint."),
     _instances,
     code="dead_instances",
     line="the process %(pid)s of %(name)s on %(host)s is dead: nothing was heard of it for %(silent)s s%(also)s",
@@ -464,7 +464,7 @@ PURGING: Final = Check(
     f"{OWN_PREFIX}purging",
     USUAL,
     gettext_lazy("Purge of expired messages"),
-    gettext_lazy("More than %(limit)s expired messages have been lying in %(subject)s for %(minutes)s minutes."),
+    gettext_lazy("%(subject)s has had more than %(limit)s expired messages for %(minutes)s minutes."),
     gettext_lazy("See in the logs of the workers why they do not purge, or purge them on the page of the queue."),
     _purging,
     read_by=Reader.WORKER,
@@ -568,7 +568,7 @@ def advice_in_words(name: str, subject: str, details: object) -> str:
     """What to do about it."""
     if name in CHECKS:
         return str(CHECKS[name].advice) % Words(subject, details)
-    return _("It is a check of this project: who has written it knows what to do.")
+    return _("This check belongs to the project: see its code for the remedy.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,17 +297,17 @@ def _backend(timeout: float) -> Any:
 
 LONGEST_SUBJECT: Final = 200
 _RAISED: Final = {
-    NotificationKind.FAILURES_ABOVE: gettext_lazy("%(value)s failed messages; the limit is %(threshold)s"),
-    NotificationKind.INSTANCES_BELOW: gettext_lazy("%(value)s live instances; there should be at least %(threshold)s"),
-    NotificationKind.QUEUE_LONGER: gettext_lazy("%(value)s messages are waiting; the limit is %(threshold)s"),
-    NotificationKind.QUEUE_OLDER: gettext_lazy("the first message has been waiting for %(value)s s; the limit is %(threshold)s s"),
+    NotificationKind.FAILURES_ABOVE: gettext_lazy("failed messages: %(value)s; the limit is %(threshold)s"),
+    NotificationKind.INSTANCES_BELOW: gettext_lazy("live instances: %(value)s; the minimum is %(threshold)s"),
+    NotificationKind.QUEUE_LONGER: gettext_lazy("messages waiting: %(value)s; the limit is %(threshold)s"),
+    NotificationKind.QUEUE_OLDER: gettext_lazy("the oldest message has been waiting for %(value)s s; the limit is %(threshold)s s"),
     NotificationKind.CHECK_FAILED: gettext_lazy("the check fails"),
 }
 _RESOLVED: Final = {
-    NotificationKind.FAILURES_ABOVE: gettext_lazy("it is over; %(value)s failed messages"),
-    NotificationKind.INSTANCES_BELOW: gettext_lazy("it is over; %(value)s live instances"),
-    NotificationKind.QUEUE_LONGER: gettext_lazy("it is over; %(value)s messages are waiting"),
-    NotificationKind.QUEUE_OLDER: gettext_lazy("it is over; the first message has been waiting for %(value)s s"),
+    NotificationKind.FAILURES_ABOVE: gettext_lazy("recovered; failed messages: %(value)s"),
+    NotificationKind.INSTANCES_BELOW: gettext_lazy("recovered; live instances: %(value)s"),
+    NotificationKind.QUEUE_LONGER: gettext_lazy("recovered; messages waiting: %(value)s"),
+    NotificationKind.QUEUE_OLDER: gettext_lazy("recovered; the oldest message has been waiting for %(value)s s"),
     NotificationKind.CHECK_FAILED: gettext_lazy("the check passes"),
 }
 LinkOf = Callable[[str, Change], str]

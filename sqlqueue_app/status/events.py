@@ -79,7 +79,7 @@ _FINDING: Final = "%(finding)s"
 CATALOGUE: Final[Mapping[str, KindOfEvent]] = {
     EventKind.GROUP_NEW: KindOfEvent(Severity.ERROR, _("new group of failures"), _("New failure group: %(subject)s"), About.GROUP),
     EventKind.GROUP_BACK: KindOfEvent(
-        Severity.ERROR, _("group of failures came back"), _("Messages fail again, though none was left: %(subject)s"), About.GROUP
+        Severity.ERROR, _("group of failures came back"), _("Messages fail again: %(subject)s"), About.GROUP
     ),
     EventKind.OPERATION_COMPLETED: KindOfEvent(
         Severity.INFO,
@@ -104,7 +104,7 @@ CATALOGUE: Final[Mapping[str, KindOfEvent]] = {
     ),
     EventKind.INSTANCE_LOST: KindOfEvent(Severity.ERROR, _("process lost"), _FINDING, About.ENDPOINT),
     EventKind.INSTANCE_BACK: KindOfEvent(
-        Severity.INFO, _("process back"), _("The process %(subject)s was heard of again."), About.ENDPOINT
+        Severity.INFO, _("process back"), _("The process %(subject)s sends heartbeats again."), About.ENDPOINT
     ),
     EventKind.INSTANCE_GONE: KindOfEvent(
         Severity.INFO,

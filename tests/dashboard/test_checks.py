@@ -52,7 +52,7 @@ def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -
     found = page()
 
     text = found.text()
-    sentence = "More than 1,234 expired messages have been lying in Sales for 15 minutes. See in the logs"
+    sentence = "Sales has had more than 1,234 expired messages for 15 minutes. See in the logs"
     places = [text.find(each) for each in (sentence, "zzz fails", "aab muted", "stale one", "aaa passes")]
     assert -1 not in places, text
     assert places == sorted(places)

@@ -129,7 +129,7 @@ def test_a_large_conversation_is_cut_in_the_diagrams_and_whole_in_the_table(sqli
     table(sqlite_database, "Billing").send([sent("late", "m-149")])
     shown = page("c-1/")
     assert "100 messages are drawn" in shown.text()
-    assert "51 more stand in the table alone." in shown.text()
+    assert "51 more are only in the table." in shown.text()
     assert len(shown.find("rect", rx="5")) == 100 + 2 + 1
     assert "waiting" in shown.text()
     assert "?from=101#sq-messages" in shown.links

@@ -183,7 +183,7 @@ def test_the_query_bar_finds_messages(filled: QueueDatabase) -> None:
     assert "2 messages: Unresolved" in page("messages/").text()
     assert "1 message: with the text “OTHER”" in page("messages/?q=OTHER").text()
     nothing = page("messages/?q=status:odd").text()
-    assert "“odd” is no status" in nothing
+    assert "“odd” is not a status" in nothing
     assert "0 messages: nothing" in nothing
 
 

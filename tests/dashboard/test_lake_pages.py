@@ -176,7 +176,7 @@ def test_a_search_that_was_not_finished_says_so_and_goes_on(lake: Path, monkeypa
     monkeypatch.setattr(lake_admin, "search", lambda *_args, **_more: unfinished)
     found = page(f"{SEARCH}?text=rare&period=all")
     assert "no message so far, searched in 2.0 s in 4 files" in found.text()
-    assert "The time was over before everything was searched. All is here from" in found.text()
+    assert "The time limit was reached. Results are complete from" in found.text()
     assert len([each for each in found.links if "after=" in each and "format" not in each]) == 1
     assert client_of("superuser").get(f"{SEARCH}?format=csv")["X-Sqlqueue-Partial"] == "true"
 

@@ -36,7 +36,7 @@ def test_a_process_that_is_lost_and_comes_back(bench: Bench) -> None:
         bench.now += 20 * SECOND
 
     name = "Sales on here (4711)"
-    assert bench.failing("instances") == {name: f"Nothing was heard of the process {name} for 40 seconds."}
+    assert bench.failing("instances") == {name: f"No heartbeat from the process {name} for 40 seconds."}
     Instance.objects.filter(pk=row.pk).update(heartbeat_at=datetime.now(UTC))
     bench.first.run_due()
     assert told() == [("instance_lost", name), ("instance_back", name)]
@@ -125,7 +125,7 @@ def test_expired_messages_that_nobody_purges(bench: Bench, minutes: int, expired
     bench.first.run_due()
     assert bool(bench.failing("purging")) == is_late
     if is_late:
-        assert bench.failing("purging") == {"Sales": "More than 1,000 expired messages have been lying in Sales for 15 minutes."}
+        assert bench.failing("purging") == {"Sales": "Sales has had more than 1,000 expired messages for 15 minutes."}
 
 
 def test_who_does_not_purge_is_not_late(queue_database: QueueDatabase) -> None:

@@ -24,11 +24,11 @@ def test_mail(database: QueueDatabase, clock: Clock, settings: Any) -> None:
     sent = deliver(clock)
     assert sent.state == "sent"
     (message,) = mail.outbox
-    assert message.subject == "[shop] long: Sales: 11 messages are waiting; the limit is 10"
+    assert message.subject == "[shop] long: Sales: messages waiting: 11; the limit is 10"
     assert (message.from_email, message.to) == ("queues@example.com", ["a@example.com", "b@example.com"])
     assert message.extra_headers["Message-ID"].startswith(f"<{sent.pk}@")
     assert message.body.splitlines() == [
-        f"- Sales: 11 messages are waiting; the limit is 10 ({clock.now:%Y-%m-%d %H:%M:%S} UTC)",
+        f"- Sales: messages waiting: 11; the limit is 10 ({clock.now:%Y-%m-%d %H:%M:%S} UTC)",
         f"  {ADMIN}sqlqueue_app/queue/Sales/",
         "",
         "Still active: Sales",

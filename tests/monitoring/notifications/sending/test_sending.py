@@ -41,7 +41,7 @@ def test_a_webhook_is_signed_as_the_convention_asks(database: QueueDatabase, clo
     assert document["timestamp"] == clock.now.isoformat().replace("+00:00", "Z")
     data = document["data"]
     assert (data["rule"], data["kind"], data["of"], data["threshold"], data["more"]) == ("Länge <b>", "queue_longer", "", 10.0, 0)
-    assert data["title"] == "Länge <b>: Sales: 11 messages are waiting; the limit is 10"
+    assert data["title"] == "Länge <b>: Sales: messages waiting: 11; the limit is 10"
     assert data["changes"] == [
         {
             "change": "raised", "subject": "Sales", "value": 11, "threshold": 10.0, "at": clock.now.isoformat(),

@@ -39,7 +39,7 @@ from sqlqueue_app.dashboard.live import is_live, live_answers, tagged
 from sqlqueue_app.dialects.dialect import DIALECTS, dialect
 from sqlqueue_app.failures.queries import COUNTED_AT_MOST
 from sqlqueue_app.messages.errors import ConfigurationError, ConnectionLost
-from sqlqueue_app.models import CheckResult, Conversation, FailedMessage, FailureStatus, Queue, Search
+from sqlqueue_app.models import CheckResult, Conversation, FailedMessage, FailureStatus, Queue
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.queues import KnownQueue, QueueProblem
 from sqlqueue_app.status.texts import path_of, text_of_path

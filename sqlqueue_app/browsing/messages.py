@@ -16,9 +16,11 @@ from django.db import transaction
 
 from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
 from sqlqueue_app.conf import Settings
+from sqlqueue_app.lake.search import FoundMessage
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import IncomingMessage
 from sqlqueue_app.messages.errors import PoisonMessage, QueueNotFound, SqlQueueError
+from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.messages.headers import Headers, read_headers
 from sqlqueue_app.models import FailedMessage
 from sqlqueue_app.receiving.instances import managed_alias
@@ -209,6 +211,14 @@ def detail_of(row: PeekedRow, *, as_hex: bool = False, previous: int | None = No
         previous=previous,
         next=following,
     )
+
+
+def detail_of_lake(each: FoundMessage, *, as_hex: bool) -> MessageDetail:
+    """Build the detail of a message of the lake, as if it were in a table; the body is its beginning."""
+    body = None if each.body is None else each.body[:PEEKED_BODY_BYTES]
+    row_id = guid_of(each.native_id) or UUID(int=0)
+    row = PeekedRow(each.row_version, row_id, None, None, each.expires, False, each.headers, body, each.body_bytes)
+    return detail_of(row, as_hex=as_hex)
 
 
 def summary_of(row: PeekedRow) -> MessageSummary:

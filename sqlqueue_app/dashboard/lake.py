@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -11,14 +10,13 @@ from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
-from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
 from sqlqueue_app.browsing.conversations import MessageOutcome
-from sqlqueue_app.browsing.messages import MessageDetail, detail_of
+from sqlqueue_app.browsing.messages import detail_of_lake
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Permission, may, refusal_text
 from sqlqueue_app.dashboard.actions import PLAIN_INPUT
@@ -30,6 +28,7 @@ from sqlqueue_app.dashboard.lists import (
     NUMBER,
     WIDE,
     DaysFilter,
+    FileColumns,
     ListAdmin,
     TableColumn,
     begin_of,
@@ -46,12 +45,10 @@ from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
 from sqlqueue_app.lake.search import SECONDS, Asked, Cursor, FoundMessage, Results, read_message, search
-from sqlqueue_app.messages.failure_groups import guid_of
 from sqlqueue_app.models import Analytics, PipelineRun, RunState
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.tables.connections import database_now
-from sqlqueue_app.tables.queue import LAST_ROW_VERSION, PEEKED_BODY_BYTES
-from sqlqueue_app.tables.rows import PeekedRow
+from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 _Found = TypeVar("_Found")
 
@@ -59,6 +56,12 @@ PAGE_SIZE: Final = 50
 # Of a file: so many messages at most, searched for so long.
 EXPORTED: Final = 5_000
 EXPORT_SECONDS: Final = 20.0
+_NAMES: Final = (
+    "counted_at", "kind", "queue", "row_version", "message_id", "conversation_id", "related_to", "message_type", "intent",
+    "sending_endpoint", "endpoint", "sent_at", "started_at", "ended_at", "processing_seconds", "critical_seconds", "body_bytes",
+    "is_retried", "exception_type", "exception_message",
+)  # fmt: skip
+COLUMNS: Final[FileColumns] = {name: name for name in _NAMES}
 
 
 class LakeSearchAdmin(PageAdmin):
@@ -73,13 +76,12 @@ class LakeSearchAdmin(PageAdmin):
             return self.page(request, "lake_search", form=form, **(extra_context or {}))
         is_file = bool(wanted_format(request))
         asked = form.asked(timezone.now(), Cursor.read(request.GET.get("after", "")), EXPORTED if is_file else PAGE_SIZE)
-        begin, end = asked.since, asked.until
-        lake = known_lake(get_settings(), since=begin and begin.date(), until=end and end.date())
+        lake = known_lake(get_settings(), since=asked.since and asked.since.date(), until=asked.until and asked.until.date())
         seconds = EXPORT_SECONDS if is_file else SECONDS
         found, problem = _read(lake, lambda where: search(where, lake.files, asked, seconds=seconds))
         results = found or Results()
         if is_file:
-            answer = export(request, "old messages", COLUMNS, exported_messages(results.messages))
+            answer = export(request, "old messages", COLUMNS, results.messages)
             if results.is_partial or results.next is not None or results.problems or problem:
                 answer["X-Sqlqueue-Partial"] = "true"
             return answer
@@ -98,21 +100,22 @@ class LakeSearchAdmin(PageAdmin):
         )
 
     def _columns(self) -> list[TableColumn[FoundMessage]]:
-        def critical(each: FoundMessage) -> SafeString:
-            differ = _("the clocks of two machines differ") if (each.critical_seconds or 0) < 0 else ""
-            return with_notes(precise_duration(each.critical_seconds), differ)
-
+        differ = _("the clocks of two machines differ")
         return [
             TableColumn(_("Message"), lambda each: message_html(self.message_url(each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.counted_at),
-            TableColumn(_("State"), lambda each: with_notes(state_of(each), each.exception_type)),
+            TableColumn(_("State"), lambda each: with_notes(OUTCOME_STATES[MessageOutcome(each.kind)], each.exception_type)),
             TableColumn(_("Endpoint"), lambda each: each.endpoint),
             TableColumn(
                 _("Conversation"),
                 lambda each: each.conversation_id and link_html(self.conversation_url(each.conversation_id), each.conversation_id),
             ),
             TableColumn(_("Processing time"), lambda each: precise_duration(each.processing_seconds), NUMBER),
-            TableColumn(_("Critical time"), critical, NUMBER),
+            TableColumn(
+                _("Critical time"),
+                lambda each: with_notes(precise_duration(each.critical_seconds), (each.critical_seconds or 0) < 0 and differ),
+                NUMBER,
+            ),
             TableColumn(_("Body"), lambda each: size_of(each.body_bytes), NUMBER),
         ]
 
@@ -137,7 +140,7 @@ class LakeSearchAdmin(PageAdmin):
             title=f"{found.message_type or _('Message')} {found.message_id}",
             crumbs=crumbs,
             found=found,
-            state=state_of(found),
+            state=OUTCOME_STATES[MessageOutcome(found.kind)],
             row=message_row(detail.summary, request.path),
             times=time_texts(detail),
             failure=failure_text(detail),
@@ -163,8 +166,6 @@ def _read(lake: KnownLake, read: Callable[[str], _Found]) -> tuple[_Found | None
     except (LakeError, LakeEngineMissing) as error:
         return None, str(error)
 
-
-# --- Search form ------------------------------------------------------------------------------------------------------
 
 LONGEST: Final = 400
 ALL: Final = "all"
@@ -224,39 +225,6 @@ class LakeSearchForm(DaysFilter):
         )
 
 
-# --- Rows and exports -------------------------------------------------------------------------------------------------
-
-COLUMNS: Final = (
-    "counted_at", "kind", "queue", "row_version", "message_id", "conversation_id", "related_to", "message_type", "intent",
-    "sending_endpoint", "endpoint", "sent_at", "started_at", "ended_at", "processing_seconds", "critical_seconds", "body_bytes",
-    "is_retried", "exception_type", "exception_message",
-)  # fmt: skip
-
-
-def state_of(each: FoundMessage) -> State:
-    """Whether it was handled, or has failed."""
-    return OUTCOME_STATES[MessageOutcome.FAILED if each.table == FAILURES.name else MessageOutcome.HANDLED]
-
-
-def exported_messages(messages: Iterable[FoundMessage]) -> Iterator[tuple[Any, ...]]:
-    """The rows of a file, by COLUMNS."""
-    for each in messages:
-        kind = "failed" if each.table == FAILURES.name else "handled"
-        yield (each.counted_at, kind, *(getattr(each, name) for name in COLUMNS[2:]))
-
-
-def detail_of_lake(each: FoundMessage, *, as_hex: bool) -> MessageDetail:
-    """The message in full, as if it were in a table; the body is its beginning."""
-    body = None if each.body is None else each.body[:PEEKED_BODY_BYTES]
-    row_id = guid_of(each.native_id) or uuid.UUID(int=0)
-    row = PeekedRow(each.row_version, row_id, None, None, each.expires, False, each.headers, body, each.body_bytes)
-    return detail_of(row, as_hex=as_hex)
-
-
-# --- Runs of the pipeline ---------------------------------------------------------------------------------------------
-
-# A run that is alive tells it every 10 seconds.
-SILENT: Final = timedelta(seconds=60)
 RUN_COLUMNS: Final = (
     "started_at", "ended_at", "heartbeat_at", "state", "batches", "messages", "failures", "unreadable", "bytes", "host", "pid",
     "master", "lake", "error",
@@ -278,7 +246,7 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
         return [
             TableColumn(_("Started"), lambda run: run.started_at),
             TableColumn(_("State"), lambda run: with_notes(_run_state(run, now), Truncator(run.error).chars(500)), WIDE),
-            TableColumn(_("Duration"), lambda run: _run_duration(run, now)),
+            TableColumn(_("Duration"), lambda run: run.duration(now)),
             TableColumn(_("Messages"), lambda run: run.messages, NUMBER),
             TableColumn(_("Failures"), lambda run: run.failures, NUMBER),
             TableColumn(_("Unreadable"), lambda run: run.unreadable, NUMBER),
@@ -293,16 +261,7 @@ class PipelineAdmin(ListAdmin[PipelineRun]):
         return {"links": links, **({} if rows else empty_lake(self))}
 
 
-def _is_silent(run: PipelineRun, now: datetime) -> bool:
-    return run.state == RunState.RUNNING and now - run.heartbeat_at > SILENT
-
-
 def _run_state(run: PipelineRun, now: datetime) -> State:
-    if _is_silent(run, now):
+    if run.is_silent(now):
         return State(Grade.WARNING, _("no heartbeat"))
     return State(_GRADES.get(run.state, Grade.INFO), run.get_state_display())
-
-
-def _run_duration(run: PipelineRun, now: datetime) -> timedelta:
-    end = run.ended_at or (run.heartbeat_at if _is_silent(run, now) else now)
-    return max(end - run.started_at, timedelta())

@@ -137,6 +137,11 @@ class FoundMessage:
         return unquote(self.path_queue)
 
     @property
+    def kind(self) -> str:
+        """What became of it: `handled` or `failed`."""
+        return "failed" if self.table == FAILURES.name else "handled"
+
+    @property
     def day(self) -> date:
         """The day of its partition."""
         return self.counted_at.date()

@@ -7,6 +7,7 @@ same numbers per batch. Times are sums in seconds, critical times may be negativ
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.db import models
@@ -54,6 +55,15 @@ class PipelineRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.started_at:%Y-%m-%d %H:%M:%S}: {self.state}"
+
+    def is_silent(self, now: datetime) -> bool:
+        """Whether it was killed: a process that is alive renews its heartbeat every 10 seconds."""
+        return self.state == RunState.RUNNING and now - self.heartbeat_at > timedelta(seconds=60)
+
+    def duration(self, now: datetime) -> timedelta:
+        """Until its end or until now; of one that was killed until its last heartbeat."""
+        end = self.ended_at or (self.heartbeat_at if self.is_silent(now) else now)
+        return max(end - self.started_at, timedelta())
 
 
 class BatchKind(models.TextChoices):

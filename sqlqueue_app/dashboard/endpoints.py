@@ -603,7 +603,8 @@ def _request(each: InstanceStatus) -> str:
 def heartbeat_html(at: datetime | None, age: timedelta) -> SafeString | str:
     """When a heartbeat was, which is so old by the clock of its database."""
     text = _("%(age)s ago") % {"age": duration(age)}
-    return text if at is None else relative_html(at, text)
+    # The instant alone says whether the page has changed.
+    return text if at is None else relative_html(at, format_html("<span data-volatile>{}</span>", text))
 
 
 def endpoint_url(pages: PageAdmin, endpoint: str) -> str:

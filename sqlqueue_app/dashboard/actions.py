@@ -24,7 +24,6 @@ from sqlqueue_app.failures.operation_kinds import Scope
 from sqlqueue_app.failures.operations import request_operation
 from sqlqueue_app.messages.errors import SqlQueueError
 from sqlqueue_app.models import ActionResult, Operation, OperationState
-from sqlqueue_app.models.operations import OPEN
 from sqlqueue_app.status.events import record_action
 
 CONFIRMED: Final = "confirmed"
@@ -214,7 +213,7 @@ def _result_of(operation: Operation | None) -> ActionResult:
     """The recorded result of an action that started an operation."""
     if operation is None or operation.state == OperationState.COMPLETED:
         return ActionResult.DONE
-    return ActionResult.REQUESTED if operation.state in OPEN else ActionResult.FAILED
+    return ActionResult.REQUESTED if operation.is_open else ActionResult.FAILED
 
 
 def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Scope, back_url: str) -> ActionOutcome:
@@ -222,23 +221,16 @@ def begin_operation(admin: PageAdmin, request: HttpRequest, kind: str, scope: Sc
     operation = request_operation(get_settings(), kind, scope, actor=actor_of(request))
     page = admin.url_of(Operation, "operation", operation.pk) or back_url
     done = operation.state == OperationState.COMPLETED and not operation.skipped and not operation.failed
-    count = operation.total if operation.state in OPEN else operation.done
+    count = operation.total if operation.is_open else operation.done
     # What becomes of retried messages is not known yet: the page counts it.
     is_final = done and kind != "retry"
     return ActionOutcome(_result_message(operation), back_url if is_final else page, count, operation)
 
 
 def _result_message(operation: Operation) -> str:
-    if operation.state in OPEN:
+    if operation.is_open:
         return _("The operation has started: a worker continues it.")
-    text = _done_text(operation.kind, operation.done) % {"count": number(operation.done)}
-    left = operation.skipped + operation.failed
-    if left:
-        text += " " + ngettext("%(count)s was skipped.", "%(count)s were skipped.", left) % {"count": number(left)}
-    return f"{text} {operation.error}".strip()
-
-
-def _done_text(kind: str, count: int) -> str:
+    count = operation.done
     texts = {
         "retry": ngettext("%(count)s message sent for retry.", "%(count)s messages sent for retry.", count),
         "archive": ngettext("%(count)s message archived.", "%(count)s messages archived.", count),
@@ -247,4 +239,9 @@ def _done_text(kind: str, count: int) -> str:
         "redirect": ngettext("%(count)s pending retry redirected.", "%(count)s pending retries redirected.", count),
         "move_queue": ngettext("%(count)s message moved.", "%(count)s messages moved.", count),
     }
-    return texts.get(kind) or ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
+    deleted = ngettext("%(count)s message deleted.", "%(count)s messages deleted.", count)
+    text = texts.get(operation.kind, deleted) % {"count": number(count)}
+    left = operation.skipped + operation.failed
+    if left:
+        text += " " + ngettext("%(count)s was skipped.", "%(count)s were skipped.", left) % {"count": number(left)}
+    return f"{text} {operation.error}".strip()

@@ -178,18 +178,13 @@ class DaysFilter(ListFilter):
     def apply(self, found: QuerySet[_Model]) -> QuerySet[_Model]:
         """The rows that match, on these days."""
         self.is_valid()
-        days = within(self.instant, self.cleaned_data.pop("since", None), self.cleaned_data.pop("until", None))
-        return super().apply(found).filter(days)
-
-
-def within(column: str, since: date | None, until: date | None) -> Q:
-    """The condition that an instant is on one of these days, both inclusive; None is unbounded."""
-    found = Q()
-    if since is not None:
-        found &= Q(**{f"{column}__gte": begin_of(since)})
-    if until is not None and until < date.max:
-        found &= Q(**{f"{column}__lt": begin_of(until + timedelta(days=1))})
-    return found
+        since, until = (self.cleaned_data.pop(name, None) for name in ("since", "until"))
+        found = super().apply(found)
+        if since is not None:
+            found = found.filter(**{f"{self.instant}__gte": begin_of(since)})
+        if until is not None and until < date.max:
+            found = found.filter(**{f"{self.instant}__lt": begin_of(until + timedelta(days=1))})
+        return found
 
 
 def begin_of(day: date) -> datetime:

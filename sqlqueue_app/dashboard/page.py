@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import update_wrapper
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import django
@@ -53,6 +53,9 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 logger = logging.getLogger("sqlqueue.dashboard")
+
+# Names in URLs.
+__all__ = ["name_of_path", "path_of", "queue_of_path", "text_of_path"]
 
 View = Callable[..., HttpResponseBase]
 _Found = TypeVar("_Found", bound=Model)
@@ -152,19 +155,10 @@ class PageAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, f"admin/sqlqueue_app/{template}.html", complete, status=status)
 
     def problem(
-        self,
-        request: HttpRequest,
-        *,
-        title: str,
-        text: str,
-        status: int,
-        crumbs: tuple[Crumb, ...] = (),
-        problem: QueueProblem | None = None,
-        links: Sequence[tuple[str, str]] = (),
+        self, request: HttpRequest, *, problem: QueueProblem | None = None, links: Sequence[tuple[str, str]] = (), **shown: Any
     ) -> HttpResponse:
-        """An error page, with the remedy in `problem` and pages that may help in `links` (URL and text)."""
-        shown: dict[str, Any] = {"text": text, "problem": problem, "links": links}
-        return self.page(request, "problem", title=title, crumbs=crumbs, status=status, **shown)
+        """An error page as `page`, with a `text`, the remedy in `problem`, and pages that may help in `links` (URL and text)."""
+        return self.page(request, "problem", problem=problem, links=links, **shown)
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """The crumbs of the site, of the app and of the model's first page, then these."""
@@ -177,24 +171,24 @@ class PageAdmin(ReadOnlyAdmin):
             *more,
         )
 
+    def _permitted(self, view: View, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """The page for users with the permission; Http404 and wrong settings become error pages."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            if is_live(request):
+                return live_answers.answer(request, lambda: view(request, *args, **kwargs))
+            return view(request, *args, **kwargs)
+        except Http404 as error:
+            return self.problem(request, text=str(error), status=404, crumbs=(Crumb(_("Not found")),))
+        except ConfigurationError as error:
+            return self.problem(request, title=_("The settings are wrong"), text=str(error), status=500)
+
     def _protected(self, view: View, methods: list[str]) -> Any:
-        """The view for staff with the permission; Http404 and an unavailable database become error pages."""
+        """The view for logged-in staff with the permission; an unavailable database becomes an error page."""
+        checked = self.admin_site.admin_view(require_http_methods(methods)(partial(self._permitted, view)))
 
-        def permitted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            if not self.has_view_permission(request):
-                raise PermissionDenied
-            try:
-                if is_live(request):
-                    return live_answers.answer(request, lambda: view(request, *args, **kwargs))
-                return view(request, *args, **kwargs)
-            except (Http404, ConfigurationError) as error:
-                is_missing = isinstance(error, Http404)
-                title = _("Not found") if is_missing else _("The settings are wrong")
-                status, crumbs = (404, (Crumb(title),)) if is_missing else (500, ())
-                return self.problem(request, title=title, text=str(error), status=status, crumbs=crumbs)
-
-        checked = self.admin_site.admin_view(require_http_methods(methods)(permitted))
-
+        @wraps(checked)
         def reachable(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
             if is_live(request) and (nothing := live_answers.nothing_new(request)) is not None:
                 return nothing
@@ -208,7 +202,7 @@ class PageAdmin(ReadOnlyAdmin):
                     return database_unavailable_page(self.admin_site, request, error)
                 raise
 
-        whole: Any = update_wrapper(reachable, checked)
+        whole: Any = reachable
         # With ATOMIC_REQUESTS, a page on SQLite would take the write lock that workers need.
         for alias in connections:
             whole = transaction.non_atomic_requests(alias)(whole)
@@ -413,16 +407,14 @@ def order_menu(site: AdminSite) -> None:
 
 
 def _parts(site: AdminSite, request: HttpRequest, app: dict[str, Any]) -> list[dict[str, Any]]:
-    """Our app in the menu: one entry for each group of the navigation, then the models that are in none."""
-    others = {entry["model"]: entry for entry in app["models"]}
-    groups = _groups(site, request)
-    parts = []
+    """Our app in the menu: a part for each group of the navigation, then the models that are in none."""
+    by_model, groups, parts = {entry["model"]: entry for entry in app["models"]}, _groups(site, request), []
     for group in groups:
-        entries = [_menu_entry(request, others[tab.model], tab) for tab in group.tabs if tab.model in others]
-        parts.append({**app, "name": f"{app['name']}: {group.label}", "models": entries})
-    for tab in (tab for group in groups for tab in group.tabs):
-        others.pop(tab.model, None)
-    return [part for part in (*parts, {**app, "models": list(others.values())}) if part["models"]]
+        entries = [_menu_entry(request, by_model[tab.model], tab) for tab in group.tabs if tab.model in by_model]
+        parts.append((f"{app['name']}: {group.label}", entries))
+    in_groups = {tab.model for group in groups for tab in group.tabs}
+    parts.append((app["name"], [entry for model, entry in by_model.items() if model not in in_groups]))
+    return [{**app, "name": name, "models": entries} for name, entries in parts if entries]
 
 
 def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[str, Any]:
@@ -430,11 +422,6 @@ def _menu_entry(request: HttpRequest, entry: dict[str, Any], tab: Tab) -> dict[s
     is_above = request.path.startswith(tab.url) and not tab.is_here
     url = f"{tab.url}?" if is_above else tab.url
     return {**entry, "name": tab.label, "admin_url": url, "add_url": None, "view_only": True}
-
-
-# --- Names in URLs ----------------------------------------------------------------------------------------------------
-
-__all__ = ["name_of_path", "path_of", "queue_of_path", "text_of_path"]
 
 
 def queue_of_path(path: str, queues: Iterable[KnownQueue]) -> KnownQueue | None:

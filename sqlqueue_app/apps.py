@@ -28,6 +28,7 @@ class SqlQueueConfig(AppConfig):
                 connections[DEFAULT_DB_ALIAS]
         except (ImproperlyConfigured, ImportError) as error:
             extras = "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'; SQLite needs none"
+            extras += "; no other database is supported"
             sys.stderr.write(f"CommandError: {error}".partition(". ")[0].splitlines()[0].rstrip(".") + f": {extras}\n")
             raise SystemExit(2) from error
 

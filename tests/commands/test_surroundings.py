@@ -144,4 +144,5 @@ def test_an_engine_without_its_driver(sqlite_database: QueueDatabase, command: t
     line = refused(run(sqlite_database, command, ENGINE=engine, OPTIONS={}))
 
     assert line.startswith(("CommandError: Error loading MySQLdb module: pip", f"CommandError: '{engine}' isn't an available"))
-    assert "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'" in line
+    remedy = "pip install 'django-sqlqueue[postgres]' or 'django-sqlqueue[mssql]'; SQLite needs none"
+    assert line.endswith(f"{remedy}; no other database is supported")

@@ -15,16 +15,17 @@ NOTHING = "Nothing needs attention."
 
 @dataclass
 class Alerts:
-    """What needs attention, in the overview and in `sqlqueue_health`, each once, and the links of the page."""
+    """What needs attention: on the overview, in its navigation and its tile, and in `sqlqueue_health`; the links of the page."""
 
     text: str
     checks: list[str]
     tile: int
+    badge: int
     links: list[str]
 
     @property
     def are_none(self) -> bool:
-        return (self.text.strip(), self.checks) == (NOTHING, [])
+        return (self.text.strip(), self.checks, self.badge) == (NOTHING, [], 0)
 
 
 def alerts() -> Alerts:
@@ -32,13 +33,24 @@ def alerts() -> Alerts:
     text = markup.text().partition("Needs attention")[2].partition(" Now ")[0]
     tile = re.search(r"Checks (\d+) failing", markup.text())
     assert tile is not None
-    return Alerts(text, [each.check for each in read_health(get_settings()).findings], int(tile[1]), markup.links)
+    return Alerts(text, [each.check for each in read_health(get_settings()).findings], int(tile[1]), _badge(markup), markup.links)
+
+
+def badge(page: str) -> int:
+    """How many alerts the navigation of a page counts, as workers have written them."""
+    return _badge(Markup(client_of("viewer").get(f"{ADMIN}{page}/").content.decode()))
+
+
+def _badge(markup: Markup) -> int:
+    counted = re.search(r"\((\d+) alerts?\)", markup.text())
+    return int(counted[1]) if counted is not None else 0
 
 
 def one_alert(check: str, *phrases: str) -> Alerts:
     """There is this one, with these words and since when."""
     found = alerts()
-    assert (found.checks, found.tile) == ([check], 1), (found.checks, found.text)
+    assert (found.checks, found.tile, found.badge) == ([check], 1, 1), (found.checks, found.text)
+    assert len(re.findall(r"since [\d-]+ [\d:]{8} \(", found.text)) == 1, found.text
     for phrase in (*phrases, "since 20", ")"):
         assert phrase in found.text, found.text
     return found

@@ -20,7 +20,7 @@ from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.utils import timezone
 from django.utils.functional import Promise
-from django.utils.html import conditional_escape, format_html, format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -129,8 +129,8 @@ def template_html(name: str, **context: object) -> SafeString:
 
 
 def with_notes(first: object, *notes: object) -> SafeString:
-    """A cell with notes in smaller type below; empty ones are left out."""
-    shown = [(conditional_escape(note) if isinstance(note, SafeString) else text_html(str(note)),) for note in notes if note]
+    """A cell with notes, which are cells in smaller type below it; empty ones are left out."""
+    shown = [(cell_html(note),) for note in notes if note]
     return format_html("{}{}", cell_html(first), format_html_join("", ' <span class="sq-quiet sq-note">{}</span>', shown))
 
 
@@ -282,7 +282,7 @@ class ListAdmin(PageAdmin, Generic[_Model]):
             self.list_template,
             # What is shown of a later page does not change.
             live_seconds=self.live_seconds if queries["first_query"] is None else None,
-            table=self.table(request, shown) if shown else None,
+            table=self.table(request, shown),
             nothing=self.nothing,
             filter=chosen if chosen.fields else None,
             **{**queries, **self.more(request, shown), **(extra_context or {})},

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.core.validators import validate_email
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import QuerySet
+from django.forms.models import model_to_dict
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator, capfirst
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.debug import sensitive_post_parameters
@@ -31,51 +30,20 @@ from sqlqueue_app.dashboard.lists import (
     TableColumn,
     choices,
     link_html,
-    text_html,
+    template_html,
     with_notes,
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.failures.operations import is_worker_alive
 from sqlqueue_app.models import DeliveryState, NotificationChannel, NotificationDelivery, NotificationKind, NotificationRule
-from sqlqueue_app.monitoring.notifying import MOST_ATTEMPTS, name_of, news_of, number_in_words, sentences_of, shown_target
-from sqlqueue_app.monitoring.rules import (
-    DEFAULT_THROTTLE_SECONDS,
-    LONGEST_NAME,
-    MOST_THROTTLE_SECONDS,
-    THRESHOLDS,
-    RuleValues,
-    change_rule,
-    make_rule,
-    remove_rule,
-    renew_secret,
-    request_test,
-    send_again,
-    set_enabled,
-)
-from sqlqueue_app.monitoring.webhooks import (
-    LEAST_SECRET_BYTES,
-    MOST_SECRET_BYTES,
-    UrlFault,
-    host_is_allowed,
-    key_of,
-    new_secret,
-    url_fault,
-)
+from sqlqueue_app.monitoring import notifying, rules, webhooks
+from sqlqueue_app.monitoring.notifying import news_of, sentences_of, shown_target
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.retention import NOTIFICATIONS_KEPT
 
-# --- Forms ------------------------------------------------------------------------------------------------------------
-
-MOST_ADDRESSES: Final = 20
-_FAULTS: Final = {
-    UrlFault.UNREADABLE: gettext_lazy("This is not a URL such as https://hooks.example.com/sqlqueue."),
-    UrlFault.NO_WEB_ADDRESS: gettext_lazy("A webhook URL begins with https:// or http:// and a host."),
-    UrlFault.HAS_USER: gettext_lazy("A webhook URL must not contain a user name and password."),
-    UrlFault.TOO_LONG: gettext_lazy("A webhook URL has at most 2,000 characters."),
-    UrlFault.NOT_PLAIN: gettext_lazy("Write characters that are not ASCII, and spaces, percent-encoded."),
-}
-_SEPARATORS: Final = re.compile(r"[\s,;]+")
+_LAST_DELIVERIES: Final = 20
+_SUBJECTS_SHOWN: Final = 5
 
 
 def _one_line(text: str) -> None:
@@ -83,36 +51,18 @@ def _one_line(text: str) -> None:
         raise ValidationError(_("Expected one line of printable characters."))
 
 
-class SecretField(forms.CharField):
-    """The secret of a webhook; no error shows it."""
-
-    widget = forms.TextInput(PLAIN_INPUT)
-
-    def clean(self, value: Any) -> str:
-        """The secret; empty if it is not required."""
-        text = super().clean(value)
-        try:
-            if text:
-                key_of(text)
-        except ValueError:
-            words = {"least": LEAST_SECRET_BYTES, "most": MOST_SECRET_BYTES}
-            text = _("Expected “whsec_” and the base64 of %(least)s to %(most)s bytes.") % words
-            raise ValidationError(text) from None
-        return str(text)
-
-
 class SecretForm(forms.Form):
     """A secret."""
 
-    secret = SecretField(label=gettext_lazy("Secret"))
+    secret = forms.CharField(
+        label=gettext_lazy("Secret"), widget=forms.TextInput(PLAIN_INPUT), validators=[webhooks.validate_secret]
+    )
 
 
 class RuleForm(forms.Form):
-    """A rule. `has_secret`: one is stored, so that the field may stay empty."""
+    """A rule. Its secret may stay empty if that was its initial value: then one is stored."""
 
-    has_secret = False
-
-    name = forms.CharField(label=gettext_lazy("Name"), max_length=LONGEST_NAME, validators=[_one_line])
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=rules.LONGEST_NAME, validators=[_one_line])
     kind = forms.ChoiceField(
         label=gettext_lazy("Condition"), choices=[(value, capfirst(label)) for value, label in NotificationKind.choices]
     )
@@ -132,77 +82,64 @@ class RuleForm(forms.Form):
         help_text=gettext_lazy("Email addresses, one per line; or the URL of a webhook, which begins with https://."),
     )  # fmt: skip
     throttle_seconds = forms.IntegerField(
-        label=gettext_lazy("Minimum interval (s)"), min_value=0, max_value=MOST_THROTTLE_SECONDS,
-        initial=DEFAULT_THROTTLE_SECONDS,
+        label=gettext_lazy("Minimum interval (s)"), min_value=0, max_value=rules.MOST_THROTTLE_SECONDS,
+        initial=rules.DEFAULT_THROTTLE_SECONDS,
         help_text=gettext_lazy("Changes within the interval are collected into the next notification."),
     )  # fmt: skip
-    secret = SecretField(label=gettext_lazy("Secret"), required=False)
+    secret = forms.CharField(label=gettext_lazy("Secret"), widget=forms.TextInput(PLAIN_INPUT), required=False)
 
-    def clean(self) -> dict[str, Any]:
-        """The values; what fits a kind or a channel is checked here."""
-        values = self.cleaned_data
-        if "kind" in values and "threshold" in values:
-            values["threshold"] = self._threshold(values["kind"], values["threshold"])
-        is_webhook = values.get("channel") == NotificationChannel.WEBHOOK
-        if "channel" in values and "target" in values:
-            values["target"] = self._url(values["target"]) if is_webhook else self._addresses(values["target"])
-        if not is_webhook:
-            values["secret"] = ""
-            self.errors.pop("secret", None)
-        elif not values.get("secret") and not self.has_secret and "secret" not in self.errors:
-            self.add_error("secret", _("A webhook needs a secret, which signs what is sent."))
-        return values
+    def clean_threshold(self) -> float | None:
+        """The threshold; None for kinds that have nothing to count."""
+        value: float | None = self.cleaned_data["threshold"]
+        takes = rules.THRESHOLDS.get(self.cleaned_data.get("kind", ""))
+        if takes is not None and not takes.allows(value):
+            raise ValidationError(_("Expected %(expected)s.") % {"expected": takes.words})
+        return None if takes is None else value
 
-    def _threshold(self, kind: str, value: float | None) -> float | None:
-        takes = THRESHOLDS.get(NotificationKind(kind))
-        if takes is None or (value is None and not takes.is_required):
-            return None  # of some kinds there is nothing to count
-        if value is None or not takes.least <= value <= takes.most or (takes.is_whole and value % 1):
-            self.add_error("threshold", _("Expected %(expected)s.") % {"expected": takes.words})
-        return value
+    def clean_target(self) -> str:
+        """A URL, or addresses on a line each, as the channel takes them."""
+        text, channel = str(self.cleaned_data["target"]), self.cleaned_data.get("channel")
+        if channel == NotificationChannel.WEBHOOK:
+            webhooks.validate_url(text, get_settings().webhook_hosts)
+        return "\n".join(notifying.mail_addresses(text)) if channel == NotificationChannel.MAIL else text
 
-    def _addresses(self, text: str) -> str:
-        found = list(dict.fromkeys(each for each in _SEPARATORS.split(text) if each))
-        if not 0 < len(found) <= MOST_ADDRESSES:
-            self.add_error("target", _("Expected 1 to %(count)s email addresses, one per line.") % {"count": MOST_ADDRESSES})
-        for each in found:
-            try:
-                validate_email(each)
-            except ValidationError:
-                error = _("“%(text)s” is not an email address such as ops@example.com.")
-                self.add_error("target", error % {"text": Truncator(each).chars(200)})
-        return "\n".join(found)
-
-    def _url(self, text: str) -> str:
-        fault = url_fault(text)
-        hosts = get_settings().webhook_hosts
-        if fault is not None:
-            self.add_error("target", str(_FAULTS[fault]))
-        elif not host_is_allowed(text, hosts):
-            error = _("The setting WEBHOOK_HOSTS does not allow this host, only: %(hosts)s.")
-            self.add_error("target", error % {"hosts": ", ".join(hosts or ()) or "–"})
-        return text
-
-
-# --- Actions ----------------------------------------------------------------------------------------------------------
+    def clean_secret(self) -> str:
+        """The secret of a webhook; empty for mail, and where the stored one stays."""
+        if self.cleaned_data.get("channel") != NotificationChannel.WEBHOOK:
+            return ""
+        if secret := str(self.cleaned_data["secret"]):
+            webhooks.validate_secret(secret)
+        elif self.initial["secret"]:
+            raise ValidationError(_("A webhook needs a secret, which signs what is sent."))
+        return secret
 
 
 class RuleAction(Action):
-    """An action on a rule."""
+    """An action on a rule. Its form shows a new secret, unless it `keeps_secret` of the rule."""
 
     permission = Permission.SETTINGS
     rule: NotificationRule
+    keeps_secret = False
+    secret_help: Any = ""
 
     def find(self, **key: Any) -> None:
         found = _rule(key["pk"])
         self.rule, self.target = found, f"{found.name}: {shown_target(found.channel, found.target)}"
         self.back_url = self.pages.url("rule", found.pk)
         self.facts = (
-            (_("Condition"), condition_of(found)),
+            (_("Condition"), notifying.condition_in_words(found)),
             (_("Applies to"), found.subject or _("all")),
-            (_("Recipients"), target_for(self.request, found.channel, found.target)),
+            (_("Recipients"), target_for(self.request, found)),
         )
         self.crumbs = (Crumb(found.name, self.back_url),)
+
+    def make_form(self) -> forms.Form:
+        form = super().make_form()
+        if "secret" in form.fields:
+            # Whatever the query string says.
+            form.initial["secret"] = "" if self.keeps_secret else webhooks.new_secret()
+            form.fields["secret"].help_text = self.secret_help
+        return form
 
 
 class MakeRule(RuleAction):
@@ -212,20 +149,15 @@ class MakeRule(RuleAction):
     label, submit = gettext_lazy("Create a rule"), gettext_lazy("Create the rule")
     text = gettext_lazy("A worker evaluates all rules every ten seconds, and notifies of changes.")
     form_class = RuleForm
+    secret_help = gettext_lazy(
+        "For a webhook: copy it to the receiver now, it is not shown again. Or enter the one that the receiver has."
+    )
 
     def find(self, **key: Any) -> None:
         self.target, self.back_url = self.request.POST.get("name", ""), self.pages.url()
 
-    def make_form(self) -> forms.Form:
-        form = super().make_form()
-        form.initial["secret"] = new_secret()
-        form.fields["secret"].help_text = _(
-            "For a webhook: copy it to the receiver now, it is not shown again. Or enter the one that the receiver has."
-        )
-        return form
-
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        made = make_rule(_values(data), data["secret"], by=actor_of(self.request).name)
+        made = rules.make_rule(_values(data), data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is created."), self.pages.url("rule", made.pk))
 
 
@@ -236,23 +168,16 @@ class EditRule(RuleAction):
     label, title, submit = gettext_lazy("Change"), gettext_lazy("Change a rule"), gettext_lazy("Change the rule")
     text = gettext_lazy("If its condition changes, the rule starts over, and notifies again of what is above its threshold.")
     form_class = RuleForm
+    secret_help = gettext_lazy("For a webhook. Empty keeps the present secret.")
 
     def find(self, **key: Any) -> None:
         super().find(**key)
         threshold = "" if self.rule.threshold is None else f"{self.rule.threshold:.15g}"
-        shown = {name: getattr(self.rule, name) for name in ("name", "kind", "subject", "channel", "target", "throttle_seconds")}
-        self.initial, self.facts = {**shown, "threshold": threshold}, ()
-        self.target = self.rule.name
-
-    def make_form(self) -> forms.Form:
-        form = super().make_form()
-        form.has_secret = bool(self.rule.secret)  # type: ignore[attr-defined]
-        form.initial["secret"] = "" if self.rule.secret else new_secret()
-        form.fields["secret"].help_text = _("For a webhook. Empty keeps the present secret.")
-        return form
+        self.initial = {**model_to_dict(self.rule, RuleForm.base_fields), "threshold": threshold}
+        self.target, self.facts, self.keeps_secret = self.rule.name, (), bool(self.rule.secret)
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        change_rule(self.rule.pk, _values(data), data["secret"], by=actor_of(self.request).name)
+        rules.change_rule(self.rule.pk, _values(data), data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("The rule is changed."), self.back_url)
 
 
@@ -270,13 +195,8 @@ class ReplaceSecret(RuleAction):
         if self.rule.channel != NotificationChannel.WEBHOOK:
             self.blocked = _("The rule sends mail, which is not signed.")
 
-    def make_form(self) -> forms.Form:
-        form = super().make_form()
-        form.initial["secret"] = new_secret()
-        return form
-
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        renew_secret(self.rule.pk, data["secret"], by=actor_of(self.request).name)
+        rules.renew_secret(self.rule.pk, data["secret"], by=actor_of(self.request).name)
         return ActionOutcome(_("Webhooks of the rule are signed with the new secret from now on."), self.back_url)
 
 
@@ -288,7 +208,7 @@ class SendTest(RuleAction):
     text = gettext_lazy("It is sent like a real notification, even if the rule is disabled, and is marked as a test.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        request_test(self.rule.pk)
+        rules.request_test(self.rule.pk)
         alive = _("A worker sends the test: its result is in the list below within half a minute.")
         dead = _("The test waits in the list below: no worker is alive, and the first one that starts sends it.")
         return ActionOutcome(alive if is_worker_alive() else dead, self.back_url)
@@ -300,22 +220,20 @@ class EnableRule(RuleAction):
     name, page, route = "enable notification rule", "enable", "<int:pk>/enable/"
     label, title, submit = gettext_lazy("Enable"), gettext_lazy("Enable a rule"), gettext_lazy("Enable the rule")
     text = gettext_lazy("It starts over: it notifies of everything that is above its threshold now.")
+    enabled, done = True, gettext_lazy("The rule is enabled.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        set_enabled(self.rule.pk, True, by=actor_of(self.request).name)
-        return ActionOutcome(_("The rule is enabled."), self.back_url)
+        rules.set_enabled(self.rule.pk, self.enabled, by=actor_of(self.request).name)
+        return ActionOutcome(str(self.done), self.back_url)
 
 
-class DisableRule(RuleAction):
+class DisableRule(EnableRule):
     """Disables a rule."""
 
     name, page, route = "disable notification rule", "disable", "<int:pk>/disable/"
     label, title, submit = gettext_lazy("Disable"), gettext_lazy("Disable a rule"), gettext_lazy("Disable the rule")
     text = gettext_lazy("It sends no notifications until it is enabled again.")
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        set_enabled(self.rule.pk, False, by=actor_of(self.request).name)
-        return ActionOutcome(_("The rule is disabled."), self.back_url)
+    enabled, done = False, gettext_lazy("The rule is disabled.")
 
 
 class DeleteRule(RuleAction):
@@ -327,7 +245,7 @@ class DeleteRule(RuleAction):
     is_dangerous = True
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        remove_rule(self.rule.pk)
+        rules.remove_rule(self.rule.pk)
         return ActionOutcome(_("The rule is deleted."), self.pages.url())
 
 
@@ -341,21 +259,20 @@ class SendAgain(Action):
 
     def find(self, **key: Any) -> None:
         found = NotificationDelivery.objects.using(managed_alias()).select_related("rule").filter(**key)
-        delivery = found_or_404(found, _("There is no such notification: old ones are deleted."))
-        self.delivery, rule = delivery, delivery.rule
+        delivery = self.delivery = found_or_404(found, _("There is no such notification: old ones are deleted."))
         self.target = f"{delivery.rule_name}: {shown_target(delivery.channel, delivery.target)}"
         self.back_url = self.pages.url("deliveries")
         self.facts = [(_("Notification"), delivery.rule_name), (_("Text"), news_of(delivery)), (_("Error"), delivery.error)]
         self.crumbs = (Crumb(_("Log of notifications"), self.back_url),)
         if delivery.state != DeliveryState.FAILED:
             self.blocked = _("It has not failed: only failed notifications are sent again.")
-        elif rule is None:
+        elif delivery.rule is None:
             self.blocked = _("Its rule was deleted: it has no recipients any more.")
         else:
-            self.facts.append((_("Recipients"), target_for(self.request, rule.channel, rule.target)))
+            self.facts.append((_("Recipients"), target_for(self.request, delivery.rule)))
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        send_again(self.delivery.pk)
+        rules.send_again(self.delivery.pk)
         return ActionOutcome(_("A worker sends it again."), self.back_url)
 
 
@@ -363,13 +280,8 @@ def _rule(pk: int) -> NotificationRule:
     return found_or_404(NotificationRule.objects.using(managed_alias()).filter(pk=pk), _("There is no such rule: it was deleted."))
 
 
-def _values(data: Mapping[str, Any]) -> RuleValues:
-    return RuleValues(**{name: value for name, value in data.items() if name != "secret"})
-
-
-# --- Pages ------------------------------------------------------------------------------------------------------------
-
-_LAST_DELIVERIES: Final = 20
+def _values(data: Mapping[str, Any]) -> rules.RuleValues:
+    return rules.RuleValues(**{name: value for name, value in data.items() if name != "secret"})
 
 
 class WithRecipients(ListAdmin[Any]):
@@ -377,7 +289,7 @@ class WithRecipients(ListAdmin[Any]):
 
     def exported(self, request: HttpRequest, found: QuerySet[Any]) -> Iterator[Any]:
         for each in super().exported(request, found):
-            each.recipients = target_for(request, each.channel, each.target)
+            each.recipients = target_for(request, each)
             yield each
 
 
@@ -395,42 +307,35 @@ class NotificationAdmin(WithRecipients):
     }  # fmt: skip
 
     action_classes = (MakeRule, EditRule, ReplaceSecret, SendTest, EnableRule, DisableRule, DeleteRule, SendAgain)
+    routes: ClassVar = {"rule": "<int:pk>/"}
 
     def pages(self) -> list[URLPattern]:
-        """The list of rules, the log, one rule."""
-        return [
-            *super().pages(),
-            self.readonly_view("deliveries/", DeliveryAdmin(self).changelist_view, "deliveries"),
-            self.readonly_view("<int:pk>/", self.rule_view, "rule"),
-        ]
+        """The list of rules, one rule, the log."""
+        return [*super().pages(), self.readonly_view("deliveries/", DeliveryAdmin(self).changelist_view, "deliveries")]
 
     def action_view(self, route: str, view: Any, name: str) -> URLPattern:
         """As for all pages; error reports show no secrets."""
         return super().action_view(route, sensitive_post_parameters("secret", "target")(view), name)
 
     def columns(self, request: HttpRequest) -> list[TableColumn[NotificationRule]]:
-        def of(rule: NotificationRule) -> SafeString:
-            return format_html(_("Applies to {}"), text_html(rule.subject)) if rule.subject else SafeString("")
+        def of(rule: NotificationRule) -> str:
+            return _("Applies to {}").format(rule.subject) if rule.subject else ""
 
         return [
             TableColumn(_("Rule"), lambda rule: link_html(self.url("rule", rule.pk), rule.name), WIDE),
-            TableColumn(_("Condition"), lambda rule: with_notes(condition_of(rule), of(rule)), WIDE),
+            TableColumn(_("Condition"), lambda rule: with_notes(notifying.condition_in_words(rule), of(rule)), WIDE),
             TableColumn(_("Recipients"), lambda rule: _to(request, rule), WIDE),
             TableColumn(_("State"), lambda rule: with_notes(_state_of_rule(rule), _raised(rule))),
             TableColumn(_("Last notification"), lambda rule: with_notes(rule.notified_at, _last_result(rule))),
         ]
 
     def table(self, request: HttpRequest, rows: Iterable[NotificationRule], caption: object = "") -> Any:
-        """With the last notification of each rule; two statements."""
-        rules = list(rows)
-        deliveries = NotificationDelivery.objects.using(managed_alias())
-        newest = deliveries.filter(rule=OuterRef("pk")).order_by("-created_at", "-pk").values("pk")[:1]
-        wanted = NotificationRule.objects.using(managed_alias()).filter(pk__in=[rule.pk for rule in rules])
-        last = deliveries.filter(pk__in=[key for key in wanted.values_list(Subquery(newest), flat=True) if key])
-        by_rule = {each.rule_id: each for each in last}
-        for rule in rules:
-            rule.last = by_rule.get(rule.pk)  # type: ignore[attr-defined]
-        return super().table(request, rules, caption)
+        """With the last notification of each rule."""
+        found = list(rows)
+        last = notifying.last_deliveries(found)
+        for rule in found:
+            rule.last = last.get(rule.pk)  # type: ignore[attr-defined]
+        return super().table(request, found, caption)
 
     def more(self, request: HttpRequest, rows: Sequence[NotificationRule]) -> dict[str, Any]:
         note = _("Notifications have no links to these pages: the setting ADMIN_URL does not say where the admin is.")
@@ -438,7 +343,7 @@ class NotificationAdmin(WithRecipients):
             "buttons": [MakeRule.button(self, request)],
             "links": [(self.url("deliveries"), _("Log of notifications"))],
             "note": "" if get_settings().admin_url is not None else note,
-            **no_sender(any_rules=bool(rows)),
+            "no_sender": bool(rows) and not is_worker_alive(),
         }
 
     def rule_view(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -446,34 +351,27 @@ class NotificationAdmin(WithRecipients):
         rule = _rule(pk)
         newest = NotificationDelivery.objects.using(managed_alias()).filter(rule=pk).order_by("-created_at", "-pk")
         deliveries = list(newest[: _LAST_DELIVERIES + 1])
+        turn = DisableRule if rule.enabled else EnableRule
+        of_webhook = [ReplaceSecret] if rule.channel == NotificationChannel.WEBHOOK else []
+        offered: list[type[RuleAction]] = [EditRule, SendTest, turn, *of_webhook, DeleteRule]
         log, caption = DeliveryAdmin(self), _("Last notifications of this rule, newest first")
-        waiting = number(len(rule.pending.get("changes", ())) + rule.pending.get("more", 0)) if rule.pending else ""
         return self.page(
             request,
             "notification",
             live_seconds=LIVE_SECONDS,
-            title=rule.name,
             crumbs=(Crumb(rule.name),),
             rule=rule,
             state=_state_of_rule(rule),
-            condition=condition_of(rule),
+            condition=notifying.condition_in_words(rule),
             to=_to(request, rule),
             raised=_raised(rule),
-            pending=waiting,
+            pending=len(rule.pending.get("changes", ())) + rule.pending.get("more", 0),
             delivered_at=newest.filter(state=DeliveryState.SENT).values_list("finished_at", flat=True).first(),
-            buttons=self._buttons(request, rule),
-            table=log.table(request, deliveries[:_LAST_DELIVERIES], caption) if deliveries else None,
+            buttons=[each.button(self, request, pk) for each in offered],
+            table=log.table(request, deliveries[:_LAST_DELIVERIES], caption),
             log_url=f"{self.url('deliveries')}?rule={pk}" if len(deliveries) > _LAST_DELIVERIES else "",
-            **no_sender(any_rules=True),
+            no_sender=not is_worker_alive(),
         )
-
-    def _buttons(self, request: HttpRequest, rule: NotificationRule) -> list[Button]:
-        turn: type[RuleAction] = DisableRule if rule.enabled else EnableRule
-        offered: list[type[RuleAction]] = [EditRule, SendTest, turn]
-        if rule.channel == NotificationChannel.WEBHOOK:
-            offered.append(ReplaceSecret)
-        offered.append(DeleteRule)
-        return [each.button(self, request, rule.pk) for each in offered]
 
 
 class DeliveryFilter(ListFilter):
@@ -484,8 +382,8 @@ class DeliveryFilter(ListFilter):
 
     def __init__(self, request: HttpRequest) -> None:
         super().__init__(request)
-        rules = NotificationRule.objects.using(managed_alias()).order_by("name").values_list("pk", "name")[:500]
-        self.fields["rule"].choices = choices(((str(key), name) for key, name in rules), _("all"))  # type: ignore[attr-defined]
+        named = NotificationRule.objects.using(managed_alias()).order_by("name").values_list("pk", "name")[:500]
+        self.fields["rule"].choices = choices(((str(key), name) for key, name in named), _("all"))  # type: ignore[attr-defined]
 
 
 class DeliveryAdmin(WithRecipients):
@@ -502,10 +400,10 @@ class DeliveryAdmin(WithRecipients):
         "finished_at": "finished_at", "error": "error",
     }  # fmt: skip
 
-    def __init__(self, rules: NotificationAdmin) -> None:
-        super().__init__(NotificationDelivery, rules.admin_site)
+    def __init__(self, of_rules: NotificationAdmin) -> None:
+        super().__init__(NotificationDelivery, of_rules.admin_site)
         # Its addresses, breadcrumbs and menu entry are those of the rules.
-        self.rules, self.opts = rules, rules.opts
+        self.of_rules, self.opts = of_rules, of_rules.opts
 
     def crumbs(self, *more: Crumb) -> tuple[Crumb, ...]:
         """Below the rules."""
@@ -515,21 +413,21 @@ class DeliveryAdmin(WithRecipients):
         of = _("%(count)s of %(most)s")
 
         def rule(each: NotificationDelivery) -> SafeString:
-            return link_html("" if each.rule_id is None else self.rules.url("rule", each.rule_id), each.rule_name)
+            return link_html("" if each.rule_id is None else self.of_rules.url("rule", each.rule_id), each.rule_name)
 
         def again(each: NotificationDelivery) -> list[Button]:
             if each.state != DeliveryState.FAILED:
                 return []
             reason = "" if each.rule_id is not None else _("The rule was deleted.")
-            return [SendAgain.button(self.rules, request, each.pk, reason=reason)]
+            return [SendAgain.button(self.of_rules, request, each.pk, reason=reason)]
 
         return [
             TableColumn(_("Time"), lambda each: each.created_at),
             TableColumn(_("Rule"), rule),
-            TableColumn(_("Text"), _text, WIDE),
+            TableColumn(_("Text"), lambda each: template_html("news", news=news_of(each), sentences=sentences_of(each)), WIDE),
             TableColumn(_("Recipients"), lambda each: _to(request, each), WIDE),
             TableColumn(_("State"), _delivery_notes, WIDE),
-            TableColumn(_("Attempts"), lambda each: of % {"count": number(each.attempts), "most": number(MOST_ATTEMPTS)}),
+            TableColumn(_("Attempts"), lambda each: of % {"count": number(each.attempts), "most": number(notifying.MOST_ATTEMPTS)}),
             TableColumn(_("Actions"), again),
         ]
 
@@ -539,18 +437,7 @@ class DeliveryAdmin(WithRecipients):
         return {"note": f"{text % {'days': days}} {refusal(request, Permission.SETTINGS)}"}
 
 
-def no_sender(*, any_rules: bool) -> dict[str, Any]:
-    """Template variables: whether rules wait for a worker."""
-    return {"no_sender": any_rules and not is_worker_alive()}
-
-
-# --- Cells ------------------------------------------------------------------------------------------------------------
-
-_SUBJECTS_SHOWN: Final = 5
-
-
-def delivery_state(delivery: NotificationDelivery) -> State:
-    """The state of a notification."""
+def _delivery_state(delivery: NotificationDelivery) -> State:
     if delivery.state == DeliveryState.WAITING and delivery.attempts:
         return State(Grade.WARNING, _("retrying"))
     if delivery.state == DeliveryState.SENT:
@@ -559,53 +446,34 @@ def delivery_state(delivery: NotificationDelivery) -> State:
 
 
 def _delivery_notes(delivery: NotificationDelivery) -> SafeString:
-    finished = stamp_html(delivery.finished_at) if delivery.finished_at else ""
     following = ""
     if delivery.state == DeliveryState.WAITING and delivery.attempts and delivery.next_attempt_at:
         following = format_html("{} {}", _("next attempt:"), stamp_html(delivery.next_attempt_at))
-    return with_notes(delivery_state(delivery), finished, following, delivery.error)
-
-
-def _text(delivery: NotificationDelivery) -> SafeString:
-    """What it says; several changes fold out."""
-    news, sentences = news_of(delivery), sentences_of(delivery)
-    if len(sentences) < 2:
-        return text_html(Truncator(news).chars(300))
-    items = format_html_join("", "<li>{}</li>", ((text_html(each),) for each in sentences))
-    return format_html('<details><summary>{}</summary><ul class="sq-plain">{}</ul></details>', news, items)
+    return with_notes(_delivery_state(delivery), delivery.finished_at, following, delivery.error)
 
 
 def _last_result(rule: NotificationRule) -> SafeString | None:
     """Whether the last one was delivered: it may have been refused."""
     last: NotificationDelivery | None = rule.last  # type: ignore[attr-defined]
-    return None if last is None else with_notes(delivery_state(last), _("a test") if last.is_test else "")
+    return None if last is None else with_notes(_delivery_state(last), _("a test") if last.is_test else "")
 
 
-def _to(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> SafeString:
-    return format_html("{}: {}", each.get_channel_display(), text_html(target_for(request, each.channel, each.target)))
+def _to(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> str:
+    return f"{each.get_channel_display()}: {target_for(request, each)}"
 
 
 def _raised(rule: NotificationRule) -> str:
     """The first few of what is above the threshold, and how many more there are."""
-    names = [name_of(rule.kind if rule.kind in NotificationKind.values else "", each) for each in sorted(rule.raised)]
+    kind = rule.kind if rule.kind in NotificationKind.values else ""
+    names = [notifying.name_of(kind, each) for each in sorted(rule.raised)]
     text, left = ", ".join(names[:_SUBJECTS_SHOWN]), len(names) - _SUBJECTS_SHOWN
     return text if left <= 0 else _("%(names)s and %(count)s more") % {"names": text, "count": number(left)}
 
 
-def condition_of(rule: NotificationRule) -> str:
-    """When the rule tells, in words."""
-    label = rule.get_kind_display()
-    if rule.threshold is not None:
-        unit = _("%(n)s s") if rule.kind == NotificationKind.QUEUE_OLDER else "%(n)s"
-        return f"{label} {unit % {'n': number_in_words(rule.threshold)}}"
-    if rule.kind == NotificationKind.INSTANCES_BELOW:
-        return label + " " + _("the minimum of the endpoint")
-    return label
-
-
-def target_for(request: HttpRequest, channel: str, target: str) -> str:
+def target_for(request: HttpRequest, each: NotificationRule | NotificationDelivery) -> str:
     """Where it goes: whole for those who may change it, else without what may be a secret."""
-    return ", ".join(target.split()) if may(request, Permission.SETTINGS) else shown_target(channel, target)
+    is_whole = may(request, Permission.SETTINGS)
+    return ", ".join(each.target.split()) if is_whole else shown_target(each.channel, each.target)
 
 
 def _state_of_rule(rule: NotificationRule) -> State:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,10 +16,13 @@ from uuid import UUID
 
 from django.conf import settings as django_settings
 from django.core import mail
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
 from django.db import DatabaseError, connections, transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.utils import translation
 from django.utils.formats import number_format
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -43,6 +47,8 @@ LEASE: Final = timedelta(minutes=2)
 # After each attempt but the last.
 DELAYS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 60, 300, 1_800))
 MOST_ATTEMPTS: Final = len(DELAYS) + 1
+MOST_ADDRESSES: Final = 20
+_SEPARATORS: Final = re.compile(r"[\s,;]+")
 _AT_ONCE: Final = 20
 _KEPT_CHARACTERS: Final = 500
 
@@ -157,6 +163,32 @@ def shown_target(channel: str, target: str) -> str:
         return ", ".join(target.split())
     scheme, _colon, rest = target.partition("://")
     return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/…"
+
+
+def mail_addresses(text: str) -> list[str]:
+    """The addresses that a text names, once each. ValidationError for one that is none, for no address, and for too many."""
+    found = list(dict.fromkeys(each for each in _SEPARATORS.split(text) if each))
+    errors = []
+    if not 0 < len(found) <= MOST_ADDRESSES:
+        errors.append(_("Expected 1 to %(count)s email addresses, one per line.") % {"count": MOST_ADDRESSES})
+    for each in found:
+        try:
+            validate_email(each)
+        except ValidationError:
+            words = {"text": Truncator(each).chars(200)}
+            errors.append(_("“%(text)s” is not an email address such as ops@example.com.") % words)
+    if errors:
+        raise ValidationError(errors)
+    return found
+
+
+def last_deliveries(found: Iterable[NotificationRule]) -> dict[int, NotificationDelivery]:
+    """The newest delivery of each rule that has one, by the key of the rule. Two statements."""
+    deliveries = NotificationDelivery.objects.using(managed_alias())
+    newest = deliveries.filter(rule=OuterRef("pk")).order_by("-created_at", "-pk").values("pk")[:1]
+    rules = NotificationRule.objects.using(managed_alias()).filter(pk__in=[rule.pk for rule in found])
+    last = deliveries.filter(pk__in=[key for key in rules.values_list(Subquery(newest), flat=True) if key])
+    return {each.rule_id: each for each in last if each.rule_id is not None}
 
 
 # An attempt ends by its timeout; a server of mail may take that for each step of the talk, and is not waited for longer.
@@ -370,9 +402,20 @@ def sentence(kind: str, change: Change) -> str:
         if found:
             return _("%(subject)s: %(text)s") % {"subject": name, "text": found}
     texts = {RAISED: _RAISED, RESOLVED: _RESOLVED}.get(str(what), {})
-    words = {"value": number_in_words(change.get("value")), "threshold": number_in_words(change.get("threshold"))}
+    words = {"value": _number_in_words(change.get("value")), "threshold": _number_in_words(change.get("threshold"))}
     text = str(texts[NotificationKind(kind)]) % words if kind in texts else str(what)
     return _("%(subject)s: %(text)s") % {"subject": name, "text": text}
+
+
+def condition_in_words(rule: NotificationRule) -> str:
+    """When a rule notifies."""
+    label = rule.get_kind_display()
+    if rule.threshold is not None:
+        unit = _("%(n)s s") if rule.kind == NotificationKind.QUEUE_OLDER else "%(n)s"
+        return f"{label} {unit % {'n': _number_in_words(rule.threshold)}}"
+    if rule.kind == NotificationKind.INSTANCES_BELOW:
+        return label + " " + _("the minimum of the endpoint")
+    return label
 
 
 def name_of(kind: str, subject: str) -> str:
@@ -413,7 +456,7 @@ def _changes(delivery: NotificationDelivery) -> tuple[list[Change], int]:
     return list(delivery.payload.get("changes") or ()), int(delivery.payload.get("more") or 0)
 
 
-def number_in_words(value: object) -> str:
+def _number_in_words(value: object) -> str:
     """A number as people write it, with one digit after the point where it is not whole."""
     if not isinstance(value, int | float):
         return "0"

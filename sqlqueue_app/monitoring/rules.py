@@ -476,6 +476,12 @@ class ThresholdRange:
     is_whole: bool = True
     is_required: bool = True
 
+    def allows(self, value: float | None) -> bool:
+        """Whether a rule of the kind may have this threshold."""
+        if value is None:
+            return not self.is_required
+        return self.least <= value <= self.most and not (self.is_whole and value % 1)
+
 
 # The most that is counted, or makes sense.
 THRESHOLDS: Final = {

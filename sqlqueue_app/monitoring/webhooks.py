@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import enum
 import http.client
 import secrets
 import socket
@@ -17,6 +16,8 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
 from standardwebhooks import Webhook
 
 from sqlqueue_app import __version__
@@ -55,30 +56,33 @@ def signed_headers(secret: str, message_id: str, at: datetime, body: bytes) -> d
     return {"webhook-id": message_id, "webhook-timestamp": str(int(at.timestamp())), "webhook-signature": signature}
 
 
-class UrlFault(enum.Enum):
-    """What can be wrong with the address of a webhook."""
+def validate_secret(text: str) -> None:
+    """Raise ValidationError, which does not show it, for a text that is no secret."""
+    try:
+        key_of(text)
+    except ValueError:
+        words = {"least": LEAST_SECRET_BYTES, "most": MOST_SECRET_BYTES}
+        raise ValidationError(_("Expected “whsec_” and the base64 of %(least)s to %(most)s bytes.") % words) from None
 
-    UNREADABLE = enum.auto()
-    NO_WEB_ADDRESS = enum.auto()
-    HAS_USER = enum.auto()
-    TOO_LONG = enum.auto()
-    NOT_PLAIN = enum.auto()
 
-
-def url_fault(url: str) -> UrlFault | None:
-    """What is wrong with the address of a webhook, if anything is."""
+def validate_url(url: str, patterns: Sequence[str] | None) -> None:
+    """Raise ValidationError for a text that is no address of a webhook, or not one that WEBHOOK_HOSTS allows."""
     try:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
     except ValueError:
-        return UrlFault.UNREADABLE
+        raise ValidationError(_("This is not a URL such as https://hooks.example.com/sqlqueue.")) from None
     if parts.scheme not in _DEFAULT_PORTS or not host:
-        return UrlFault.NO_WEB_ADDRESS
+        raise ValidationError(_("A webhook URL begins with https:// or http:// and a host."))
     if parts.username is not None or parts.password is not None:
-        return UrlFault.HAS_USER
+        raise ValidationError(_("A webhook URL must not contain a user name and password."))
     if len(url) > LONGEST_URL:
-        return UrlFault.TOO_LONG
-    return None if url.isascii() and url.isprintable() and " " not in url else UrlFault.NOT_PLAIN
+        raise ValidationError(_("A webhook URL has at most 2,000 characters."))
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValidationError(_("Write characters that are not ASCII, and spaces, percent-encoded."))
+    if not host_is_allowed(url, patterns):
+        error = _("The setting WEBHOOK_HOSTS does not allow this host, only: %(hosts)s.")
+        raise ValidationError(error % {"hosts": ", ".join(patterns or ()) or "–"})
 
 
 def host_is_allowed(url: str, patterns: Sequence[str] | None) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -16,28 +16,13 @@ from sqlqueue_app.browsing.messages import find_sent_message
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
-from sqlqueue_app.dashboard.formats import Grade, State, duration, stamp, stamp_html
-from sqlqueue_app.dashboard.lists import (
-    WIDE,
-    FileColumns,
-    HtmlTable,
-    TableColumn,
-    export,
-    link_html,
-    table,
-    text_html,
-    wanted_format,
-    with_notes,
-)
+from sqlqueue_app.dashboard.formats import Grade, State
+from sqlqueue_app.dashboard.lists import WIDE, FileColumns, TableColumn, export, table, template_html, wanted_format, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, name_of_path, path_of
 from sqlqueue_app.failures.operations import is_worker_alive
-from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
 from sqlqueue_app.models import FailedMessage, Queue
-from sqlqueue_app.receiving.instances import managed_alias
-from sqlqueue_app.status.queues import MIGRATE_COMMAND, ProblemKind, QueueProblem, utc_now
-from sqlqueue_app.status.schedules import ScheduleStatus, cancel_run, read_schedules, request_run, set_enabled
-from sqlqueue_app.tables.connections import database_now, guarded_read
+from sqlqueue_app.status.schedules import ScheduleStatus, cancel_run, read_all_schedules, request_run, set_enabled
 
 _ONE = "<str:name>/<str:message_type>/"
 
@@ -49,10 +34,8 @@ class ScheduleAction(Action):
     schedule: ScheduleStatus
 
     def find(self, **key: Any) -> None:
-        found = _find(**key)
-        if found is None:
-            raise not_found(self.request, self.permission, _("There is no such recurring message."))
-        self.schedule, self.words = found, {"name": found.name}
+        found = self.schedule = _find(self.request, self.permission, **key)
+        self.words = {"name": found.name}
         self.target, self.back_url = f"{found.name} ({found.send})", self.pages.url()
         self.facts = ((_("Message type"), found.send), (_("Schedule"), found.cron or "–"))
         self.crumbs = (Crumb(found.name),)
@@ -98,43 +81,29 @@ class EnableSchedule(ScheduleAction):
     name, page, route = "enable schedule", "enable", f"{_ONE}enable/"
     label, title = gettext_lazy("Enable"), gettext_lazy("Enable %(name)s")
     text = gettext_lazy("Its message is sent again from the next tick on. Missed ticks are skipped.")
+    enabled, done, unchanged = True, gettext_lazy("%(name)s is enabled."), gettext_lazy("It is enabled already.")
 
     def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        if not set_enabled(self.schedule.name, self.schedule.send, enabled=True, actor=actor_of(self.request)):
-            raise ValueError(_("It is enabled already."))
-        return ActionOutcome(_("%(name)s is enabled.") % self.words, self.back_url)
+        if not set_enabled(self.schedule.name, self.schedule.send, enabled=self.enabled, actor=actor_of(self.request)):
+            raise ValueError(str(self.unchanged))
+        return ActionOutcome(str(self.done) % self.words, self.back_url)
 
 
-class DisableSchedule(ScheduleAction):
+class DisableSchedule(EnableSchedule):
     """Disables a schedule."""
 
     name, page, route = "disable schedule", "disable", f"{_ONE}disable/"
     label, title = gettext_lazy("Disable"), gettext_lazy("Disable %(name)s")
     text = gettext_lazy("Workers do not send its message until it is enabled again. You can still run it now.")
-
-    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
-        if not set_enabled(self.schedule.name, self.schedule.send, enabled=False, actor=actor_of(self.request)):
-            raise ValueError(_("It is disabled already."))
-        return ActionOutcome(_("%(name)s is disabled.") % self.words, self.back_url)
+    enabled, done, unchanged = False, gettext_lazy("%(name)s is disabled."), gettext_lazy("It is disabled already.")
 
 
-def _read() -> tuple[Any, list[ScheduleStatus], QueueProblem | None]:
-    """The time, the schedules, and the problem if they cannot be read."""
-    alias = managed_alias()
-    try:
-        with guarded_read(alias, "read the recurring messages"):
-            now = database_now(alias)
-            return now, read_schedules(get_settings(), now, others=True), None
-    except ConnectionLost:
-        raise
-    except DatabaseError as error:
-        return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
-
-
-def _find(name: str, message_type: str) -> ScheduleStatus | None:
-    """The schedule that two URL parts name."""
-    found = (each for each in _read()[1] if name_of_path(name, [each.name]) and name_of_path(message_type, [each.send]))
-    return next(found, None)
+def _find(request: HttpRequest, permission: Permission, name: str, message_type: str) -> ScheduleStatus:
+    """The schedule that two URL parts name; raises `not_found` if there is none."""
+    for each in read_all_schedules(get_settings())[1]:
+        if name_of_path(name, [each.name]) and name_of_path(message_type, [each.send]):
+            return each
+    raise not_found(request, permission, _("There is no such recurring message."))
 
 
 class ScheduleAdmin(PageAdmin):
@@ -145,23 +114,22 @@ class ScheduleAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The schedules of the settings, then others in the database."""
-        now, found, problem = _read()
+        now, found, problem = read_all_schedules(get_settings())
         if wanted_format(request):
             return export(request, "schedules", COLUMNS, found)
+        caption = _("Messages that workers send at certain times, by the setting SCHEDULES")
         return self.page(
             request,
             "schedules",
             live_seconds=LIVE_SECONDS,
-            table=self._table(request, found, now) if found else None,
+            table=table(caption, self._columns(request, now), found, lambda each: f"schedule {each.name} {each.send}"),
             problem=problem,
             **(extra_context or {}),
         )
 
     def message_view(self, request: HttpRequest, name: str, message_type: str) -> HttpResponse:
         """Redirect to the last message of a schedule, wherever it is; with `run` to that of the last manual run."""
-        each = _find(name, message_type)
-        if each is None:
-            raise Http404(_("There is no such recurring message."))
+        each = _find(request, Permission.VIEW, name, message_type)
         by_hand = each.state if "run" in request.GET else None
         message_id = (by_hand.ran_message_id if by_hand else each.last_message_id) or ""
         sent_by = (by_hand.ran_endpoint if by_hand else each.last_endpoint) or ""
@@ -179,28 +147,25 @@ class ScheduleAdmin(PageAdmin):
         crumbs = (Crumb(each.name),)
         return self.problem(request, title=_("The message is gone"), text=text % {"id": message_id}, status=200, crumbs=crumbs)
 
-    def _url(self, each: ScheduleStatus, page: str) -> str:
-        return self.url(page, path_of(each.name), path_of(each.send))
+    def _columns(self, request: HttpRequest, now: datetime) -> list[TableColumn[ScheduleStatus]]:
+        def last(each: ScheduleStatus) -> SafeString:
+            url = self.url("message", path_of(each.name), path_of(each.send))
+            return template_html("schedule_last", schedule=each, url=url)
 
-    def _table(self, request: HttpRequest, found: list[ScheduleStatus], now: datetime) -> HtmlTable:
-        columns: list[TableColumn[ScheduleStatus]] = [
-            TableColumn(_("Schedule"), lambda each: with_notes(text_html(each.name), each.send), WIDE),
+        def buttons(each: ScheduleStatus) -> list[Button]:
+            is_requested = each.state is not None and each.state.run_requested_at is not None
+            offered = (CancelRun if is_requested else RunSchedule, DisableSchedule if each.is_enabled else EnableSchedule)
+            return [action.button(self, request, path_of(each.name), path_of(each.send)) for action in offered]
+
+        return [
+            TableColumn(_("Schedule"), lambda each: with_notes(each.name, each.send), WIDE),
             TableColumn(_("When"), lambda each: format_html('<code class="sq-nowrap">{}</code>', each.cron or "–")),
-            TableColumn(_("State"), lambda each: with_notes(_state(each), *_notes(each, now)), WIDE),
-            TableColumn(_("Next"), _next),
-            TableColumn(_("Last"), lambda each: _last(each, self._url(each, "message")), WIDE),
-            TableColumn(_("Actions"), lambda each: self._buttons(request, each)),
+            TableColumn(_("State"), lambda each: template_html("schedule_state", schedule=each, state=_state(each), now=now), WIDE),
+            TableColumn(_("Next"), lambda each: with_notes(*each.next_ticks) if each.is_enabled and each.next_ticks else None),
+            TableColumn(_("Last"), last, WIDE),
+            TableColumn(_("Actions"), buttons),
         ]
-        caption = _("Messages that workers send at certain times, by the setting SCHEDULES")
-        return table(caption, columns, found, lambda each: f"schedule {each.name} {each.send}")
 
-    def _buttons(self, request: HttpRequest, each: ScheduleStatus) -> list[Button]:
-        is_requested = each.state is not None and each.state.run_requested_at is not None
-        offered = (CancelRun if is_requested else RunSchedule, DisableSchedule if each.is_enabled else EnableSchedule)
-        return [action.button(self, request, path_of(each.name), path_of(each.send)) for action in offered]
-
-
-# --- Rows and exports -------------------------------------------------------------------------------------------------
 
 COLUMNS: Final[FileColumns] = {
     "schedule": "name", "message_type": "send", "cron": "cron", "in_settings": lambda each: each.cron is not None,
@@ -210,28 +175,6 @@ COLUMNS: Final[FileColumns] = {
     "failed_at": "state.failed_at", "run_requested_at": "state.run_requested_at", "ran_at": "state.ran_at",
     "ran_message_id": lambda each: (each.state and each.state.ran_message_id) or None,
 }  # fmt: skip
-
-
-def _next(each: ScheduleStatus) -> SafeString | None:
-    ticks = [stamp_html(tick) for tick in each.next_ticks] if each.is_enabled else []
-    return with_notes(*ticks) if ticks else None
-
-
-def _last(each: ScheduleStatus, url: str) -> SafeString:
-    """The last message, which `url` leads to, and the last one that was sent by hand."""
-    stored, by_hand = each.state, ""
-    if stored is not None and stored.ran_at is not None:
-        sent = _sent(stored.ran_at, stored.ran_endpoint, stored.ran_message_id, f"{url}?run=1")
-        by_hand = format_html("{} {}", _("run manually:"), sent)
-    if each.last_tick is None:
-        return with_notes("", by_hand)
-    return with_notes(_sent(each.last_tick, each.last_endpoint or "", each.last_message_id or "", url), by_hand)
-
-
-def _sent(at: datetime, endpoint: str, message_id: str, url: str) -> SafeString:
-    by = _("by %(endpoint)s") % {"endpoint": endpoint} if endpoint else ""
-    link = link_html(url, message_id) if message_id else ""
-    return format_html('{} <span class="sq-quiet">{}</span> <span class="sq-mono">{}</span>', stamp_html(at), by, link)
 
 
 def _state(each: ScheduleStatus) -> State:
@@ -244,22 +187,3 @@ def _state(each: ScheduleStatus) -> State:
     if each.cron is None:
         return State(Grade.INFO, _("Not in the settings"))
     return State(Grade.OK, _("OK")) if each.is_seen else State(Grade.INFO, _("New"))
-
-
-def _notes(each: ScheduleStatus, now: datetime) -> Iterator[str]:
-    stored = each.state
-    if stored is not None and stored.changed_at is not None and stored.changed_by:
-        text = _("enabled by %(who)s, %(when)s") if stored.enabled else _("disabled by %(who)s, %(when)s")
-        yield text % {"who": stored.changed_by, "when": stamp(stored.changed_at)}
-    if each.error and stored is not None and stored.failed_at is not None:
-        yield _("Failing since %(when)s: %(error)s") % {"when": stamp(stored.failed_at), "error": each.error}
-    if each.late_since is not None and each.is_enabled:
-        words = {"when": stamp(each.late_since), "age": duration(now - each.late_since)}
-        yield _("The message of %(when)s was not sent, %(age)s late.") % words
-    if each.cron is None:
-        yield _("Not in the settings of this site; known from the database.")
-    elif not each.is_seen and each.is_enabled:
-        yield _("No worker has seen it yet. It is sent from the first tick after one does.")
-    if stored is not None and stored.run_requested_at is not None:
-        age = duration(max(now - stored.run_requested_at, timedelta()))
-        yield _("A run was requested %(age)s ago; a worker sends it within 10 seconds.") % {"age": age}

@@ -19,7 +19,7 @@ from sqlqueue_app.conf import EndpointSettings, ScheduleSettings, Settings
 from sqlqueue_app.conf.crontab import CronTimes, cron_times
 from sqlqueue_app.messages import headers as names
 from sqlqueue_app.messages.envelope import OutgoingMessage
-from sqlqueue_app.messages.errors import TransientError
+from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError, TransientError
 from sqlqueue_app.messages.times import format_time
 from sqlqueue_app.models import Schedule, ScheduleTick
 from sqlqueue_app.receiving.background import BackgroundJob
@@ -28,7 +28,8 @@ from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.sending.composer import Routes, SendOptions
 from sqlqueue_app.sending.sender import Sender
 from sqlqueue_app.status.events import Actor
-from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection
+from sqlqueue_app.status.queues import MIGRATE_COMMAND, ProblemKind, QueueProblem, utc_now
+from sqlqueue_app.tables.connections import connection_of, database_errors, database_now, dialect_of_connection, guarded_read
 
 logger = logging.getLogger("sqlqueue.background")
 
@@ -396,6 +397,19 @@ def read_schedules(settings: Settings, now: datetime, *, zone: tzinfo | None = N
             lines[key] = None
     last = dict(_last_ticks(alias, lines))
     return [_status(key, line, last.get(key), states.get(key), now, zone) for key, line in lines.items()]
+
+
+def read_all_schedules(settings: Settings) -> tuple[datetime, list[ScheduleStatus], QueueProblem | None]:
+    """The time, and what `read_schedules` finds with `others`; nothing, and why, if it cannot be read. Raises ConnectionLost."""
+    alias = managed_alias()
+    try:
+        with guarded_read(alias, "read the recurring messages"):
+            now = database_now(alias)
+            return now, read_schedules(settings, now, others=True), None
+    except ConnectionLost:
+        raise
+    except DatabaseError as error:
+        return utc_now(), [], QueueProblem(ProblemKind.UNREADABLE, str(error), command=MIGRATE_COMMAND)
 
 
 def _last_ticks(alias: str, keys: Iterable[Key]) -> Iterator[tuple[Key, ScheduleTick]]:

@@ -70,6 +70,12 @@ def ago(instant: datetime | None) -> SafeString | str:
     return "–" if instant is None else formats.ago_html(instant)
 
 
+@register.filter
+def before(instant: datetime, other: datetime) -> timedelta:
+    """How long an instant is before another; nothing if it is not."""
+    return max(other - instant, timedelta())
+
+
 @register.simple_tag
 def zone_offset() -> int:
     """The offset of the current time zone from UTC in seconds, for the clock of live.js."""

@@ -9,11 +9,11 @@ from typing import Final
 
 from sqlqueue_app.conf import Settings
 from sqlqueue_app.messages.addresses import AddressBook
-from sqlqueue_app.messages.errors import AddressError
+from sqlqueue_app.messages.errors import AddressError, ConnectionLost, DatabaseError, QueueNotFound
 from sqlqueue_app.receiving.endpoint import ReceivingEndpoint
 from sqlqueue_app.sending.subscribers import subscribers_of
 from sqlqueue_app.status.instances import read_instances
-from sqlqueue_app.status.queues import address_book_of, listed_tables, table_key
+from sqlqueue_app.status.queues import INSTALL_COMMAND, ProblemKind, QueueProblem, address_book_of, listed_tables, table_key
 from sqlqueue_app.tables.connections import guarded_read, optional_read
 from sqlqueue_app.tables.queue import queue_table
 from sqlqueue_app.tables.subscriptions import SubscriptionRow
@@ -87,6 +87,18 @@ def read_matrix(settings: Settings) -> list[SubscribedEvent]:
             )
         )
     return [SubscribedEvent(topic, tuple(subscribers)) for topic, subscribers in events.items()]
+
+
+def read_events(settings: Settings) -> tuple[list[SubscribedEvent], QueueProblem | None]:
+    """What `read_matrix` returns; nothing, and why, if the subscriptions cannot be read. Raises ConnectionLost."""
+    try:
+        return read_matrix(settings), None
+    except ConnectionLost:
+        raise
+    except QueueNotFound as error:
+        return [], QueueProblem(ProblemKind.MISSING, str(error), command=INSTALL_COMMAND)
+    except DatabaseError as error:
+        return [], QueueProblem(ProblemKind.UNREADABLE, str(error))
 
 
 def _existing(settings: Settings, book: AddressBook, addresses: Iterable[str]) -> set[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
-from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -19,7 +17,7 @@ from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, actor_of, not_found
 from sqlqueue_app.dashboard.actions import Action, ActionOutcome
 from sqlqueue_app.dashboard.formats import Grade, State, duration, number, stamp
-from sqlqueue_app.dashboard.lists import WIDE, TableColumn, export, table, wanted_format, with_notes
+from sqlqueue_app.dashboard.lists import WIDE, FileColumns, TableColumn, export, table, template_html, wanted_format, with_notes
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
 from sqlqueue_app.dashboard.page import PageAdmin
 from sqlqueue_app.failures.operations import is_worker_alive
@@ -34,14 +32,6 @@ from sqlqueue_app.status.overview import read_status
 from sqlqueue_app.tables.connections import database_now
 
 SHOWN: Final = 300
-_TIMES: Final = {
-    "1": gettext_lazy("1 hour"),
-    "8": gettext_lazy("8 hours"),
-    "24": gettext_lazy("1 day"),
-    "168": gettext_lazy("1 week"),
-}
-
-
 _GONE: Final = gettext_lazy("This check no longer has this result: it passed, or its subject is gone.")
 
 
@@ -60,10 +50,8 @@ class CheckAction(Action):
         self.result, self.words = found, {"check": label_of(found.name)}
         self.target = f"{found.name}: {found.subject}" if found.subject else found.name
         self.back_url = self.pages.url()
-        facts = [(_("Subject"), found.subject)] if found.subject else []
-        if found.failing:
-            facts.append((_("Result"), finding_in_words(found.name, found.subject, found.details)))
-        self.facts = facts
+        facts = {_("Subject"): found.subject, _("Result"): _finding(found)}
+        self.facts = [(label, text) for label, text in facts.items() if text]
 
     def mute(self, until: datetime | None, done: str) -> ActionOutcome:
         """Mute the result, or with None unmute it. ConfigurationError if it is gone."""
@@ -75,7 +63,13 @@ class CheckAction(Action):
 class MuteForm(forms.Form):
     """For how long."""
 
-    hours = forms.ChoiceField(label=gettext_lazy("For how long"), choices=list(_TIMES.items()), initial="8")
+    hours = forms.ChoiceField(
+        label=gettext_lazy("For how long"), initial="8",
+        choices=[
+            ("1", gettext_lazy("1 hour")), ("8", gettext_lazy("8 hours")), ("24", gettext_lazy("1 day")),
+            ("168", gettext_lazy("1 week")),
+        ],
+    )  # fmt: skip
 
 
 class MuteCheck(CheckAction):
@@ -131,24 +125,23 @@ class CheckAdmin(PageAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The results, failing ones first; as a file all of them."""
-        status = None if wanted_format(request) else read_status()
-        now = (status and status.managed_now) or database_now(managed_alias())
         found = CheckResult.objects.using(managed_alias()).order_by("-failing", "name", "subject")
-        if status is None:
-            return export(request, "checks", _exported(now), found.iterator(chunk_size=1_000))
+        if wanted_format(request):
+            return export(request, "checks", _file_columns(database_now(managed_alias())), found.iterator(chunk_size=1_000))
+        status = read_status()
+        now = status.managed_now or database_now(managed_alias())
         # What can be seen now counts, as on the overview. One more than is shown; muted ones come behind the others.
         results = current_results(Snapshot(get_settings(), now, status=status), list(found[: SHOWN + 1]))
         is_cut = len(results) > SHOWN
         results.sort(key=lambda each: (not each.failing, is_muted(each, now), not is_stale(each, now)))
-        failing = sum(each.failing and not is_muted(each, now) for each in results)
         caption, columns = _("Results of checks, failing ones first"), self._columns(request, now)
         return self.page(
             request,
             "checks",
             live_seconds=LIVE_SECONDS,
-            table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}") if results else None,
+            table=table(caption, columns, results[:SHOWN], lambda each: f"check {each.name} {each.subject}"),
             note=_("Showing the first %(count)s; a download has all.") % {"count": number(SHOWN)} if is_cut else "",
-            alert_count=None if is_cut else failing,
+            alert_count=None if is_cut else sum(each.failing and not is_muted(each, now) for each in results),
             no_worker=not any(each.works_for_all for each in status.instances),
             nothing=_("No check has run yet: workers run them."),
             **(extra_context or {}),
@@ -158,7 +151,7 @@ class CheckAdmin(PageAdmin):
         return [
             TableColumn(_("Check"), lambda each: with_notes(label_of(each.name), each.subject), WIDE),
             TableColumn(_("State"), lambda each: with_notes(_state(each, now), _muted(each, now))),
-            TableColumn(_("Result and remedy"), lambda each: _finding(each, now), WIDE),
+            TableColumn(_("Result and remedy"), lambda each: _finding_and_remedy(each, now), WIDE),
             TableColumn(_("Since"), lambda each: each.since),
             TableColumn(_("Last run"), lambda each: each.checked_at),
             TableColumn(_("Actions"), lambda each: self._buttons(request, each, now)),
@@ -176,44 +169,37 @@ class CheckAdmin(PageAdmin):
         return [replace(each.button(self, request, result.pk), about=about) for each in found]
 
 
-def _exported(now: datetime) -> dict[str, Callable[[CheckResult], object]]:
-    """The columns of the file."""
+def _file_columns(now: datetime) -> FileColumns:
     return {
-        "check": attrgetter("name"),
-        **{name: attrgetter(name) for name in ("subject", "failing")},
-        "stale": lambda each: is_stale(each, now),
-        **{name: attrgetter(name) for name in ("since", "checked_at", "every_seconds")},
-        "text": lambda each: finding_in_words(each.name, each.subject, each.details) if each.failing else "",
-        **{name: attrgetter(name) for name in ("muted_until", "muted_by", "details")},
-    }
+        "check": "name", "subject": "subject", "failing": "failing", "stale": lambda each: is_stale(each, now), "since": "since",
+        "checked_at": "checked_at", "every_seconds": "every_seconds", "text": _finding, "muted_until": "muted_until",
+        "muted_by": "muted_by", "details": "details",
+    }  # fmt: skip
 
 
 def _muted(result: CheckResult, now: datetime) -> str:
-    if not is_muted(result, now) or result.muted_until is None:
+    if result.muted_until is None or not is_muted(result, now):
         return ""
     words = {"until": stamp(result.muted_until), "user": result.muted_by}
     return (_("until %(until)s, by %(user)s") if result.muted_by else _("until %(until)s")) % words
 
 
-def _finding(result: CheckResult, now: datetime) -> SafeString | None:
+def _finding(result: CheckResult) -> str:
+    return finding_in_words(result.name, result.subject, result.details) if result.failing else ""
+
+
+def _finding_and_remedy(result: CheckResult, now: datetime) -> SafeString:
     """What a failing check found, what to do, and the SQL that mends it; how old a result is that was not renewed."""
-    stale = _stale(result, now)
+    silent = _("It was not run for %(time)s: its result may be outdated.") % {"time": duration(now - result.checked_at)}
+    note = silent if is_stale(result, now) else ""
     if not result.failing:
-        return with_notes("", stale) if stale else None
-    details = result.details if isinstance(result.details, dict) else {}
-    outcome = (result.name, result.subject, details)
-    sql = str(details.get("sql", ""))
-    mending = SafeString(render_to_string("admin/sqlqueue_app/includes/sql.html", {"sql": sql})) if sql else ""
-    return with_notes(finding_in_words(*outcome), advice_in_words(*outcome), mending, stale)
+        return with_notes("", note)
+    advice = advice_in_words(result.name, result.subject, result.details)
+    sql = result.details.get("sql") if isinstance(result.details, dict) else None
+    return with_notes(_finding(result), advice, sql and template_html("sql", sql=sql), note)
 
 
 def _state(result: CheckResult, now: datetime) -> State:
     if result.failing:
         return State(Grade.INFO, _("Fails, muted")) if is_muted(result, now) else State(Grade.ERROR, _("Fails"))
     return State(Grade.WARNING, _("Outdated")) if is_stale(result, now) else State(Grade.OK, _("Passes"))
-
-
-def _stale(result: CheckResult, now: datetime) -> str:
-    if not is_stale(result, now) or result.checked_at is None:
-        return ""
-    return _("It was not run for %(time)s: its result may be outdated.") % {"time": duration(now - result.checked_at)}

@@ -7,7 +7,6 @@ says what was searched and how to go on.
 
 from __future__ import annotations
 
-import enum
 import json
 import re
 import time
@@ -17,7 +16,8 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Final
 
-from django.db.models import Q
+from django.db.models import Q, TextChoices
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.analytics import KnownLake, known_lake
 from sqlqueue_app.browsing.conversations import (
@@ -56,13 +56,13 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 Clock = Callable[[], float]
 
 
-class Place(enum.StrEnum):
+class Place(TextChoices):
     """Where a message was found."""
 
-    QUEUES = "queues"
-    DELAYED = "delayed"
-    FAILED = "failed"
-    ARCHIVE = "archive"
+    QUEUES = "queues", gettext_lazy("Queues")
+    DELAYED = "delayed", gettext_lazy("Delayed")
+    FAILED = "failed", gettext_lazy("Failed")
+    ARCHIVE = "archive", gettext_lazy("Archive")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class InDoubtAdmin(PageAdmin):
             request,
             "list",
             links=[(self.url_of(CheckResult), _("Checks"))],
-            table=table(_("In-doubt transactions, oldest first"), columns, found, lambda each: each.id) if found else None,
+            table=table(_("In-doubt transactions, oldest first"), columns, found, lambda each: each.id),
             nothing=_("No transactions are in doubt."),
             note=_("Workers commit or roll back each branch. Until then it keeps its locks in its database."),
             **(extra_context or {}),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from django import forms
 from django.http import HttpRequest
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.conversations import ConversationMessage
-from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, Place, SearchResult, search_messages
+from sqlqueue_app.browsing.search import MOST_OF_A_GROUP, SearchResult, search_messages
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.access import Permission, refusal
 from sqlqueue_app.dashboard.conversations import OUTCOME_STATES, message_url
 from sqlqueue_app.dashboard.formats import number, stamp_html
 from sqlqueue_app.dashboard.lists import WIDE, HtmlTable, TableColumn, link_html, message_html, table, with_notes
@@ -25,12 +22,6 @@ from sqlqueue_app.models import TaskResult
 from sqlqueue_app.tables.queue import LAST_ROW_VERSION
 
 LONGEST_TEXT: Final = 400
-_TITLES: Final = {
-    Place.QUEUES: gettext_lazy("Queues"),
-    Place.DELAYED: gettext_lazy("Delayed"),
-    Place.FAILED: gettext_lazy("Failed"),
-    Place.ARCHIVE: gettext_lazy("Archive"),
-}
 
 
 class SearchForm(forms.Form):
@@ -48,17 +39,16 @@ class SearchAdmin(PageAdmin):
         """What was found, by where it was found, what was searched, and what was not."""
         form = SearchForm(request.GET)
         text = form.cleaned_data["q"] if form.is_valid() else ""
-        bodies = may(request, Permission.VIEW_BODY)
+        refused = refusal(request, Permission.VIEW_BODY)
         shown: dict[str, Any] = {}
         if text:
             queue, before = form.cleaned_data["queue"], form.cleaned_data["before"] or LAST_ROW_VERSION
-            found = search_messages(get_settings(), text, bodies=bodies, queue=queue, before=before)
+            found = search_messages(get_settings(), text, bodies=not refused, queue=queue, before=before)
             shown = {
                 "found": found,
                 "tables": self._tables(found),
                 "queue": queue,
-                "refused": "" if bodies else refusal_text(Permission.VIEW_BODY),
-                "extent": found.extent,
+                "refused": refused,
                 "longer": list(found.extent.longer.items()),
                 "is_task_backend": bool(get_settings().task_backends),
             }
@@ -70,7 +60,7 @@ class SearchAdmin(PageAdmin):
         columns: list[TableColumn[ConversationMessage]] = [
             TableColumn(_("Message"), lambda each: message_html(message_url(self, each), each.message_type, each.message_id), WIDE),
             TableColumn(_("Time"), lambda each: each.ended or each.sent),
-            TableColumn(_("State"), lambda each: with_notes(OUTCOME_STATES[each.outcome], each.due and _until(each.due))),
+            TableColumn(_("State"), _state),
             TableColumn(_("Endpoint"), lambda each: each.receiving),
             TableColumn(_("Queue"), lambda each: each.queue),
             TableColumn(
@@ -85,18 +75,18 @@ class SearchAdmin(PageAdmin):
             TableColumn(_("Queue"), lambda each: each.queue_name),
         ]
         tables = [
-            table(_caption(_TITLES[place], len(rows)), columns, rows, lambda each: each.key)
-            for place, rows in found.messages.items()
+            table(_caption(place.label, len(rows)), columns, rows, lambda each: each.key) for place, rows in found.messages.items()
         ]
-        tasks = [table(_caption(_("Tasks"), len(found.tasks)), of_tasks, found.tasks, lambda each: each.pk)] if found.tasks else []
-        return [*tables, *tasks]
+        tasks = table(_caption(_("Tasks"), len(found.tasks)), of_tasks, found.tasks, lambda each: each.pk)
+        return [*tables, tasks] if tasks else tables
+
+
+def _state(each: ConversationMessage) -> object:
+    until = format_html("{} {}", _("until"), stamp_html(each.due)) if each.due else ""
+    return with_notes(OUTCOME_STATES[each.outcome], until)
 
 
 def _caption(title: object, rows: int) -> str:
     if rows < MOST_OF_A_GROUP:
         return str(title)
     return _("%(place)s (the newest %(count)s)") % {"place": title, "count": number(rows)}
-
-
-def _until(due: datetime) -> SafeString:
-    return format_html("{} {}", _("until"), stamp_html(due))

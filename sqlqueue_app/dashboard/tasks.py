@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from django import forms
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from sqlqueue_app.dashboard.access import Permission, may, refusal_text
+from sqlqueue_app.dashboard.access import Permission, refusal
 from sqlqueue_app.dashboard.formats import Grade, State
 from sqlqueue_app.dashboard.lists import NUMBER, WIDE, DaysFilter, ListAdmin, TableColumn, choices, link_html, with_notes
-from sqlqueue_app.dashboard.page import Crumb
+from sqlqueue_app.dashboard.page import Crumb, found_or_404
 from sqlqueue_app.models import TaskResult
-from sqlqueue_app.receiving.instances import managed_alias
 
 # By the values of Django's TaskResultStatus.
 TASK_STATES: Final = {
@@ -67,32 +66,25 @@ class TaskAdmin(ListAdmin[TaskResult]):
             TableColumn(_("Enqueued"), lambda each: each.enqueued_at),
             TableColumn(_("Due"), lambda each: each.run_after),
             TableColumn(_("Attempts"), lambda each: len(each.worker_ids), NUMBER),
-            TableColumn(_("Duration"), _duration),
+            TableColumn(_("Duration"), lambda each: each.duration),
             TableColumn(_("Exception"), lambda each: each.errors[-1]["exception_class_path"] if each.errors else None),
         ]
 
     def task_view(self, request: HttpRequest, task_id: str) -> HttpResponse:
         """One task: its times, attempts, arguments and result. Http404 if its result is not stored any more."""
-        task = TaskResult.objects.using(managed_alias()).filter(pk=task_id[:64]).first()
-        if task is None:
-            raise Http404(_("There is no such task: its result was deleted, or it never was enqueued here."))
-        shown = may(request, Permission.VIEW_BODY)
-        values = ((_("Arguments"), task.args), (_("Keyword arguments"), task.kwargs), (_("Return value"), task.return_value))
+        text = _("There is no such task: its result was deleted, or it never was enqueued here.")
+        task = found_or_404(self.rows().filter(pk=task_id[:64]), text)
+        refused = refusal(request, Permission.VIEW_BODY)
+        values = {_("Arguments"): task.args, _("Keyword arguments"): task.kwargs, _("Return value"): task.return_value}
+        texts = [(label, json.dumps(value, indent=2, ensure_ascii=False)) for label, value in values.items()]
         return self.page(
             request,
             "task",
-            title=task.task,
             crumbs=(Crumb(task.task),),
             task=task,
             state=task_state(task),
-            took=_duration(task),
-            values=[(label, json.dumps(value, indent=2, ensure_ascii=False)) for label, value in values] if shown else [],
-            refused="" if shown else refusal_text(Permission.VIEW_BODY),
+            values=[] if refused else texts,
+            refused=refused,
             search_text=task.pk,
             live_seconds=None if task.finished_at else self.live_seconds,
         )
-
-
-def _duration(task: TaskResult) -> Any:
-    """From the start of its last attempt to its end."""
-    return task.finished_at - task.last_attempted_at if task.finished_at and task.last_attempted_at else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
 from django.db import models
@@ -328,3 +329,8 @@ class TaskResult(models.Model):
 
     def __str__(self) -> str:
         return f"{self.task} ({self.id})"
+
+    @property
+    def duration(self) -> timedelta | None:
+        """From the start of its last attempt to its end."""
+        return self.finished_at - self.last_attempted_at if self.finished_at and self.last_attempted_at else None

@@ -6,7 +6,6 @@ Bodies are untrusted: nothing is executed, no entity is expanded, no file is fet
 from __future__ import annotations
 
 import codecs
-import enum
 import json
 import re
 import uuid
@@ -14,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
+
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.messages.serializers import is_xml
 
@@ -25,15 +27,15 @@ _BYTES_PER_LINE: Final = 16
 _DEEPEST: Final = 50
 
 
-class BodyKind(enum.StrEnum):
+class BodyKind(TextChoices):
     """How a body is shown."""
 
-    JSON = "json"
-    XML = "xml"
-    TEXT = "text"
-    HEX = "hex"
-    EMPTY = "empty"
-    NULL = "null"
+    JSON = "json", gettext_lazy("JSON, indented")
+    XML = "xml", gettext_lazy("XML, indented")
+    TEXT = "text", gettext_lazy("text")
+    HEX = "hex", gettext_lazy("bytes in hexadecimal")
+    EMPTY = "empty", gettext_lazy("empty")
+    NULL = "null", gettext_lazy("NULL")
 
 
 @dataclass(frozen=True, slots=True)

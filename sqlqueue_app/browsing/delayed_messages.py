@@ -6,13 +6,14 @@ Functions raise DatabaseErrors, QueueNotFound among them.
 
 from __future__ import annotations
 
-import enum
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from django.db import transaction
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.messages import LARGEST_BODY, MessageDetail, MessageSummary, detail_of, summary_of
 from sqlqueue_app.conf import Settings
@@ -25,7 +26,16 @@ from sqlqueue_app.receiving.destinations import Unroutable
 from sqlqueue_app.status.delayed import KnownDelayed
 from sqlqueue_app.status.queues import address_book_of
 from sqlqueue_app.tables.connections import database_errors, database_now, guarded_read
-from sqlqueue_app.tables.delayed import DelayedPosition, DelayedTable, WaitingRow, list_rows, read_rows, remove_rows, take_rows
+from sqlqueue_app.tables.delayed import (
+    DelayedPosition,
+    DelayedTable,
+    WaitingRow,
+    key_of,
+    list_rows,
+    read_rows,
+    remove_rows,
+    take_rows,
+)
 from sqlqueue_app.tables.queue import PEEKED_BODY_BYTES, QueueTable, chunks_by_table, write_chunks
 from sqlqueue_app.tables.rows import NewRow, PeekedRow
 
@@ -33,12 +43,12 @@ from sqlqueue_app.tables.rows import NewRow, PeekedRow
 MOST_CHOSEN: Final = 1_000
 
 
-class DelayKind(enum.StrEnum):
+class DelayKind(TextChoices):
     """Why a message is delayed: a delayed retry, a saga timeout, or a deferred send."""
 
-    RETRY = "retry"
-    TIMEOUT = "timeout"
-    DEFERRED = "deferred"
+    RETRY = "retry", gettext_lazy("delayed retry")
+    TIMEOUT = "timeout", gettext_lazy("timeout")
+    DEFERRED = "deferred", gettext_lazy("deferred send")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +102,23 @@ def read_delayed_page(table: DelayedTable, size: int, *, after: DelayedPosition 
 
 def read_delayed_message(table: DelayedTable, key: str, *, as_hex: bool = False) -> tuple[DelayedEntry, MessageDetail] | None:
     """Read a message in full, its body cut at 64 KiB; None if it does not exist."""
-    with guarded_read(table.alias, f"read {table.qualified}"):
-        rows = read_rows(table, [key], body_limit=PEEKED_BODY_BYTES)
-    return (_message_of(rows[0]), detail_of(_peeked(rows[0]), as_hex=as_hex)) if rows else None
+    row = _read_row(table, key, PEEKED_BODY_BYTES)
+    return None if row is None else (_message_of(row), detail_of(_peeked(row), as_hex=as_hex))
 
 
 def read_delayed_body(table: DelayedTable, key: str) -> bytes | None:
     """Read the whole body of a message; None if the message does not exist or its body is NULL."""
+    row = _read_row(table, key, LARGEST_BODY)
+    return None if row is None else row.body
+
+
+def _read_row(table: DelayedTable, text: str, body_limit: int) -> WaitingRow | None:
+    """The row of a key, which may be any text."""
+    key = key_of(table, text)
+    if key is None:
+        return None
     with guarded_read(table.alias, f"read {table.qualified}"):
-        rows = read_rows(table, [key], body_limit=LARGEST_BODY)
-    return rows[0].body if rows else None
+        return next(iter(read_rows(table, [key], body_limit=body_limit)), None)
 
 
 def plan_deliveries(settings: Settings, known: KnownDelayed, keys: Collection[str]) -> list[PlannedDelivery]:

@@ -5,14 +5,18 @@ Browsing locks nothing and waits for nothing. Functions raise DatabaseErrors unl
 
 from __future__ import annotations
 
+import base64
 import enum
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import TextChoices
+from django.utils.translation import gettext_lazy
 
 from sqlqueue_app.browsing.bodies import DecodedBody, decode_body
 from sqlqueue_app.conf import Settings
@@ -196,6 +200,28 @@ def read_details(table: QueueTable, *, limit: int, body_limit: int = PEEKED_BODY
         return [detail_of(row) for row in table.peek(limit, body_limit=body_limit)]
 
 
+# Messages per read for a file.
+_SAVED_AT_ONCE: Final = 200
+
+
+def saved_messages(table: QueueTable) -> Iterator[str]:
+    """Every message of a queue as a JSON line with all columns, the body in base64. Read in chunks, not as one snapshot."""
+    after = 0
+    while rows := table.peek(_SAVED_AT_ONCE, after=after, body_limit=LARGEST_BODY):
+        for row in rows:
+            line = {
+                "row_version": row.row_version,
+                "id": str(row.id),
+                "correlation_id": row.correlation_id,
+                "reply_to_address": row.reply_to_address,
+                "expires": None if row.expires is None else row.expires.isoformat(),
+                "headers": row.headers,
+                "body_base64": None if row.body is None else base64.b64encode(row.body).decode("ascii"),
+            }
+            yield json.dumps(line) + "\n"
+        after = rows[-1].row_version
+
+
 def detail_of(row: PeekedRow, *, as_hex: bool = False, previous: int | None = None, following: int | None = None) -> MessageDetail:
     """Build the detail of a peeked row."""
     headers, _ = _read(row)
@@ -249,14 +275,14 @@ def _read(row: PeekedRow) -> tuple[Headers | None, str | None]:
         return None, str(error)
 
 
-class GroupName(enum.StrEnum):
-    """The groups of headers, in display order."""
+class GroupName(TextChoices):
+    """The groups of headers with their titles, in display order."""
 
-    FAILURE = "failure"
-    MESSAGE = "message"
-    ROUTING = "routing"
-    TIMES = "times"
-    OTHER = "other"
+    FAILURE = "failure", gettext_lazy("Failure")
+    MESSAGE = "message", gettext_lazy("Message")
+    ROUTING = "routing", gettext_lazy("Routing")
+    TIMES = "times", gettext_lazy("Times")
+    OTHER = "other", gettext_lazy("Other headers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from sqlqueue_app.conf import get_settings
-from sqlqueue_app.dashboard.access import Button, Permission, may, refusal, refusal_text
+from sqlqueue_app.dashboard.access import Button, Permission, refusal
 from sqlqueue_app.dashboard.failure_actions import (
     FAILURE_ACTIONS,
     SAMPLE,
@@ -51,7 +51,7 @@ from sqlqueue_app.dashboard.lists import (
     with_notes,
 )
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.messages import body_text, header_groups, message_row
+from sqlqueue_app.dashboard.messages import message_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, Tab, path_of
 from sqlqueue_app.failures.index import IndexState, catch_up_for_page
 from sqlqueue_app.failures.operation_kinds import error_queue_refusal
@@ -72,7 +72,6 @@ from sqlqueue_app.failures.queries import (
     read_group,
     read_groups,
     read_operations,
-    traces_of,
 )
 from sqlqueue_app.failures.selection import LONGEST, MOST_IDS, FailureSelection, read_query, write_query
 from sqlqueue_app.messages.failure_groups import CLASSIFIERS
@@ -342,21 +341,8 @@ class FailureAdmin(PageAdmin):
         """Template variables for the row in the error queue."""
         if found.row is None or found.table is None or found.queue is None:
             return {"message": None}
-        wanted = request.GET.get("header", "").strip()
-        dotnet, python = traces_of(found.row)
         queue_page = self.url_of(Queue, "message", path_of(found.queue.name), found.row.summary.row_version)
-        return {
-            "message": found.row,
-            "row": message_row(found.row.summary, ""),
-            "table": found.table.qualified,
-            "queue_url": queue_page,
-            "header": wanted,
-            "header_groups": header_groups(found.row, wanted),
-            "body": body_text(found.row.body) if may(request, Permission.VIEW_BODY) else None,
-            "body_refused": refusal_text(Permission.VIEW_BODY),
-            "dotnet": dotnet,
-            "python": python,
-        }
+        return {**message_context(request, found.row), "table": found.table.qualified, "queue_url": queue_page}
 
     def _page(self, request: HttpRequest, template: str, name: str, state: IndexState, **context: Any) -> HttpResponse:
         lists = [

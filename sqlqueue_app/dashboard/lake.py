@@ -40,7 +40,7 @@ from sqlqueue_app.dashboard.lists import (
     wanted_format,
     with_notes,
 )
-from sqlqueue_app.dashboard.messages import failure_text, message_context, message_row, time_texts
+from sqlqueue_app.dashboard.messages import message_page_context
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, day_of, path_of, text_of_path
 from sqlqueue_app.lake.columns import FAILURES, MESSAGES
 from sqlqueue_app.lake.data_files import SEARCHED, LakeEngineMissing, LakeError
@@ -141,11 +141,8 @@ class LakeSearchAdmin(PageAdmin):
             crumbs=crumbs,
             found=found,
             state=OUTCOME_STATES[MessageOutcome(found.kind)],
-            row=message_row(detail.summary, request.path),
-            times=time_texts(detail),
-            failure=failure_text(detail),
             archive_url=self.url(),
-            **message_context(self, request, detail),
+            **message_page_context(self, request, detail),
         )
 
     def _gone(self, request: HttpRequest, crumbs: tuple[Crumb, ...]) -> HttpResponse:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
@@ -21,43 +20,32 @@ from django.utils.translation import gettext_lazy, ngettext
 from sqlqueue_app.browsing.messages import (
     LARGEST_BODY,
     PAGE_SIZES,
-    MessageSummary,
+    delete_message,
+    move_message,
     purge_expired,
     purge_queue,
     read_body,
     read_message,
     read_page,
+    saved_messages,
     target_of,
 )
 from sqlqueue_app.conf import get_settings
 from sqlqueue_app.dashboard.access import Button, Permission, refusal, require
-from sqlqueue_app.dashboard.actions import Action, ActionOutcome, begin_operation
+from sqlqueue_app.dashboard.actions import PLAIN_INPUT, Action, ActionOutcome, begin_operation
 from sqlqueue_app.dashboard.charts import PERIODS, Chart, Period, Points, Series, line_chart, period_of, rates
 from sqlqueue_app.dashboard.delayed import delayed_table
 from sqlqueue_app.dashboard.endpoint_actions import pausing_buttons
 from sqlqueue_app.dashboard.endpoints import endpoints_html, instance_columns, queue_columns, queue_state, queues_table
 from sqlqueue_app.dashboard.formats import Grade, State, bounded_number, counts, depth_number, number, per_second, rate, times
-from sqlqueue_app.dashboard.lists import NUMBER, HtmlTable, TableColumn, export, facts, table, wanted_format
+from sqlqueue_app.dashboard.lists import NUMBER, FileColumns, HtmlTable, TableColumn, export, facts, table, wanted_format
 from sqlqueue_app.dashboard.live import LIVE_SECONDS
-from sqlqueue_app.dashboard.messages import (
-    FARTHEST_JUMP,
-    MESSAGE_ACTIONS,
-    MoveForm,
-    body_file,
-    failure_text,
-    message_buttons,
-    message_context,
-    message_row,
-    move_targets,
-    moved_to,
-    read_page_query,
-    time_texts,
-)
+from sqlqueue_app.dashboard.messages import FARTHEST_JUMP, body_file, message_page_context, read_page_query
 from sqlqueue_app.dashboard.page import Crumb, PageAdmin, path_of, queue_of_path
 from sqlqueue_app.failures.operation_kinds import queue_scope
 from sqlqueue_app.failures.queries import failures_of_rows
 from sqlqueue_app.messages.errors import ConnectionLost, DatabaseError
-from sqlqueue_app.models import Endpoint, FailedMessage, QueueSample, Search
+from sqlqueue_app.models import Endpoint, QueueSample, Search
 from sqlqueue_app.receiving.instances import managed_alias
 from sqlqueue_app.status.instances import (
     GoneCallbackQueue,
@@ -72,11 +60,6 @@ from sqlqueue_app.status.samples import read_page_samples, resolution_for
 from sqlqueue_app.status.traffic import recent_rates
 from sqlqueue_app.tables.connections import database_now, optional_read
 from sqlqueue_app.tables.queue import QueueTable, queue_table
-
-# --- Actions ----------------------------------------------------------------------------------------------------------
-
-# Messages per read for a file.
-_SAVED_AT_ONCE = 200
 
 
 def queue_buttons(pages: QueueAdmin, request: HttpRequest, queue: KnownQueue, instances: Sequence[InstanceStatus]) -> list[Button]:
@@ -103,7 +86,7 @@ class QueueAction(Action):
 
     def find(self, **key: Any) -> None:
         pages: QueueAdmin = self.pages  # type: ignore[assignment]
-        self.queue, self.table = pages.found(key["name"])
+        self.queue, self.table, _instances = pages.found(key["name"])
         self.target, self.words = self.queue.name, {"name": self.queue.name}
         self.back_url = pages.queue_url(self.queue)
         self.crumbs = (Crumb(self.queue.name, self.back_url),)
@@ -142,20 +125,39 @@ class PurgeQueue(QueueAction):
         return self.deleted(purge_queue(self.table))
 
 
-class MoveQueue(QueueAction):
+class MoveForm(forms.Form):
+    """The queue to move to."""
+
+    to = forms.CharField(
+        label=gettext_lazy("To the queue"), help_text=gettext_lazy("The name of its table, or an address."),
+        widget=forms.TextInput({**PLAIN_INPUT, "list": "sq-suggestions"}),
+    )  # fmt: skip
+
+
+class MoveAction(QueueAction):
+    """An action that moves messages to another queue; suggests the queues that endpoints receive from."""
+
+    permission = Permission.MOVE
+    form_class = MoveForm
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        if to := self.request.POST.get("to", "").strip():
+            self.target += f" → {to}"
+        known = known_queues(get_settings(), ())
+        self.suggestions = [each.name for each in known if each.is_receiving and each.name != self.queue.name]
+
+
+class MoveQueue(MoveAction):
     """Moves all messages of a queue to another one."""
 
     name, page, route = "move_queue", "move_all", "<str:name>/move/"
-    permission = Permission.MOVE
     label, title = gettext_lazy("Move all messages"), gettext_lazy("Move all messages of %(name)s")
     text = gettext_lazy("They are appended to another queue unchanged, in their order, each exactly once.")
-    form_class = MoveForm
     is_dangerous = True
 
     def find(self, **key: Any) -> None:
         super().find(**key)
-        self.target += moved_to(self.request)
-        self.suggestions = move_targets(self.queue)
         self.facts = ((_("Messages"), depth_number(self.table.depth()).text), (_("Table"), self.table.qualified))
         warnings = [_("Messages that are being received stay, and so do those that arrive from now on.")]
         if self.queue.kind is QueueKind.ERROR:
@@ -250,16 +252,51 @@ class RemoveGoneQueues(Action):
         return ActionOutcome(text, self.back_url, removed)
 
 
-QUEUE_ACTIONS: Final = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue)
+class MessageAction(QueueAction):
+    """An action on one message of a queue, which is not there any more afterwards."""
+
+    def find(self, **key: Any) -> None:
+        super().find(**key)
+        self.row_version, self.queue_url = key["row_version"], self.back_url
+        self.target += f" #{self.row_version}"
+        self.words = {"number": self.row_version}
+        self.back_url = self.pages.url("message", path_of(self.queue.name), self.row_version)
+        self.facts = ((_("Queue"), self.queue.name),)
+        self.crumbs += (Crumb(f"#{self.row_version}", self.back_url),)
 
 
-# --- Pages ------------------------------------------------------------------------------------------------------------
+class DeleteMessage(MessageAction):
+    """Deletes a message."""
+
+    name, page, route = "delete_message", "message_delete", "<str:name>/<int:row_version>/delete/"
+    permission = Permission.DELETE
+    label, title, submit = gettext_lazy("Delete"), gettext_lazy("Delete message %(number)s"), gettext_lazy("Delete the message")
+    text = gettext_lazy("It cannot be brought back.")
+    is_dangerous = True
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        delete_message(self.table, self.row_version)
+        return ActionOutcome(_("Message %(number)s was deleted.") % self.words, self.queue_url)
+
+
+class MoveMessage(MoveAction, MessageAction):
+    """Moves a message to another queue."""
+
+    name, page, route = "move_message", "message_move", "<str:name>/<int:row_version>/move/"
+    label, title = gettext_lazy("Move to another queue"), gettext_lazy("Move message %(number)s")
+    submit = gettext_lazy("Move the message")
+    text = gettext_lazy("It is put at the end of another queue as it is, in one transaction.")
+
+    def run(self, data: Mapping[str, Any]) -> ActionOutcome:
+        moved = move_message(get_settings(), self.table, self.row_version, data["to"])
+        words = {**self.words, "queue": moved.address.table}
+        return ActionOutcome(_("Message %(number)s was moved to %(queue)s.") % words, self.queue_url)
 
 
 class QueueAdmin(PageAdmin):
     """The pages of queues. They need the permission `sqlqueue_app.view_queue`."""
 
-    action_classes = (*QUEUE_ACTIONS, *MESSAGE_ACTIONS)
+    action_classes = (RemoveGoneQueues, PurgeQueue, MoveQueue, PurgeExpired, RemoveCallbackQueue, DeleteMessage, MoveMessage)
     routes: ClassVar = {
         "messages": "<str:name>/", "message": "<str:name>/<int:row_version>/", "save": "<str:name>/save/",
         "message_body": "<str:name>/<int:row_version>/body/",
@@ -268,16 +305,18 @@ class QueueAdmin(PageAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """All queue tables of the database, and the tables of delayed messages."""
         status = read_status(others=True, with_schedules=False)
-        rates = recent_rates(status)
+        flows = recent_rates(status)
         if wanted_format(request):
-            return export(request, "queues", _exported(status, rates), status.queues)
+            return export(request, "queues", _queue_file_columns(status, flows), status.queues)
         only_expired = "expired" in request.GET
         queues = [each for each in status.queues if not only_expired or (each.depth is not None and each.depth.expired)]
         callbacks = [each for each in queues if each.queue.kind is QueueKind.CALLBACK]
         others = [each for each in queues if each.queue.kind is QueueKind.OTHER]
         named = [each for each in queues if each.queue.kind not in (QueueKind.CALLBACK, QueueKind.OTHER)]
         columns = queue_columns(self, status.instances)
-        columns.insert(-1, TableColumn(_("In and out per second"), lambda each: _flow(rates.get(each.name)), NUMBER))
+        columns.insert(
+            -1, TableColumn(_("In and out per second"), lambda each: " / ".join(map(rate, flows.get(each.name, ()))), NUMBER)
+        )
         return self.page(
             request,
             "queues",
@@ -293,7 +332,6 @@ class QueueAdmin(PageAdmin):
             # Opened if something is wrong: unfetched replies, missing tables.
             callbacks_open=only_expired or any(queue_state(each, status.instances).level is not Grade.OK for each in callbacks),
             callback_buttons=[RemoveGoneQueues.button(self, request)],
-            endpoints_url=self.url_of(Endpoint),
             live_seconds=LIVE_SECONDS,
             **(extra_context or {}),
         )
@@ -308,18 +346,17 @@ class QueueAdmin(PageAdmin):
 
     def messages_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
         """One queue: charts, a page of messages, actions."""
-        queue, instances = self.find(name)
+        queue, table, instances = self.found(name)
         status = read_queue(get_settings(), queue)
         if status.problem is not None and status.problem.stops_work:
             return self._broken(request, status)
-        table = queue_table(get_settings().database, queue.address)
         try:
             found = read_page(table, read_page_query(request.GET, table))
         except DatabaseError as error:
             return self._broken(request, read_queue(get_settings(), queue), error)
         if wanted_format(request):
             return export(request, queue.name, MESSAGE_COLUMNS, found.messages)
-        failures = self._failure_urls(queue, [each.row_version for each in found.messages])
+        failures = _failures_of(queue, [each.row_version for each in found.messages])
         period = period_of(request)
         return self.page(
             request,
@@ -329,48 +366,41 @@ class QueueAdmin(PageAdmin):
             crumbs=(Crumb(queue.name),),
             facts=facts([*queue_columns(self, instances)[1:], TableColumn(_("Table"), lambda each: each.table)], status),
             problem=status.problem,
-            charts=self._charts(queue, instances, period),
+            charts=queue_charts(queue, instances, period),
             period=period,
             periods=PERIODS,
             buttons=queue_buttons(self, request, queue, instances),
-            rows=[message_row(each, self._lasting_url(queue, each), failures.get(each.row_version, "")) for each in found.messages],
+            queue=queue,
+            rows=[(each, failures.get(each.row_version)) for each in found.messages],
             found=found,
             sizes=PAGE_SIZES,
             farthest=FARTHEST_JUMP,
             send_command=f"python manage.py sqlqueue_send {shlex.quote(queue.name)} --type Example.Hello --body '{{}}'",
         )
 
-    def _charts(self, queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
-        alias = managed_alias()
-        with optional_read(alias, "read the samples of a queue"):
-            now = database_now(alias)
-            samples = read_page_samples(alias, [queue.name], period.length, instances, now)[queue.name]
-            return queue_charts(samples, period, now) if samples else []
-        return []  # the tables of `migrate` are missing; the overview reports it
-
     def message_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
         """One message in full."""
-        queue, table = self.found(name)
+        queue, table, _instances = self.found(name)
         try:
             found = read_message(table, row_version, as_hex="hex" in request.GET)
         except DatabaseError as error:
             return self._broken(request, read_queue(get_settings(), queue), error)
         if found is None:
             return self._message_gone(request, queue, row_version)
+        refused = refusal(request, Permission.EXPORT, Permission.VIEW_BODY)
         return self.page(
             request,
             "message",
             title=_("Message %(row_version)s in %(queue)s") % {"row_version": row_version, "queue": queue.name},
             crumbs=(Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}")),
-            row=message_row(found.summary, request.path, self._failure_urls(queue, [row_version]).get(row_version, "")),
+            queue=queue,
+            failure=_failures_of(queue, [row_version]).get(row_version),
             table=table.qualified,
-            times=time_texts(found),
-            failure=failure_text(found),
-            buttons=message_buttons(self, request, queue, row_version),
-            queue_url=self.queue_url(queue),
-            previous_url=self.message_url(queue, found.previous) if found.previous is not None else "",
-            next_url=self.message_url(queue, found.next) if found.next is not None else "",
-            **message_context(self, request, found),
+            buttons=[
+                Button(_("Save the body as a file"), self.url("message_body", path_of(queue.name), row_version), refused),
+                *(each.button(self, request, path_of(queue.name), row_version) for each in (MoveMessage, DeleteMessage)),
+            ],
+            **message_page_context(self, request, found),
         )
 
     def message_body_view(self, request: HttpRequest, name: str, row_version: int) -> HttpResponse:
@@ -378,15 +408,13 @@ class QueueAdmin(PageAdmin):
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
         return body_file(read_body(self.found(name)[1], row_version, LARGEST_BODY), row_version)
 
-    def save_view(self, request: HttpRequest, name: str) -> HttpResponseBase:
+    def save_view(self, request: HttpRequest, name: str) -> StreamingHttpResponse:
         """All messages of a queue as a file."""
         require(request, Permission.EXPORT, Permission.VIEW_BODY)
         table = self.found(name)[1]
         table.layout()  # raise an error of the table before the file starts
-        response = StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson")
-        response["Content-Disposition"] = 'attachment; filename="messages.ndjson"'
-        response["X-Content-Type-Options"] = "nosniff"
-        return response
+        headers = {"Content-Disposition": 'attachment; filename="messages.ndjson"', "X-Content-Type-Options": "nosniff"}
+        return StreamingHttpResponse(saved_messages(table), content_type="application/x-ndjson", headers=headers)
 
     def _broken(self, request: HttpRequest, status: QueueStatus, error: DatabaseError | None = None) -> HttpResponse:
         """The error page of a queue: what is wrong with it is more helpful than the error, unless that is all that is known."""
@@ -404,17 +432,15 @@ class QueueAdmin(PageAdmin):
         )
 
     def _message_gone(self, request: HttpRequest, queue: KnownQueue, row_version: int) -> HttpResponse:
-        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.") % {
-            "row_version": row_version,
-            "queue": queue.name,
-        }
+        text = _("Message %(row_version)s is not in the queue “%(queue)s”: it was received or deleted, or never existed.")
+        text %= {"row_version": row_version, "queue": queue.name}
         crumbs = (Crumb(queue.name, self.queue_url(queue)), Crumb(f"#{row_version}"))
         asked, search = request.GET.get("id", ""), self.url_of(Search)
         links = [(f"{search}?{urlencode({'q': asked})}", _("Search for the message"))] if asked and search else []
         return self.problem(request, title=_("Message not found"), text=text, status=404, crumbs=crumbs, links=links)
 
-    def find(self, name: str) -> tuple[KnownQueue, Sequence[InstanceStatus]]:
-        """The queue that a URL part names, queues of the settings first, and the instances; Http404 if there is none."""
+    def found(self, name: str) -> tuple[KnownQueue, QueueTable, Sequence[InstanceStatus]]:
+        """The queue that a URL part names, first those of the settings, its table, and the instances; Http404 if there is none."""
         settings = get_settings()
         instances, rows, _problem = read_instances()
         known = known_queues(settings, rows)
@@ -423,36 +449,16 @@ class QueueAdmin(PageAdmin):
             found = queue_of_path(name, other_queues(settings, known, listed_tables(settings.database)))
         if found is None:
             raise Http404(_("There is no queue “%(name)s”.") % {"name": name})
-        return found, instances
-
-    def found(self, name: str) -> tuple[KnownQueue, QueueTable]:
-        """The queue that a URL part names, and its table; Http404 if there is none."""
-        queue = self.find(name)[0]
-        return queue, queue_table(get_settings().database, queue.address)
+        return found, queue_table(settings.database, found.address), instances
 
     def queue_url(self, queue: KnownQueue, page: str = "messages") -> str:
         """The URL of a page of a queue."""
         return self.url(page, path_of(queue.name))
 
-    def _failure_urls(self, queue: KnownQueue, row_versions: Sequence[int]) -> dict[int, str]:
-        """The pages of the failed messages in these rows of an error queue."""
-        if queue.kind is not QueueKind.ERROR or not row_versions:
-            return {}
-        found = failures_of_rows(queue.name, row_versions)
-        return {number: self.url_of(FailedMessage, "message", unique) for number, unique in found.items()}
 
-    def message_url(self, queue: KnownQueue, row_version: int, page: str = "message") -> str:
-        """The URL of a page of a message."""
-        return self.url(page, path_of(queue.name), row_version)
-
-    def _lasting_url(self, queue: KnownQueue, message: MessageSummary) -> str:
-        """The URL of a message with its id, by which the page finds it elsewhere once it was handled."""
-        url = self.message_url(queue, message.row_version)
-        return f"{url}?{urlencode({'id': message.message_id})}" if message.message_id else url
-
-
-def _flow(rates: tuple[float, float] | None) -> str:
-    return "" if rates is None else " / ".join(map(rate, rates))
+def _failures_of(queue: KnownQueue, row_versions: Sequence[int]) -> dict[int, UUID]:
+    """The failed messages in these rows of an error queue."""
+    return failures_of_rows(queue.name, row_versions) if queue.kind is QueueKind.ERROR and row_versions else {}
 
 
 def _summary(status: Status) -> list[State]:
@@ -463,108 +469,80 @@ def _summary(status: Status) -> list[State]:
     failures = f"{'' if all(depth.exact for depth in depths) else '≈ '}{number(failed)}"
     alive, dead = sum(each.alive for each in status.instances), sum(each.is_lost for each in status.instances)
     of_failures = Grade.INFO if status.error_queue_owner == "servicecontrol" else Grade.WARNING
-    lost = State(Grade.ERROR, _("dead instances: %(count)s") % {"count": number(dead)})
     return [
         State(Grade.ERROR if broken else Grade.OK, _("tables with errors: %(count)s") % {"count": number(broken)}),
         State(of_failures if failed else Grade.OK, _("messages in error queues: %(count)s") % {"count": failures}),
         State(Grade.OK if alive else Grade.WARNING, _("live instances: %(count)s") % {"count": number(alive)}),
-        *([lost] if dead else ()),
+        *([State(Grade.ERROR, _("dead instances: %(count)s") % {"count": number(dead)})] if dead else ()),
     ]
 
 
-# --- Charts -----------------------------------------------------------------------------------------------------------
+def queue_charts(queue: KnownQueue, instances: Sequence[InstanceStatus], period: Period) -> list[Chart]:
+    """Queue length, rates in and out, and the age of the first message, as far as they are known.
 
-
-def queue_charts(samples: Sequence[QueueSample], period: Period, now: datetime) -> list[Chart]:
-    """Queue length, rates in and out, and the age of the first message if it is known."""
-    begin, step = now - period.length, timedelta(seconds=resolution_for(period.length).seconds)
+    None without samples, and none if the tables of `migrate` are missing, which the overview reports.
+    """
+    alias = managed_alias()
+    samples: list[QueueSample] = []
+    with optional_read(alias, "read the samples of a queue"):
+        now = database_now(alias)
+        samples = read_page_samples(alias, [queue.name], period.length, instances, now)[queue.name]
+    if not samples:
+        return []
+    step = timedelta(seconds=resolution_for(period.length).seconds)
+    draw = partial(line_chart, begin=now - period.length, end=now, step=step)
 
     def points(name: str) -> Points:
-        return [(each.taken_at, float(getattr(each, name))) for each in samples]
+        return [(each.taken_at, getattr(each, name)) for each in samples]
 
     depth = [Series(_("messages"), points("waiting"))]
     if any(each.most_waiting != each.waiting for each in samples):
         depth.append(Series(_("at most"), points("most_waiting")))
     others = (("expired", _("expired")), ("overdue", _("overdue")))
     depth += [Series(label, points(name)) for name, label in others if any(getattr(each, name) for each in samples)]
-    charts = [line_chart(_("Waiting"), depth, begin=begin, end=now, step=step, scale=counts)]
-    came, went = in_and_out(samples)
-    if came:
-        flow = [Series(_("In"), came), Series(_("Out"), went)]
-        charts.append(line_chart(_("In and out"), flow, begin=begin, end=now, step=step, scale=per_second, least_top=1.0))
-    ages = [(each.taken_at, each.head_age_seconds) for each in samples]
-    if any(age is not None for _at, age in ages):
-        age = [Series(_("age"), ages)]
-        charts.append(line_chart(_("Age of the oldest message"), age, begin=begin, end=now, step=step, scale=times))
+    charts = [draw(_("Waiting"), depth, scale=counts)]
+    if any(each.written is not None for each in samples) and (came := rates(points("written"))):
+        # Rows that were written and rolled back count as both.
+        gone = [(each.taken_at, None if each.written is None else each.written - each.waiting) for each in samples if each.exact]
+        charts.append(
+            draw(_("In and out"), [Series(_("In"), came), Series(_("Out"), rates(gone))], scale=per_second, least_top=1.0)
+        )
+    if any(each.head_age_seconds is not None for each in samples):
+        charts.append(draw(_("Age of the oldest message"), [Series(_("age"), points("head_age_seconds"))], scale=times))
     return charts
 
 
-def in_and_out(samples: Sequence[QueueSample]) -> tuple[Points, Points]:
-    """Messages per second in and out between the samples; empty if the database does not count written rows.
-
-    Rows that were written and rolled back count as both.
-    """
-    written = [(each.taken_at, None if each.written is None else float(each.written)) for each in samples]
-    gone = [(each.taken_at, None if each.written is None else float(each.written - each.waiting)) for each in samples if each.exact]
-    if all(value is None for _at, value in written):
-        return [], []
-    return rates(written), rates(gone)
-
-
-# --- Exports ----------------------------------------------------------------------------------------------------------
-
 # Without bodies.
-MESSAGE_COLUMNS: Final[Mapping[str, Callable[[MessageSummary], object]]] = {
-    "row_version": attrgetter("row_version"),
-    "message_id": attrgetter("message_id"),
+MESSAGE_COLUMNS: Final[FileColumns] = {
+    "row_version": "row_version",
+    "message_id": "message_id",
     "types": lambda each: list(each.types),
-    "intent": attrgetter("intent"),
-    "time_sent": attrgetter("time_sent"),
-    "expires": attrgetter("expires"),
-    "size": attrgetter("size"),
+    "intent": "intent",
+    "time_sent": "time_sent",
+    "expires": "expires",
+    "size": "size",
     "flags": lambda each: sorted(flag.value for flag in each.flags),
     "failure": lambda each: each.unreadable or each.failure,
 }
 
 
-def _exported(status: Status, rates: Mapping[str, tuple[float, float]]) -> dict[str, Callable[[QueueStatus], object]]:
-    """The columns of the file of queues."""
+def _queue_file_columns(status: Status, flows: Mapping[str, tuple[float, float]]) -> FileColumns:
     return {
-        "queue": attrgetter("name"),
-        "kind": attrgetter("queue.kind.value"),
-        "table": attrgetter("table"),
+        "queue": "name",
+        "kind": "queue.kind.value",
+        "table": "table",
         "endpoints": lambda each: ", ".join(each.queue.endpoints),
         "state": lambda each: str(queue_state(each, status.instances).word),
-        "messages": lambda each: getattr(each.depth, "waiting", None),
-        "exact": lambda each: getattr(each.depth, "exact", None),
-        "expiring": lambda each: getattr(each.depth, "expiring", None),
-        "expired": lambda each: getattr(each.depth, "expired", None),
-        "head_age_seconds": lambda each: (
-            each.head_age.age.total_seconds() if each.head_age and each.head_age.age is not None else None
-        ),
+        "messages": "depth.waiting",
+        "exact": "depth.exact",
+        "expiring": "depth.expiring",
+        "expired": "depth.expired",
+        "head_age_seconds": "head_age_seconds",
         "threads": status.threads_of,
-        "in_per_second": lambda each: rates.get(each.name, (None, None))[0],
-        "out_per_second": lambda each: rates.get(each.name, (None, None))[1],
+        "in_per_second": lambda each: flows.get(each.name, (None, None))[0],
+        "out_per_second": lambda each: flows.get(each.name, (None, None))[1],
     }
 
 
 def _replies(gone: GoneCallbackQueue | None) -> str:
     return "0" if gone is None or gone.depth is None else depth_number(gone.depth).text
-
-
-def saved_messages(table: QueueTable) -> Iterator[str]:
-    """Every message of a queue as a JSON line with all columns, the body in base64. Read in chunks, not as one snapshot."""
-    after = 0
-    while rows := table.peek(_SAVED_AT_ONCE, after=after, body_limit=2**31 - 1):
-        for row in rows:
-            line = {
-                "row_version": row.row_version,
-                "id": str(row.id),
-                "correlation_id": row.correlation_id,
-                "reply_to_address": row.reply_to_address,
-                "expires": None if row.expires is None else row.expires.isoformat(),
-                "headers": row.headers,
-                "body_base64": None if row.body is None else base64.b64encode(row.body).decode("ascii"),
-            }
-            yield json.dumps(line) + "\n"
-        after = rows[-1].row_version

@@ -93,9 +93,7 @@ def _of_queues(status: Status) -> Iterator[Metric]:
 
 
 def _head_age(queue: QueueStatus) -> float | None:
-    if queue.head_age is not None:
-        return None if queue.head_age.age is None else queue.head_age.age.total_seconds()
-    return 0 if queue.depth is not None and not queue.depth.waiting else None
+    return 0 if queue.depth is not None and not queue.depth.waiting else queue.head_age_seconds
 
 
 def _of_delayed(status: Status) -> Iterator[Metric]:

@@ -75,6 +75,12 @@ class QueueStatus:
     def name(self) -> str:
         return self.queue.name
 
+    @property
+    def head_age_seconds(self) -> float | None:
+        """The age of the first message; None for an empty queue and where it is not known."""
+        age = None if self.head_age is None else self.head_age.age
+        return None if age is None else age.total_seconds()
+
 
 def total_depth(depths: Iterable[Depth | None]) -> Depth | None:
     """How much is in several queues together; None where none of them could be counted."""

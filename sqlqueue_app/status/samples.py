@@ -353,12 +353,11 @@ def _sample_of_queue(found: QueueStatus) -> QueueSample | None:
     depth = found.depth
     if depth is None:
         return None
-    age = found.head_age.age if found.head_age is not None else None
     return QueueSample(
         queue=found.name,
         waiting=depth.waiting,
         expired=depth.expired,
-        head_age_seconds=None if age is None else age.total_seconds(),
+        head_age_seconds=found.head_age_seconds,
         exact=depth.exact,
         written=found.written,
     )

@@ -177,8 +177,8 @@ def test_long_names_fit_a_phone(filled: QueueDatabase, site: Site) -> None:
     """Below its label a name has the width of the page, and only a title is broken anywhere."""
     name = "project.shop.handlers.shipping.OutOfStock"
     trace = f"{name}: none\n   at project.shop.handlers.shipping.ship_order() in /shop.py:line 7\n"
-    headers = {"NServiceBus_ExceptionInfo_ExceptionType": name, "NServiceBus_ExceptionInfo_StackTrace": trace}
-    (found,) = fail(filled, [failed("m-9", **headers)])
+    row = failed("m-9", NServiceBus_ExceptionInfo_ExceptionType=name, NServiceBus_ExceptionInfo_StackTrace=trace)
+    (found,) = fail(filled, [row])
     window = site.window("writer", phone=True)
     for page in (f"failedmessage/group/{found.exception_group}/", "failedmessage/messages/"):
         window.goto(ADMIN + page)

@@ -134,8 +134,9 @@ def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[
     """
     snapshot.checked_at = last_run(results)
     live = _answers(snapshot)
-    failing = {key: each for key, each in live.items() if each.details is not None and not each.is_explained}
-    failing_names = {name for name, _subject in failing}
+    problems = {key: each for key, each in live.items() if each.details is not None}
+    failing = {key: each for key, each in problems.items() if not each.is_explained}
+    problem_names = {name for name, _subject in problems}
     rows = {(each.name, each.subject): each for each in results}
     for (name, subject), row in list(rows.items()):
         is_asked = name in CHECKS and Reader.STATUS in CHECKS[name].read_by
@@ -143,7 +144,8 @@ def current_results(snapshot: Snapshot, results: Sequence[CheckResult]) -> list[
         if (name, subject) in failing:
             row.since = row.since if row.failing else failing[name, subject].since or snapshot.now
             row.details, row.failing = dict(failing[name, subject].details or {}), True
-        elif is_answered and (row.failing or (not subject and name in failing_names)):
+        elif is_answered and (row.failing or (name, subject) in problems or (not subject and name in problem_names)):
+            # A problem that another check explains neither fails nor passes.
             del rows[name, subject]
         if is_answered:
             row.checked_at = snapshot.now

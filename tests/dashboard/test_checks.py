@@ -14,8 +14,9 @@ from django.test.utils import CaptureQueriesContext
 
 from sqlqueue_app.models import ActionResult, CheckResult, Claim, OperatorAction
 from sqlqueue_app.monitoring.check_results import claim_of_custom, is_muted
-from sqlqueue_app.monitoring.checks import BUILT_IN
+from sqlqueue_app.monitoring.checks import BUILT_IN, MOVER
 from tests.support.databases import QueueDatabase
+from tests.support.delayed_rows import put
 from tests.support.filling import HOSTILE, install, instance
 from tests.support.pages import Markup, client_of
 
@@ -60,6 +61,20 @@ def test_what_fails_comes_first_with_what_to_do(queue_database: QueueDatabase) -
     assert re.search("It was not run for 1 h (29|30) min: its result may be outdated.", text)
     assert "No worker is alive" not in text
     assert found.inline == []
+
+
+def test_a_problem_that_another_check_explains_does_not_pass(sqlite_database: QueueDatabase) -> None:
+    install(sqlite_database)
+    instance(silent=timedelta(minutes=2))
+    put(sqlite_database, -HOUR)
+    result(MOVER.name, subject="Sales")
+    result(MOVER.name, subject="Billing")
+
+    found = page()
+
+    assert not found.find("tr", **{"data-key": f"check {MOVER.name} Sales"})
+    assert found.find("tr", **{"data-key": f"check {MOVER.name} Billing"})
+    assert "Sales" in found.text()
 
 
 def test_no_worker_is_said_and_nothing_is_no_error(queue_database: QueueDatabase) -> None:

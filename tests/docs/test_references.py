@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import get_args
 
+from django.apps import apps
+
 import sqlqueue_app
 from sqlqueue_app import messages
 from sqlqueue_app.conf.settings import ConcurrencyModel, TransactionMode
@@ -123,6 +125,13 @@ def test_the_columns_of_own_tables_are_those_of_the_models() -> None:
         cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
         documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"seconds"}
         assert documented == {field.name for field in model._meta.fields} - {"id", "seconds"}
+
+
+def test_the_number_of_own_tables_is_that_of_the_models() -> None:
+    page = (REFERENCE / "own-tables.md").read_text("utf-8")
+    managed = [model for model in apps.get_app_config("sqlqueue_app").get_models() if model._meta.managed]
+
+    assert f"`migrate` creates {len(managed)} tables" in page
 
 
 def test_the_tables_of_the_lake_are_those_of_the_code() -> None:
